@@ -1,0 +1,252 @@
+"""Every exception that Kubeocean raises on purpose.
+
+    KubeoceanError
+    ├── ApiError                  an API server said no, or said nothing
+    │   ├── BadRequest 400        Unauthorized 401      Forbidden 403        NotFound 404
+    │   ├── MethodNotAllowed 405  NotAcceptable 406     Conflict 409         AlreadyExists 409
+    │   ├── Gone 410 (Expired)    RequestTooLarge 413   UnsupportedMediaType 415
+    │   ├── Invalid 422           TooManyRequests 429   InternalError 500
+    │   ├── ServiceUnavailable 503                      ServerTimeout 504 (and reason Timeout)
+    │   └── Unreachable           no answer: refused, reset, timed out, not TLS
+    ├── ConfigError               the user can fix it; names the field and the value
+    ├── LocalError                a cluster on this machine could not be brought up
+    └── InvariantError            a bug of ours; carries the evidence; never swallowed
+
+`api_error` turns an HTTP status and a `Status` body into the right one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "BadRequest",
+    "ConfigError",
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "InternalError",
+    "Invalid",
+    "InvariantError",
+    "KubeoceanError",
+    "LocalError",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "NotFound",
+    "RequestTooLarge",
+    "ServerTimeout",
+    "ServiceUnavailable",
+    "StatusCause",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+    "UnsupportedMediaType",
+    "api_error",
+]
+
+
+class KubeoceanError(Exception):
+    """The root; catch it only where a program ends."""
+
+
+class ConfigError(KubeoceanError):
+    """The user can fix this. `field` is a path (`contexts[0].cluster`), `source` a file or flag."""
+
+    def __init__(
+        self, message: str, *, field: str = "", value: object = None, source: str = ""
+    ) -> None:
+        self.field = field
+        self.value = value
+        self.source = source
+        where = f"{source}: " if source else ""
+        what = f"{field}: " if field else ""
+        shown = "" if value is None else f" (got {value!r})"
+        super().__init__(f"{where}{what}{message}{shown}")
+
+
+class LocalError(KubeoceanError):
+    """A cluster on this machine could not be brought up, kept up or taken down."""
+
+
+class InvariantError(KubeoceanError):
+    """Something that cannot be true was. `evidence` is what a bug report needs."""
+
+    def __init__(self, message: str, **evidence: object) -> None:
+        self.evidence = evidence
+        shown = ", ".join(f"{name}={value!r}" for name, value in evidence.items())
+        super().__init__(f"{message} [{shown}]" if shown else message)
+
+
+class StatusCause(msgspec.Struct, frozen=True, gc=False):
+    """One field that an API server objected to."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class ApiError(KubeoceanError):
+    """An API server refused or failed a request; `reason` is the server's own word."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        causes: tuple[StatusCause, ...] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason or type(self).__name__
+        self.causes = causes
+        self.retry_after_s = retry_after_s
+
+
+class BadRequest(ApiError):
+    """400: the request makes no sense to the server."""
+
+
+class Unauthorized(ApiError):
+    """401: the server does not know who asks."""
+
+
+class Forbidden(ApiError):
+    """403: it knows, and they may not."""
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such resource."""
+
+
+class MethodNotAllowed(ApiError):
+    """405: the resource does not have this verb."""
+
+
+class NotAcceptable(ApiError):
+    """406: the server cannot answer in the form asked for."""
+
+
+class Conflict(ApiError):
+    """409: a precondition (resourceVersion, UID, field manager) did not hold."""
+
+
+class AlreadyExists(ApiError):
+    """409: the name is taken."""
+
+
+class Gone(ApiError):
+    """410: the version asked for is compacted away; list again."""
+
+
+class RequestTooLarge(ApiError):
+    """413: the body is over the server's limit."""
+
+
+class UnsupportedMediaType(ApiError):
+    """415: the server does not read this content type."""
+
+
+class Invalid(ApiError):
+    """422: validation failed; `causes` name the fields."""
+
+
+class TooManyRequests(ApiError):
+    """429: slow down; also an eviction that a disruption budget refuses."""
+
+
+class InternalError(ApiError):
+    """500 and other failures of the server or of a webhook behind it."""
+
+
+class ServiceUnavailable(ApiError):
+    """503: not now."""
+
+
+class ServerTimeout(ApiError):
+    """504: the server gave up; whether the write happened is unknown."""
+
+
+class Unreachable(ApiError):
+    """No answer at all. `sent` is False when the server cannot have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+_BY_STATUS: Final[dict[int, type[ApiError]]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: MethodNotAllowed,
+    406: NotAcceptable,
+    409: Conflict,
+    410: Gone,
+    413: RequestTooLarge,
+    415: UnsupportedMediaType,
+    422: Invalid,
+    429: TooManyRequests,
+    503: ServiceUnavailable,
+    504: ServerTimeout,
+}
+
+# Reasons win over the number: 409 is two things, and a slow storage is a ServerTimeout with 500.
+_BY_REASON: Final[dict[str, type[ApiError]]] = {
+    "AlreadyExists": AlreadyExists,
+    "Expired": Gone,
+    "ServerTimeout": ServerTimeout,
+    "Timeout": ServerTimeout,
+}
+
+
+class _Details(msgspec.Struct, frozen=True, rename="camel"):
+    causes: list[StatusCause] | None = None
+    retry_after_seconds: int = 0
+
+
+class _Status(msgspec.Struct, frozen=True):
+    kind: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+_BODY_SHOWN = 300  # enough of a foreign error page to recognise it
+
+
+def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") -> ApiError:
+    """The typed error for an HTTP answer, or for the object of a watch's ERROR event (status 0)."""
+    try:
+        said = _decode_status(body)
+    except msgspec.DecodeError:
+        said = _Status()
+    if said.kind != "Status" and not said.message:
+        said = _Status(message=body[:_BODY_SHOWN].decode("utf-8", "replace").strip())
+    status = status or said.code
+    kind = _BY_REASON.get(said.reason) or _BY_STATUS.get(status) or InternalError
+    details = said.details or _Details()
+    return kind(
+        f"could not {doing}: {said.message or f'HTTP {status}'}",
+        status=status,
+        reason=said.reason,
+        causes=tuple(details.causes or ()),
+        retry_after_s=_seconds(retry_after) or (details.retry_after_seconds or None),
+    )
+
+
+def _seconds(header: str) -> float | None:
+    """Retry-After in seconds; the date form is not used by API servers and counts as absent."""
+    try:
+        value = float(header)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
