@@ -1,0 +1,142 @@
+"""Metrics: what a program counts, in one registry of its own.
+
+A part that counts something takes a `Metrics` and asks it for instruments by name. Asking twice for
+the same name, kind, labels and buckets gives the same instrument, so parts that exist several times
+(one informer for each cluster) share their series; asking for another shape is a bug and says so.
+
+Nothing is kept in prometheus_client's process-wide registry: two programs in one process, or two
+tests, never see each other's numbers.
+
+On hot paths resolve the labels once and keep the child:
+
+    self._seconds = metrics.histogram("x_seconds", "How long x took", ["cluster"]).labels(cluster)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.samples import Sample
+
+from kubeocean.errors import InvariantError
+
+__all__ = ["SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
+
+# Two buckets a decade from 1 ms to 300 s: from a cached decision to a backed-off retry.
+SECONDS: Final[tuple[float, ...]] = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
+)  # fmt: skip
+
+_InstrumentT = TypeVar("_InstrumentT", Counter, Gauge, Histogram)
+_Shape = tuple[tuple[str, ...], tuple[float, ...]]  # label names, buckets
+_OPENMETRICS: Final = "application/openmetrics-text"
+
+
+class Metrics:
+    """A registry and the instruments in it.
+
+    `constant` labels are put on every sample when it is rendered; `process` adds CPU, memory, file
+    descriptors and garbage collection of this process.
+    """
+
+    def __init__(self, *, constant: Mapping[str, str] | None = None, process: bool = False) -> None:
+        self._registry = CollectorRegistry()
+        self._constant = dict(constant or {})
+        self._instruments: dict[str, tuple[_Shape, Counter | Gauge | Histogram]] = {}
+        if process:
+            ProcessCollector(registry=self._registry)
+            PlatformCollector(registry=self._registry)
+            GCCollector(registry=self._registry)
+
+    def counter(self, name: str, doc: str, labels: Iterable[str] = ()) -> Counter:
+        """A number that only grows; rendered as `<name>_total`."""
+        names = tuple(labels)
+        # prometheus_client takes the name with or without the suffix: they are one series.
+        return self._instrument(
+            Counter,
+            name.removesuffix("_total"),
+            (names, ()),
+            lambda: Counter(name, doc, names, registry=self._registry),
+        )
+
+    def gauge(self, name: str, doc: str, labels: Iterable[str] = ()) -> Gauge:
+        """A number that goes up and down."""
+        names = tuple(labels)
+        return self._instrument(
+            Gauge,
+            name,
+            (names, ()),
+            lambda: Gauge(name, doc, names, registry=self._registry),
+        )
+
+    def histogram(
+        self, name: str, doc: str, labels: Iterable[str] = (), buckets: Sequence[float] = SECONDS
+    ) -> Histogram:
+        """How observations spread over `buckets` (upper bounds; +Inf is added)."""
+        names = tuple(labels)
+        bounds = tuple(float(bound) for bound in buckets)
+        return self._instrument(
+            Histogram,
+            name,
+            (names, bounds),
+            lambda: Histogram(name, doc, names, registry=self._registry, buckets=bounds),
+        )
+
+    def value(self, name: str, labels: Mapping[str, str] | None = None) -> float | None:
+        """The value of one sample (`x_total`, `x_seconds_count`), None where there is none yet."""
+        return self._registry.get_sample_value(name, dict(labels or {}))
+
+    def content_type(self, accept: str = "") -> str:
+        """The Content-Type of what `render` gives for this Accept header."""
+        return choose_encoder(_form(accept))[1]
+
+    def render(self, accept: str = "") -> bytes:
+        """Everything, in the text format, or in OpenMetrics where the Accept header asks for it."""
+        return choose_encoder(_form(accept))[0](self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as a prometheus_client collector: without `_created`, with constants."""
+        for family in self._registry.collect():
+            kept = Metric(family.name, family.documentation, family.type, family.unit)
+            kept.samples = [
+                self._labelled(s) for s in family.samples if s.name != f"{family.name}_created"
+            ]
+            yield kept
+
+    def _labelled(self, sample: Sample) -> Sample:
+        if not self._constant:
+            return sample
+        return sample._replace(labels=self._constant | sample.labels)
+
+    def _instrument(
+        self,
+        kind: type[_InstrumentT],
+        name: str,
+        shape: _Shape,
+        make: Callable[[], _InstrumentT],
+    ) -> _InstrumentT:
+        if name not in self._instruments:
+            if clash := self._constant.keys() & set(shape[0]):
+                raise InvariantError("metric hides a constant label", name=name, labels=clash)
+            try:
+                self._instruments[name] = shape, make()
+            except ValueError as error:
+                raise InvariantError(f"metric cannot be made: {error}", name=name) from error
+        has, instrument = self._instruments[name]
+        if has != shape or not isinstance(instrument, kind):
+            raise InvariantError(
+                "metric was asked for in two shapes", name=name, has=(instrument, has), asked=shape
+            )
+        return instrument
+
+
+def _form(accept: str) -> str:
+    # The library parses versions out of the header and trips over bad ones; we offer one of each.
+    return _OPENMETRICS if _OPENMETRICS in accept else ""
