@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from kubeocean.errors import ConfigError
+
 __all__ = [
     "Condition",
-    "Generic_",
     "Json",
     "Key",
     "Meta",
@@ -25,6 +27,7 @@ __all__ = [
     "ObjectT",
     "OwnerReference",
     "Resource",
+    "Untyped",
     "controller_of",
     "find_condition",
     "prune_json",
@@ -124,7 +127,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
         return _decode_json(self.raw)
 
 
-class Generic_(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+class Untyped(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     """An object of a kind known only at run time: metadata, and the rest through `content()`."""
 
     api_version: str = ""
@@ -161,14 +164,24 @@ class Resource(Generic[ObjectT]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path; an empty namespace of a namespaced kind means all namespaces."""
+        """The URL path; an empty namespace of a namespaced kind means all namespaces.
+
+        Names come from users and other clusters: a slash or a dot segment must not reach the server
+        as one, where it would name another object.
+        """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        tail = f"/{name}" if name else ""
+        scope = f"/namespaces/{_segment(namespace)}" if self.namespaced and namespace else ""
+        tail = f"/{_segment(name)}" if name else ""
         return f"{root}{scope}/{self.plural}{tail}{'/' + subresource if subresource else ''}"
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def _segment(name: str) -> str:
+    if name in (".", ".."):
+        raise ConfigError("is not a name that an object can have", field="name", value=name)
+    return quote(name, safe=":")
 
 
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode

@@ -1,0 +1,218 @@
+"""Kinds: the built-in resources that we read, with the fields that we read of them.
+
+A field is here because some decision looks at it. Adding one costs bytes for every cached object.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from kubeocean.runtime.objects import Condition, Object, Resource, Untyped
+
+__all__ = [
+    "CONFIG_MAPS",
+    "CUSTOM_RESOURCE_DEFINITIONS",
+    "EVENTS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "ConfigMap",
+    "Container",
+    "ContainerResources",
+    "Event",
+    "Lease",
+    "LeaseSpec",
+    "Namespace",
+    "NamespaceStatus",
+    "Node",
+    "NodeAddress",
+    "NodeSpec",
+    "NodeStatus",
+    "ObjectReference",
+    "Pod",
+    "PodSpec",
+    "PodStatus",
+    "Taint",
+]
+
+
+class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A piece of an object."""
+
+
+class ContainerResources(_Part, frozen=True, gc=False, rename="camel"):
+    """What a container asks for and may use, as written."""
+
+    requests: dict[str, str | int | float] | None = None
+    limits: dict[str, str | int | float] | None = None
+
+
+class Container(_Part, frozen=True, gc=False, rename="camel"):
+    """A container of a pod, as far as accounting needs it."""
+
+    name: str = ""
+    image: str = ""
+    resources: ContainerResources | None = None
+    restart_policy: str | None = None
+
+
+class PodSpec(_Part, frozen=True, gc=False, rename="camel"):
+    """What a pod asks for."""
+
+    node_name: str = ""
+    service_account_name: str = ""
+    priority: int | None = None
+    host_network: bool = False
+    termination_grace_period_seconds: int | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: ContainerResources | None = None
+
+
+class PodStatus(_Part, frozen=True, gc=False, rename="camel"):
+    """What became of it."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    # `hostIP` and `podIP` are Kubernetes' own exceptions from camel case.
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    start_time: str | None = None
+    conditions: list[Condition] | None = None
+
+
+class Pod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A pod."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class Taint(_Part, frozen=True, gc=False, rename="camel"):
+    """What keeps pods off a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(_Part, frozen=True, gc=False, rename="camel"):
+    """What is asked of a node."""
+
+    provider_id: str = msgspec.field(default="", name="providerID")
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class NodeAddress(_Part, frozen=True, gc=False, rename="camel"):
+    """One address of a node."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeStatus(_Part, frozen=True, gc=False, rename="camel"):
+    """What a node has and how it is."""
+
+    capacity: dict[str, str | int | float] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+    conditions: list[Condition] | None = None
+    addresses: list[NodeAddress] | None = None
+
+
+class Node(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A node."""
+
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class LeaseSpec(_Part, frozen=True, gc=False, rename="camel"):
+    """Who holds a lease, since when and for how long."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A heartbeat."""
+
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class ObjectReference(_Part, frozen=True, gc=False, rename="camel"):
+    """A pointer to an object of any kind."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class Event(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Something that happened to an object, for people to read."""
+
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    reporting_component: str = ""
+
+
+class NamespaceStatus(_Part, frozen=True, gc=False, rename="camel"):
+    """Where a namespace is in its life."""
+
+    phase: str = ""
+
+
+class Namespace(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A namespace."""
+
+    status: NamespaceStatus = msgspec.field(default_factory=NamespaceStatus)
+
+
+class ConfigMap(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Configuration as text."""
+
+    data: dict[str, str] | None = None
+    binary_data: dict[str, str] | None = None
+    immutable: bool | None = None
+
+
+PODS: Final = Resource("", "v1", "pods", "Pod", True, Pod)
+NODES: Final = Resource("", "v1", "nodes", "Node", False, Node)
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", False, Namespace)
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
+EVENTS: Final = Resource("", "v1", "events", "Event", True, Event)
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
+
+# Of these only the metadata is looked at; who needs the rest keeps the bytes.
+SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Untyped)
+SERVICES: Final = Resource("", "v1", "services", "Service", True, Untyped)
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Untyped)
+CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    False,
+    Untyped,
+)
