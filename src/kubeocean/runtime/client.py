@@ -1,0 +1,433 @@
+"""Client: verbs on the resources of one cluster.
+
+A request is built in one place and sent in another. Preconditions are part of the verbs: an update
+without a resourceVersion is refused, and a delete says which UID it means or says openly that it
+means none. Partial objects cannot be sent back: bodies are mappings, not the structs that reads
+return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, TypeAlias
+
+import msgspec
+
+from kubeocean.errors import ApiError, Gone, InternalError, InvariantError, api_error
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.codec import decode_list, decode_object, encode
+from kubeocean.runtime.credentials import KubeconfigAccess
+from kubeocean.runtime.objects import Json, ObjectT, Resource
+from kubeocean.runtime.patches import ApplyPatch, Patch
+from kubeocean.runtime.ratelimit import TokenBucket
+from kubeocean.runtime.retries import RetryPolicy, repeatable
+from kubeocean.runtime.transport import HttpTransport, Request, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
+
+__all__ = ["Client", "Listing", "Propagation", "connect"]
+
+PAGE: Final = 500
+TIMEOUT_S: Final = 30.0
+Propagation: TypeAlias = Literal["Background", "Foreground", "Orphan"]
+_decode_json = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[ObjectT]):
+    """All objects that matched, as they were together at `version`."""
+
+    items: list[ObjectT]
+    version: str
+
+
+class Client:
+    """One cluster, seen through one transport; `cluster` names it in logs and metrics."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        cluster: str = "",
+        field_manager: str = "kubeocean",
+        clock: Clock | None = None,
+        qps: float | None = None,
+        burst: int = 10,
+        retry: RetryPolicy | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.transport = transport
+        self.cluster = cluster
+        self.field_manager = field_manager
+        self._clock = clock or RealClock()
+        self._limit = TokenBucket(qps, burst, clock=self._clock) if qps is not None else None
+        self._retry = retry or RetryPolicy()
+        self._timeout_s = timeout_s
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self.transport.close()
+
+    # Reading
+
+    async def get(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        keep_raw: bool = False,
+    ) -> ObjectT:
+        """One object, read fresh.
+
+        :raises NotFound: there is none of that name.
+        """
+        request = self._request("GET", resource.path(namespace, name, subresource))
+        body = await self._send(request, f"get {resource} {_ref(namespace, name)}")
+        return self._decode(resource, body, keep_raw=keep_raw)
+
+    async def list(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        page: int = PAGE,
+        keep_raw: bool = False,
+    ) -> Listing[ObjectT]:
+        """Every object that matches, read fresh in pages that belong together."""
+        items: list[ObjectT] = []
+        version = ""
+        async for part in self.pages(
+            resource, namespace, labels=labels, fields=fields, page=page, keep_raw=keep_raw
+        ):
+            if part.version != version:  # the first page, or a list that started over
+                version = part.version
+                items.clear()
+            items.extend(part.items)
+        return Listing(items, version)
+
+    async def pages(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        page: int = PAGE,
+        keep_raw: bool = False,
+    ) -> AsyncGenerator[Listing[ObjectT], None]:
+        """The pages of a list. If the server forgets where we were, they start over in one piece,
+        with another version: what came before is void then."""
+        chosen = selection(labels, fields)
+        path = resource.path(namespace)
+        doing = f"list {resource}"
+        token, limit = "", page
+        while True:
+            query = (*chosen, *_if("limit", str(limit) if limit else ""), *_if("continue", token))
+            try:
+                body = await self._send(self._request("GET", path, query=query), doing)
+            except Gone:
+                if not token:
+                    raise
+                token, limit = "", 0
+                continue
+            meta, items = decode_list(resource.type, body, keep_raw=keep_raw)
+            yield Listing(items, meta.resource_version)
+            token = meta.continue_
+            if not token:
+                return
+
+    def watch(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        query: Iterable[tuple[str, str]] = (),
+    ) -> AbstractAsyncContextManager[Stream]:
+        """The raw stream of a watch; `runtime.watch` makes sense of it."""
+        asked = (("watch", "true"), *selection(labels, fields), *query)
+        path = resource.path(namespace)
+        return self.transport.stream(Request("GET", path, query=asked, timeout_s=None))
+
+    # Writing
+
+    async def create(
+        self,
+        resource: Resource[ObjectT],
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        dry_run: bool = False,
+    ) -> ObjectT:
+        """A new object.
+
+        :raises AlreadyExists: the name is taken.
+        """
+        meta = _metadata(body)
+        namespace = namespace or meta.get("namespace", "")
+        what = meta.get("name") or meta.get("generateName", "")
+        path = resource.path(namespace)
+        request = self._request("POST", path, body=body, query=self._writer(dry_run))
+        done = await self._send(request, f"create {resource} {_ref(namespace, what)}")
+        return self._decode(resource, done)
+
+    async def post(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        subresource: str,
+        body: Mapping[str, Any],
+        namespace: str = "",
+    ) -> Json:
+        """Ask something of an object: an eviction, a token, a binding."""
+        path = resource.path(namespace, name, subresource)
+        request = self._request("POST", path, body=body, query=self._writer())
+        doing = f"post {_what(resource, subresource)} of {_ref(namespace, name)}"
+        return _decode_json(await self._send(request, doing))
+
+    async def update(
+        self, resource: Resource[ObjectT], body: Mapping[str, Any], *, subresource: str = ""
+    ) -> ObjectT:
+        """Replace the whole object, if it is still the version that `body` was made from.
+
+        :raises Conflict: it is not.
+        """
+        meta = _metadata(body)
+        if not meta.get("resourceVersion"):
+            raise InvariantError("an update must carry the resourceVersion it was made from")
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        path = resource.path(namespace, name, subresource)
+        request = self._request("PUT", path, body=body, query=self._writer())
+        what = f"{_what(resource, subresource)} {_ref(namespace, name)}"
+        return self._decode(resource, await self._send(request, f"update {what}"))
+
+    async def patch(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        patch: Patch,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> ObjectT:
+        """Change what the patch names.
+
+        :raises Conflict: its precondition, or another field manager, stands against it.
+        """
+        applies = isinstance(patch, ApplyPatch)
+        force = _if("force", "true" if isinstance(patch, ApplyPatch) and patch.force else "")
+        request = self._request(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            body=patch.body,
+            query=(*self._writer(dry_run), *force),
+            content_type=patch.content_type,
+        )
+        doing = f"{'apply' if applies else 'patch'} {_what(resource, subresource)}"
+        done = await self._send(request, f"{doing} {_ref(namespace, name)}", idempotent=applies)
+        return self._decode(resource, done)
+
+    async def delete(
+        self,
+        resource: Resource[ObjectT],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str | None,
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Delete the object with this UID; `None` deletes whatever has the name.
+
+        :raises Conflict: the name belongs to another object now.
+        """
+        body = _delete_options(uid, resource_version, grace_s, propagation)
+        request = self._request("DELETE", resource.path(namespace, name), body=body)
+        await self._send(request, f"delete {resource} {_ref(namespace, name)}")
+
+    async def delete_all(
+        self,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str | None = None,
+        grace_s: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Delete every object that matches; a selector is required, for nobody means everything."""
+        chosen = selection(labels, fields)
+        if not chosen:
+            raise InvariantError("a delete of many must say which", resource=str(resource))
+        body = _delete_options(None, resource_version, grace_s, propagation)
+        path = resource.path(namespace)
+        await self._send(
+            self._request("DELETE", path, body=body, query=chosen),
+            f"delete {resource} in {namespace or 'all namespaces'}",
+        )
+
+    # Anything else
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Iterable[tuple[str, str]] = (),
+        body: Mapping[str, Any] | None = None,
+        accept: str = "application/json",
+        idempotent: bool = False,
+    ) -> bytes:
+        """Any path of the server; `idempotent` lets a POST that changes nothing be repeated."""
+        asked = self._request(method, path, query=tuple(query), body=body, accept=accept)
+        return await self._send(asked, f"{method} {path}", idempotent=idempotent)
+
+    async def request_json(self, method: str, path: str, **asked: Any) -> Json:
+        """The same, for an answer that is a JSON object."""
+        return _decode_json(await self.request(method, path, **asked))
+
+    @asynccontextmanager
+    async def upgrade(
+        self,
+        method: str,
+        path: str,
+        *,
+        protocol: str,
+        query: Iterable[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Tunnel]:
+        """Bytes both ways, once the server has switched protocols."""
+        request = Request(method, path, query=tuple(query), headers=headers or {})
+        async with self.transport.upgrade(request, protocol) as tunnel:
+            yield tunnel
+
+    # In one place
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: tuple[tuple[str, str], ...] = (),
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Request:
+        return Request(
+            method,
+            path,
+            query=query,
+            body=None if body is None else encode(body),
+            content_type=content_type,
+            accept=accept,
+            timeout_s=self._timeout_s,
+        )
+
+    async def _send(self, request: Request, doing: str, *, idempotent: bool = False) -> bytes:
+        idempotent = idempotent or not request.writes
+        deadline = self._clock.monotonic() + self._timeout_s
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._try(request, doing)
+            except ApiError as error:
+                if attempt >= self._retry.attempts or not repeatable(error, idempotent=idempotent):
+                    raise
+                delay_s = self._retry.delay_s(attempt, error)
+                if self._clock.monotonic() + delay_s >= deadline:
+                    raise
+            await self._clock.sleep(delay_s)
+
+    async def _try(self, request: Request, doing: str) -> bytes:
+        if self._limit is not None:
+            await self._limit.take()
+        response = await self.transport.send(request)
+        if 200 <= response.status < 300:
+            return response.body
+        raise api_error(
+            response.status,
+            response.body,
+            doing=doing,
+            retry_after=response.headers.get("Retry-After", ""),
+        )
+
+    def _writer(self, dry_run: bool = False) -> tuple[tuple[str, str], ...]:
+        return (("fieldManager", self.field_manager), *_if("dryRun", "All" if dry_run else ""))
+
+    def _decode(
+        self, resource: Resource[ObjectT], body: bytes, *, keep_raw: bool = False
+    ) -> ObjectT:
+        try:
+            return decode_object(resource.type, body, keep_raw=keep_raw)
+        except msgspec.DecodeError as error:
+            raise InternalError(f"the answer about {resource} cannot be read: {error}") from error
+
+
+def connect(
+    kubeconfig: str | Path,
+    *,
+    context: str | None = None,
+    cluster: str = "",
+    field_manager: str = "kubeocean",
+    wrap: Callable[[Transport], Transport] | None = None,
+    clock: Clock | None = None,
+    qps: float | None = None,
+) -> Client:
+    """A client for a kubeconfig file, which is followed when it changes."""
+    source = KubeconfigAccess(kubeconfig, context=context)
+    transport: Transport = HttpTransport(source, clock=clock)
+    if wrap is not None:
+        transport = wrap(transport)
+    return Client(transport, cluster=cluster, field_manager=field_manager, clock=clock, qps=qps)
+
+
+def selection(labels: str, fields: str) -> tuple[tuple[str, str], ...]:
+    """The query of a server-side selection."""
+    return (*_if("labelSelector", labels), *_if("fieldSelector", fields))
+
+
+def _if(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    return ((name, value),) if value else ()
+
+
+def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(body, msgspec.Struct) or not isinstance(body, Mapping):
+        raise InvariantError("a partial object must not be sent back", type=type(body).__name__)
+    metadata: Mapping[str, Any] = body.get("metadata") or {}
+    return metadata
+
+
+def _delete_options(
+    uid: str | None,
+    resource_version: str | None,
+    grace_s: int | None,
+    propagation: Propagation | None,
+) -> Json:
+    preconditions = {"uid": uid, "resourceVersion": resource_version}
+    options = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {k: v for k, v in preconditions.items() if v is not None} or None,
+        "gracePeriodSeconds": grace_s,
+        "propagationPolicy": propagation,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _ref(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _what(resource: Resource[Any], subresource: str) -> str:
+    return f"{resource}/{subresource}" if subresource else str(resource)

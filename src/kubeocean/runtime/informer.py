@@ -1,0 +1,245 @@
+"""Informer: what a cluster holds, kept at hand.
+
+One cache for one resource and selection. Reads cost no request; handlers hear every change,
+synchronously and in order, and only enqueue. After `synced` the cache is the server's state at some
+recent moment; it never goes back in time, except when the server itself did.
+
+*Read your own writes*: after a write, `wrote` tells the informer which version the server gave, and
+`caught_up` holds the next reconcile of that key until the cache has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Final, Generic, TypeAlias
+
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Key, ObjectT, Resource
+from kubeocean.runtime.ownwrites import OwnWrites
+from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
+
+__all__ = ["Handler", "Informer"]
+
+# Longer than any healthy delivery; after it the object itself is asked for.
+CATCH_UP_S: Final = 5.0
+
+Handler: TypeAlias = Callable[[ObjectT | None, ObjectT | None], None]
+Indexer: TypeAlias = Callable[[ObjectT], Iterable[str]]
+
+
+class Informer(Generic[ObjectT]):
+    """A cache of the objects that one watch selects."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[ObjectT],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        indexes: Mapping[str, Indexer[ObjectT]] | None = None,
+        prune: Callable[[ObjectT], ObjectT] | None = None,
+        keep_raw: bool = False,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+        watch: Watch[ObjectT] | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock or RealClock()
+        self.scope = Scope(resource, namespace, labels, fields, keep_raw)
+        metrics = metrics or Metrics()
+        self._watch = watch or Watch(client, self.scope, clock=self._clock, metrics=metrics)
+        self._prune = prune
+        self._items: dict[Key, ObjectT] = {}
+        self._indexes = {name: _Index(of) for name, of in (indexes or {}).items()}
+        self._handlers: list[Handler[ObjectT]] = []
+        self._version = ""
+        self._unseen: set[Key] | None = None  # while listing: what the listing has not named yet
+        self._synced = asyncio.Event()
+        self._writes = OwnWrites(self._items, self._clock)
+        self._figures = _Figures(metrics, client.cluster, str(resource), self._items)
+
+    # Reading
+
+    @property
+    def has_synced(self) -> bool:
+        return self._synced.is_set()
+
+    @property
+    def version(self) -> str:
+        """The version up to which the cache is complete."""
+        return self._version
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, key: Key) -> ObjectT | None:
+        """The object, or None if there is none as far as we know."""
+        return self._items.get(key)
+
+    def items(self) -> Iterable[ObjectT]:
+        """All objects, in no order."""
+        return self._items.values()
+
+    def by(self, index: str, value: str) -> list[ObjectT]:
+        """The objects that the index files under `value`."""
+        return [self._items[key] for key in self._indexes[index].keys_of(value)]
+
+    async def synced(self) -> None:
+        """Return once the first listing is whole."""
+        await self._synced.wait()
+
+    def on_change(self, handler: Handler[ObjectT]) -> None:
+        """Call `handler(old, new)` for each change; None stands for absence.
+
+        It is told of what is there already. It runs on the event loop between two changes: it must
+        be quick, must not raise, and must not change the cache.
+        """
+        self._handlers.append(handler)
+        for obj in self._items.values():
+            handler(None, obj)
+
+    # Own writes
+
+    def wrote(self, obj: ObjectT) -> None:
+        """Remember what the server answered to a create, an update or a patch of ours."""
+        self._writes.expect_version(obj, now_at=self._version)
+
+    def deleted(self, obj: ObjectT) -> None:
+        """Remember that the server accepted our deletion of this very object."""
+        self._writes.expect_gone(obj)
+
+    async def caught_up(self, key: Key, *, timeout_s: float = CATCH_UP_S) -> bool:
+        """Whether the cache shows our last write to this key, waiting a little for it.
+
+        A write may have moved the object out of this selection, and then no event need come: after
+        the timeout the server is asked for this one object. False means that the cache is behind.
+        """
+        if key not in self._writes:
+            return True
+        if await self._writes.shown(key, timeout_s):
+            return True
+        return await self._compare(key)
+
+    async def _compare(self, key: Key) -> bool:
+        scope = self.scope
+        fields = ",".join(part for part in (scope.fields, f"metadata.name={key.name}") if part)
+        listing = await self._client.list(
+            scope.resource, key.namespace, labels=scope.labels, fields=fields
+        )
+        there = listing.items[0].resource_version if listing.items else ""
+        cached = self._items.get(key)
+        if there != (cached.resource_version if cached else ""):
+            return False
+        self._writes.forget(key)
+        return True
+
+    # Following
+
+    async def run(self) -> None:
+        """Keep the cache true until cancelled."""
+        async with aclosing(self._watch.follow()) as account:
+            async for news in account:
+                match news:
+                    case Changed():
+                        self._change(news)
+                    case Restarted():
+                        self._unseen = set(self._items)
+                    case Listed():
+                        self._complete(news.version)
+
+    def _change(self, news: Changed[ObjectT]) -> None:
+        prune, unseen = self._prune, self._unseen
+        for fate, obj in news.events:
+            key = obj.key
+            if unseen is not None:
+                unseen.discard(key)
+            if fate == "DELETED":
+                self._put(key, None)
+            else:
+                self._put(key, prune(obj) if prune else obj)
+        if unseen is None:
+            self._version = news.version
+        self._figures.events.inc(len(news.events))
+        if self._writes:
+            self._pass(obj.key for _, obj in news.events)
+
+    def _complete(self, version: str) -> None:
+        gone = self._unseen or set()
+        for key in gone:
+            self._put(key, None)
+        self._unseen = None
+        self._version = version
+        self._synced.set()
+        self._pass(gone)
+
+    def _pass(self, changed: Iterable[Key]) -> None:
+        for delay_s in self._writes.passed(self._version, changed):
+            self._figures.lag.observe(delay_s)
+
+    def _put(self, key: Key, new: ObjectT | None) -> None:
+        old = self._items.get(key)
+        if old is not None and new is not None and old.uid != new.uid:
+            # Deleted and made again while we did not look: two changes, not one.
+            self._put(key, None)
+            old = None
+        if new is None:
+            if old is None:
+                return
+            del self._items[key]
+        elif old is not None and old.resource_version == new.resource_version:
+            return
+        else:
+            self._items[key] = new
+        for index in self._indexes.values():
+            index.move(key, old, new)
+        for handler in self._handlers:
+            handler(old, new)
+
+
+class _Index(Generic[ObjectT]):
+    """Keys by the values that a function finds in their objects."""
+
+    def __init__(self, of: Indexer[ObjectT]) -> None:
+        self._of = of
+        self._keys: dict[str, set[Key]] = {}
+
+    def keys_of(self, value: str) -> Iterable[Key]:
+        return self._keys.get(value, ())
+
+    def move(self, key: Key, old: ObjectT | None, new: ObjectT | None) -> None:
+        before = frozenset(self._of(old)) if old is not None else frozenset()
+        after = frozenset(self._of(new)) if new is not None else frozenset()
+        for value in before - after:
+            keys = self._keys[value]
+            keys.discard(key)
+            if not keys:
+                del self._keys[value]
+        for value in after - before:
+            self._keys.setdefault(value, set()).add(key)
+
+
+class _Figures:
+    """What an informer counts."""
+
+    def __init__(
+        self, metrics: Metrics, cluster: str, resource: str, items: Mapping[Key, object]
+    ) -> None:
+        labels = {"cluster": cluster, "resource": resource}
+        names = list(labels)
+        self.events = metrics.counter(
+            "kubeocean_informer_events_total", "Changes taken from the watch", names
+        ).labels(**labels)
+        self.lag = metrics.histogram(
+            "kubeocean_informer_lag_seconds",
+            "From the answer to a write of ours until the cache showed it",
+            names,
+        ).labels(**labels)
+        metrics.gauge("kubeocean_informer_objects", "Objects in the cache", names).labels(
+            **labels
+        ).set_function(lambda: len(items))

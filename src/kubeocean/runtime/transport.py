@@ -1,0 +1,367 @@
+"""Transport: requests to one API server as data, answers as bytes.
+
+`Transport` is the seam: `HttpTransport` is the real one, and fault injection wraps any other. A
+transport knows nothing of objects. It raises `Unreachable` and nothing else; every HTTP status is
+an answer.
+
+Credentials may change while it runs. A new token is used from the next request on. A new
+certificate gets new connections, while watches that run on the old ones end when the server ends
+them. A new server or CA cuts the old connections at once. So a change never drops a watch more than
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from kubeocean import __version__
+from kubeocean.errors import ApiError, Unreachable
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.tls import ssl_context
+from kubeocean.runtime.tunnel import Tunnel, open_tunnel
+
+__all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
+
+USER_AGENT: Final = f"kubeocean/{__version__}"
+CONNECT_S: Final = 10.0
+# A watch's answer starts at once; a server that does not send even a head is stopped or gone.
+STREAM_HEAD_S: Final = 15.0
+UNARY_CONNECTIONS: Final = 64
+STREAM_BUFFER: Final = 1 << 20
+
+
+@dataclass(slots=True, frozen=True)
+class Request:
+    """One HTTP request, without host and credentials."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    timeout_s: float | None = 30.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this may change something in the cluster."""
+        return self.method not in ("GET", "HEAD", "OPTIONS")
+
+    @property
+    def watches(self) -> bool:
+        """Whether the answer is a stream of events."""
+        return self.method == "GET" and ("watch", "true") in self.query
+
+    @property
+    def target(self) -> str:
+        """Path and query as they stand in the request line."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
+@dataclass(slots=True, frozen=True)
+class Response:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Stream(Protocol):
+    """An answer that arrives in pieces."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    async def read(self) -> bytes:
+        """The next bytes, of any number; empty at the end.
+
+        :raises Unreachable: the connection broke.
+        """
+
+
+class Transport(Protocol):
+    """A way to one API server."""
+
+    async def send(self, request: Request) -> Response:
+        """One request, one answer.
+
+        :raises Unreachable: there was none.
+        """
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        """A request whose answer is read piece by piece; leaving the context ends it."""
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        """Switch protocols: bytes both ways after the server's 101.
+
+        :raises ApiError: the server answered with anything else.
+        """
+
+    async def close(self) -> None:
+        """Give back every connection."""
+
+
+class HttpTransport:
+    """HTTP/1.1 over TLS with a pool of connections."""
+
+    def __init__(self, source: AccessSource, *, clock: Clock | None = None) -> None:
+        self._source = source
+        self._clock = clock or RealClock()
+        self._link: _Link | None = None
+        self._old: set[_Link] = set()
+        self._refresh_at = self._clock.monotonic()
+        self._closed = False
+
+    async def send(self, request: Request) -> Response:
+        link = await self._current()
+        response = await link.send(request)
+        if response.status == 401 and await self._source.refresh(rejected=True):
+            # A 401 is answered before anything is done, so that repeating is safe for any verb.
+            response = await (await self._current()).send(request)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        link = await self._current()
+        async with link.stream(request) as stream:
+            if stream.status != 401 or not await self._source.refresh(rejected=True):
+                yield stream
+                return
+        async with (await self._current()).stream(request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
+        link = await self._current()
+        async with link.upgrade(request, protocol) as tunnel:
+            yield tunnel
+
+    async def close(self) -> None:
+        self._closed = True
+        links = [*self._old, *([self._link] if self._link else [])]
+        self._link = None
+        self._old.clear()
+        for link in links:
+            await link.cut()
+
+    async def _current(self) -> _Link:
+        if self._closed:
+            raise Unreachable("the connection was closed by its owner", sent=False)
+        if self._clock.monotonic() >= self._refresh_at:
+            # Moved before the await, so that only one of many waiting requests looks.
+            self._refresh_at = self._clock.monotonic() + self._source.interval_s
+            await self._source.refresh()
+            self._refresh_at = self._clock.monotonic() + self._source.interval_s
+        access = self._source.current()
+        link = self._link
+        if link is not None and link.access is access:
+            return link
+        # No await between here and the assignment: two requests must not both make a link.
+        if link is not None and link.reaches(access):
+            link.speak_as(access)
+            return link
+        self._link = _Link(access)
+        if link is not None:
+            await self._retire(link, access)
+        return self._link
+
+    async def _retire(self, link: _Link, successor: Access) -> None:
+        elsewhere = (link.access.server, link.access.ca) != (successor.server, successor.ca)
+        if elsewhere or link.idle:
+            await link.cut()
+            return
+        self._old.add(link)
+        link.on_idle = self._old.discard
+
+
+class _Link:
+    """Connections made with one set of addresses and certificates."""
+
+    def __init__(self, access: Access) -> None:
+        self.speak_as(access)
+        self.on_idle: _OnIdle | None = None
+        self._base = URL(access.server.rstrip("/"))
+        self._prefix = self._base.raw_path.rstrip("/")
+        self._origin = str(self._base.origin())
+        self._ssl = ssl_context(access)
+        self._busy = 0
+        self._unary = self._session(UNARY_CONNECTIONS)
+        self._streams = self._session(0)
+
+    def speak_as(self, access: Access) -> None:
+        """Use these credentials from the next request on."""
+        self.access = access
+        self._identity = (("User-Agent", USER_AGENT), *access.headers())
+
+    def reaches(self, access: Access) -> bool:
+        """Whether these connections serve that access too: only what goes into headers differs."""
+        return (
+            replace(
+                access,
+                token=self.access.token,
+                username=self.access.username,
+                password=self.access.password,
+                impersonate=self.access.impersonate,
+                namespace=self.access.namespace,
+                origin=self.access.origin,
+            )
+            == self.access
+        )
+
+    @property
+    def idle(self) -> bool:
+        return self._busy == 0
+
+    async def send(self, request: Request) -> Response:
+        timeout = aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_S)
+        self._busy += 1
+        try:
+            async with self._ask(self._unary, request, timeout) as answer:
+                body = await answer.read()
+                return Response(answer.status, answer.headers, body)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise self._unreachable(request, error) from error
+        finally:
+            await self._release()
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        self._busy += 1
+        try:
+            answer = await self._open(request)
+            try:
+                yield _HttpStream(answer, self.access.server)
+            finally:
+                answer.close()
+        finally:
+            await self._release()
+
+    @asynccontextmanager
+    async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
+        self._busy += 1
+        try:
+            async with open_tunnel(
+                self._base,
+                method=request.method,
+                target=self._prefix + request.target,
+                headers=self._headers(request),
+                protocol=protocol,
+                tls=self._ssl,
+                tls_server_name=self.access.tls_server_name,
+                proxy_url=self.access.proxy_url,
+            ) as tunnel:
+                yield tunnel
+        except ApiError:
+            raise
+        except (OSError, TimeoutError) as error:
+            raise self._unreachable(request, error) from error
+        finally:
+            await self._release()
+
+    async def cut(self) -> None:
+        """Close every connection, busy or not."""
+        await self._unary.close()
+        await self._streams.close()
+
+    async def _release(self) -> None:
+        self._busy -= 1
+        if self._busy == 0 and self.on_idle is not None:
+            self.on_idle(self)
+            await self.cut()
+
+    async def _open(self, request: Request) -> aiohttp.ClientResponse:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        try:
+            async with asyncio.timeout(request.timeout_s or STREAM_HEAD_S):
+                return await self._ask(self._streams, request, timeout)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise self._unreachable(request, error) from error
+
+    def _ask(
+        self, session: aiohttp.ClientSession, request: Request, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.client._RequestContextManager:
+        return session.request(
+            request.method,
+            URL(self._origin + self._prefix + request.target, encoded=True),
+            data=request.body,
+            headers=self._headers(request),
+            timeout=timeout,
+            allow_redirects=False,
+            proxy=self.access.proxy_url,
+            server_hostname=self.access.tls_server_name,
+        )
+
+    def _headers(self, request: Request) -> CIMultiDict[str]:
+        headers = CIMultiDict(self._identity)
+        headers["Accept"] = request.accept
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        headers.update(request.headers)
+        return headers
+
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            ssl=self._ssl if self._ssl is not None else True, limit=connections, ttl_dns_cache=30
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=STREAM_BUFFER,
+            # aiohttp's own guess of proxies from the environment would bypass the kubeconfig.
+            trust_env=False,
+        )
+
+    def _unreachable(self, request: Request, error: Exception) -> Unreachable:
+        never_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
+        why = _explain(error)
+        return Unreachable(
+            f"could not reach {self.access.server} to {request.method} {request.path}: {why}",
+            sent=not never_sent,
+        )
+
+
+class _OnIdle(Protocol):
+    def __call__(self, link: _Link, /) -> None: ...
+
+
+class _HttpStream:
+    """The body of an aiohttp answer; reads are never larger than what has arrived."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, server: str) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self._content = answer.content
+        self._server = server
+
+    async def read(self) -> bytes:
+        try:
+            return await self._content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"lost the stream from {self._server}: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted ({error.certificate_error})"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason})"
+    return str(error) or type(error).__name__

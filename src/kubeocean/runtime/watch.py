@@ -1,0 +1,322 @@
+"""Watch: a list that stays true.
+
+`follow` gives an endless account of a set of objects: `Restarted` (a new listing begins), `Changed`
+(objects and their fate, many at a time), `Listed` (the listing is whole: what it did not name is
+gone), then more `Changed` for ever. It survives everything that an API server does:
+
+- It lists by a streaming watch where the server offers it, else in pages.
+- It resumes after the last version it saw, which bookmarks keep fresh, and lists again on 410.
+- It drops what it has seen already: a stream that repeats or rewinds changes nothing.
+- It cannot go silent: a server that says nothing for `SILENCE_S`, not even the bookmark that is due
+  every minute, is taken for dead, counted, and asked again on a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeAlias
+
+import msgspec
+import structlog
+
+from kubeocean.errors import ApiError, BadRequest, Gone, Invalid, ServerTimeout, api_error
+from kubeocean.runtime.client import PAGE, Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.codec import (
+    WatchEvent,
+    decode_object,
+    event_decoder,
+    raw_event_decoder,
+    with_raw,
+)
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Object, ObjectT, Resource
+from kubeocean.runtime.retries import jittered
+from kubeocean.runtime.transport import Stream
+
+__all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
+
+# A bookmark is due every 60 s. With the reconnect this stays below the 70 s that we promise.
+SILENCE_S: Final = 65.0
+# The server ends each watch after a time between these two, so that they do not all come back at
+# once.
+SHORTEST_S: Final = 300
+LONGEST_S: Final = 600
+BACKOFF_S: Final = (0.2, 5.0)
+_INITIAL_END: Final = "k8s.io/initial-events-end"
+
+Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope(Generic[ObjectT]):
+    """Which objects, selected at the server, and how much of them is kept."""
+
+    resource: Resource[ObjectT]
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+    keep_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A new listing begins; nothing that was known is void yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[ObjectT]):
+    """What happened, in order, up to `version`."""
+
+    events: list[tuple[Fate, ObjectT]]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The listing is whole as of `version`."""
+
+    version: str
+
+
+class _Silence(Exception):
+    """The server said nothing for too long."""
+
+
+class Watch(Generic[ObjectT]):
+    """One set of objects, followed for as long as someone listens."""
+
+    def __init__(
+        self,
+        client: Client,
+        scope: Scope[ObjectT],
+        *,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+        silence_s: float = SILENCE_S,
+        page: int = PAGE,
+        streaming: bool = True,
+    ) -> None:
+        self._client = client
+        self._scope = scope
+        self._clock = clock or RealClock()
+        self._silence_s = silence_s
+        self._page = page
+        self._streaming = streaming
+        self._version = ""
+        self._listed = False
+        self._failures = 0
+        resource = str(scope.resource)
+        self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
+        self._log = structlog.get_logger("watch").bind(cluster=client.cluster, resource=resource)
+
+    async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
+        """The account; it ends only when it is closed."""
+        while True:
+            try:
+                if not self._listed:
+                    yield Restarted()
+                    self._version = ""
+                async with aclosing(self._attempt()) as account:
+                    async for news in account:
+                        yield news
+                self._counts.restarts["ended"].inc()
+            except Gone as error:
+                self._listed = False
+                await self._again("gone", error)
+            except _Silence as error:
+                await self._again("silent", error)
+            except ApiError as error:
+                await self._again("failed", error)
+
+    def _attempt(self) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+        if self._listed:
+            return self._stream(initial=False)
+        if self._streaming:
+            return self._stream(initial=True)
+        return self._paged()
+
+    async def _paged(self) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+        scope = self._scope
+        version = ""
+        async with aclosing(
+            self._client.pages(
+                scope.resource,
+                scope.namespace,
+                labels=scope.labels,
+                fields=scope.fields,
+                page=self._page,
+                keep_raw=scope.keep_raw,
+            )
+        ) as pages:
+            async for part in pages:
+                version = part.version
+                yield Changed([("ADDED", item) for item in part.items], version)
+        yield self._whole(version)
+
+    async def _stream(self, *, initial: bool) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+        scope = self._scope
+        query = [
+            ("allowWatchBookmarks", "true"),
+            ("timeoutSeconds", str(random.randint(SHORTEST_S, LONGEST_S))),  # noqa: S311
+        ]
+        if initial:
+            query += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
+        if self._version:
+            query.append(("resourceVersion", self._version))
+        selected = {"labels": scope.labels, "fields": scope.fields}
+        async with self._client.watch(
+            scope.resource, scope.namespace, **selected, query=query
+        ) as stream:
+            if stream.status != 200:
+                await self._refused(stream, initial)
+                return
+            async with aclosing(self._lines(stream)) as blocks:
+                async for block in blocks:
+                    for news in self._read(block, initial=initial and not self._listed):
+                        yield news
+
+    async def _refused(self, stream: Stream, initial: bool) -> None:
+        body = b""
+        while len(body) < PAGE * 100 and (more := await stream.read()):
+            body += more
+        after = stream.headers.get("Retry-After", "")
+        error = api_error(
+            stream.status, body, doing=f"watch {self._scope.resource}", retry_after=after
+        )
+        if initial and isinstance(error, Invalid | BadRequest):
+            # The server does not know streaming lists; it will not learn while we run.
+            self._streaming = False
+            return
+        if isinstance(error, ServerTimeout):
+            # It has not seen the version that we have: another server, or one restored from a
+            # backup.
+            self._listed = False
+        raise error
+
+    async def _lines(self, stream: Stream) -> AsyncGenerator[bytes, None]:
+        """Whole lines, as many as there are at a time, of any length."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    chunk = await stream.read()
+            except TimeoutError:
+                raise _Silence(f"nothing was heard for {self._silence_s:g} s") from None
+            if not chunk:
+                return
+            self._counts.heard_at = self._clock.monotonic()
+            head, newline, tail = chunk.rpartition(b"\n")
+            if not newline:
+                parts.append(chunk)
+                continue
+            yield b"".join((*parts, head)) if parts else head
+            parts = [tail] if tail else []
+
+    def _read(self, block: bytes, *, initial: bool) -> list[Changed[ObjectT] | Listed]:
+        """What the lines say. Nothing is awaited here: a block is taken whole or not at all."""
+        news: list[Changed[ObjectT] | Listed] = []
+        events: list[tuple[Fate, ObjectT]] = []
+        self._failures = 0
+        for event in self._decode(block):
+            obj = event.object
+            if event.type == "ERROR":
+                raise api_error(0, obj.raw, doing=f"watch {self._scope.resource}")
+            if event.type != "BOOKMARK":
+                if initial:
+                    events.append((event.type, obj))
+                elif self._is_newer(obj.resource_version):
+                    self._version = obj.resource_version
+                    events.append((event.type, obj))
+                else:
+                    self._counts.stale.inc()
+                continue
+            if self._is_newer(obj.resource_version):
+                self._version = obj.resource_version
+            if initial and obj.annotations.get(_INITIAL_END) == "true":
+                news += [Changed(events, obj.resource_version), self._whole(obj.resource_version)]
+                events, initial = [], False
+        if events or not news:
+            news.append(Changed(events, self._version))
+        return news
+
+    def _decode(self, block: bytes) -> list[WatchEvent[ObjectT]]:
+        if not self._scope.keep_raw:
+            try:
+                # The quick way takes all lines at once and fits all but errors.
+                events = event_decoder(self._scope.resource.type).decode_lines(block)
+                if not any(event.type == "ERROR" for event in events):
+                    return events
+            except msgspec.ValidationError:
+                pass
+        return [self._decode_line(line) for line in block.split(b"\n") if line]
+
+    def _decode_line(self, line: bytes) -> WatchEvent[ObjectT]:
+        event = raw_event_decoder().decode(line)
+        raw = bytes(event.object)
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            obj = decode_object(self._scope.resource.type, raw, keep_raw=self._scope.keep_raw)
+        else:
+            # A Status or a bookmark: only what all objects have in common.
+            meta = decode_object(_Marker, raw, keep_raw=False).metadata
+            obj = with_raw(self._scope.resource.type(metadata=meta), raw)
+        return WatchEvent(event.type, obj)
+
+    def _is_newer(self, version: str) -> bool:
+        """Versions of one resource only grow; one that does not is a repetition."""
+        try:
+            return int(version) > int(self._version or 0)
+        except ValueError:  # a server that numbers in its own way; we cannot judge
+            return True
+
+    def _whole(self, version: str) -> Listed:
+        self._version = version
+        self._listed = True
+        self._failures = 0
+        return Listed(version)
+
+    async def _again(self, why: str, error: Exception) -> None:
+        self._counts.restarts[why].inc()
+        self._failures += 1
+        first, last = BACKOFF_S
+        delay_s = jittered(min(last, first * 2.0 ** (self._failures - 1)))
+        if isinstance(error, ApiError) and error.retry_after_s is not None:
+            delay_s = max(delay_s, error.retry_after_s)
+        if why == "silent" or (why == "gone" and self._failures == 1):
+            delay_s = 0.0
+        self._log.info("Restarted watch", why=why, error=str(error), delay_s=round(delay_s, 3))
+        await self._clock.sleep(delay_s)
+
+
+class _Marker(Object, frozen=True, gc=False):
+    """Any document with metadata."""
+
+
+class _Counts:
+    """The figures of one watch."""
+
+    def __init__(self, metrics: Metrics, cluster: str, resource: str, clock: Clock) -> None:
+        labels = {"cluster": cluster, "resource": resource}
+        restarts = metrics.counter(
+            "kubeocean_watch_restarts_total",
+            "Streams begun anew, by why: ended by the server, gone, silent, failed",
+            ["cluster", "resource", "why"],
+        )
+        self.restarts = {
+            why: restarts.labels(**labels, why=why) for why in ("ended", "gone", "silent", "failed")
+        }
+        self.stale = metrics.counter(
+            "kubeocean_watch_stale_events_total",
+            "Events dropped because they, or newer ones, were seen before",
+            ["cluster", "resource"],
+        ).labels(**labels)
+        self.heard_at = clock.monotonic()
+        metrics.gauge(
+            "kubeocean_watch_quiet_seconds",
+            "Seconds since the server was last heard on this watch",
+            ["cluster", "resource"],
+        ).labels(**labels).set_function(lambda: clock.monotonic() - self.heard_at)
