@@ -29,7 +29,7 @@ from kubeocean.errors import InvariantError
 
 __all__ = ["SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
 
-# Two buckets a decade from 1 ms to 300 s: from a cached decision to a backed-off retry.
+# Three bounds a decade from 1 ms to 300 s: from a cached decision to a backed-off retry.
 SECONDS: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 )  # fmt: skip

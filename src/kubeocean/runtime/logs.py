@@ -1,0 +1,199 @@
+"""Logs: one line for each thing that happened, for machines or for people.
+
+`configure` decides once, where a program starts: JSON (`ts`, `level`, `logger`, `msg`, then the
+fields) or text for a terminal. What libraries say through the standard `logging` comes out in the
+same form. The level can change while the program runs.
+
+    log = get_logger(__name__)
+    log.info("Created pod", vpod=vpod.key, ppod=ppod.key)
+
+Fields bound with `bound(reconcile=...)` are on every line of that task. Secrets do not get out: the
+last step before a line is written, for our lines and for those of libraries, is `redaction`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Literal, TextIO, TypeAlias, cast
+
+import structlog
+from structlog.contextvars import bound_contextvars as bound
+from structlog.stdlib import BoundLogger, ProcessorFormatter
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.redaction import redact
+
+__all__ = [
+    "LEVELS",
+    "Format",
+    "Logger",
+    "bound",
+    "configure",
+    "get_level",
+    "get_logger",
+    "set_level",
+    "step_level",
+]
+
+Logger: TypeAlias = BoundLogger
+Format: TypeAlias = Literal["json", "console"]
+
+# From the quietest to the most talkative.
+LEVELS: Final[tuple[str, ...]] = ("error", "warning", "info", "debug")
+_HEAD: Final = ("ts", "level", "logger", "msg")
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of a module; `log.info("Constant message", field=value)`."""
+    return BoundLogger(logging.getLogger(name), processors=list(_CHAIN), context={})
+
+
+def configure(
+    format: Format = "json", level: str = "info", stream: TextIO | None = None
+) -> Callable[[], None]:
+    """Send all logs of this process to `stream` (standard error) and return a way back.
+
+    Handlers of others stay; a handler of an earlier `configure` is replaced.
+    """
+    if format not in ("json", "console"):
+        raise ConfigError("log format must be json or console", value=format)
+    severity = _severity(level)
+    target = stream if stream is not None else sys.stderr
+    handler = _Handler(target)
+    render = _render_json if format == "json" else _console(target)
+    handler.setFormatter(
+        ProcessorFormatter(processors=[_head, render], foreign_pre_chain=list(_FOREIGN_CHAIN))
+    )
+    root = logging.getLogger()
+    before, before_level = root.handlers[:], root.level
+    root.handlers = [h for h in before if not isinstance(h, _Handler)] + [handler]
+    root.setLevel(severity)
+    logging.captureWarnings(True)
+    ours_before = structlog.get_config()
+    # For modules that ask structlog itself; those of `get_logger` do not depend on it.
+    structlog.configure(
+        processors=list(_CHAIN),
+        wrapper_class=BoundLogger,
+        context_class=dict,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+    def restore() -> None:
+        structlog.configure(**ours_before)
+        root.handlers = before
+        root.setLevel(before_level)
+        logging.captureWarnings(False)
+
+    return restore
+
+
+def set_level(level: str) -> None:
+    """Change the level of everything from now on."""
+    logging.getLogger().setLevel(_severity(level))
+
+
+def get_level() -> str:
+    """The level that is in force."""
+    return logging.getLevelName(logging.getLogger().level).lower()
+
+
+def step_level(steps: int) -> str:
+    """Go `steps` towards debug (or, negative, towards error), not past the end; the new level."""
+    now = get_level()
+    # A level that someone else set (critical, a number) counts as the quietest.
+    at = LEVELS.index(now) if now in LEVELS else 0
+    level = LEVELS[min(max(at + steps, 0), len(LEVELS) - 1)]
+    set_level(level)
+    return level
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """A handler that `configure` made; the type tells it from others'."""
+
+
+def _severity(level: str) -> int:
+    if level.lower() not in LEVELS:
+        raise ConfigError(f"log level must be one of {', '.join(LEVELS)}", value=level)
+    return logging.getLevelNamesMapping()[level.upper()]
+
+
+def _exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """`exc_info` becomes the field `exception`: the traceback as text, without local variables."""
+    about = event.pop("exc_info", None)
+    if about is True:
+        about = sys.exc_info()[1]
+    elif isinstance(about, tuple):
+        about = cast("tuple[type, BaseException | None, TracebackType | None]", about)[1]
+    if isinstance(about, BaseException):
+        event["exception"] = "".join(traceback.format_exception(about)).rstrip()
+    return event
+
+
+def _redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The one place that keeps secrets out, and that leaves only plain data for a renderer."""
+    return {
+        name: value if name in _META else redact(value, name=name) for name, value in event.items()
+    }
+
+
+_META: Final = ("_record", "_from_structlog")
+
+# Redaction runs before the line becomes a LogRecord, so that handlers of others get none either.
+_CHAIN: Final[tuple[Processor, ...]] = (
+    structlog.stdlib.filter_by_level,
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.StackInfoRenderer(),
+    _exception,
+    _redact,
+    ProcessorFormatter.wrap_for_formatter,
+)
+_FOREIGN_CHAIN: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.ExtraAdder(),
+    _exception,
+    _redact,
+)
+
+
+def _head(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The fixed fields first; a field of the caller with one of their names gets a `_`."""
+    record: logging.LogRecord = event.pop("_record")
+    del event["_from_structlog"]
+    line: EventDict = {
+        "ts": _rfc3339(record.created),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": event.pop("event", ""),
+    }
+    for name, value in event.items():
+        line[f"{name}_" if name in _HEAD else name] = value
+    return line
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _render_json(_logger: WrappedLogger, _method: str, line: EventDict) -> str:
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def _console(stream: TextIO) -> Processor:
+    return structlog.dev.ConsoleRenderer(
+        colors=_colours(stream), sort_keys=False, event_key="msg", timestamp_key="ts"
+    )
+
+
+def _colours(stream: TextIO) -> bool:
+    # https://no-color.org: set and not empty, whatever the value.
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,178 @@
+"""Redaction: nothing secret gets into text that people read.
+
+`redact` turns any value into plain JSON data in which
+
+- a value under a name that means a secret (`token`, `client-key-data`, `dbPassword`) is a hash,
+- text that is a secret by its look (JWT, bearer credential, private key, password in a URL,
+  `"token": "…"` inside a longer text) has that part replaced by a hash,
+- whatever is not data (an object, an exception) is its text, redacted the same way.
+
+The hash is the one that `Secret` shows: two lines of one process can be seen to speak of the same
+secret, and nobody can try out passwords on it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from kubeocean.runtime.secrets import Secret
+
+__all__ = ["Plain", "fingerprint", "is_secret_name", "redact", "redact_text"]
+
+Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
+
+_DEPTH = 8  # deeper than any document we log; also what ends a cycle
+
+# A name means a secret if it ends in one of these, whatever its case and separators:
+# `accessToken`, `X-Api-Key` and `client_secret` do; `token_file` and `secretName` do not.
+_SECRET_ENDINGS: Final = (
+    "token", "tokens", "bearer", "jwt", "password", "passwords", "passwd", "passphrase", "secret",
+    "secrets", "authorization", "cookie", "cookies", "credential", "credentials", "apikey",
+    "accesskey", "secretkey", "signingkey", "privatekey", "clientkey", "clientkeydata", "keydata",
+)  # fmt: skip
+_HASHED: Final = re.compile(r"Secret\([0-9a-f]{8}\)")
+_NOT_ALNUM: Final = re.compile(r"[^a-z0-9]+")
+
+_NAMES = (
+    r"(?:token|passw(?:or)?d|passphrase|secret|authorization|cookie"
+    r"|(?:api|access|secret|private|signing|client)[-_]?key(?:[-_]?data)?)"
+)
+_NEEDLES = ("token", "passw", "passphrase", "secret", "authorization", "cookie", "key")
+# Opaque credentials are told from prose ("bearer authentication") by digits or by length.
+_OPAQUE = r"(?=[\w.~+/=-]*[0-9]|[\w.~+/=-]{24})[\w.~+/=-]{8,}"
+
+# What a pattern needs to be worth trying, in lower case, and the pattern: it keeps its group `keep`
+# and hashes its group `hide`. Repeats that could run over the same text twice are bounded, so that
+# no text takes long.
+_RULES: Final = tuple(
+    (frozenset(needles), re.compile(pattern, re.IGNORECASE | re.MULTILINE | re.DOTALL))
+    for needles, pattern in (
+        # A private key in PEM, also one that was cut off.
+        (
+            ("private key-",),
+            r"(?P<keep>)(?P<hide>-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----"
+            r".*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z))",
+        ),
+        # base64 of a PEM block, as in a kubeconfig; a certificate is public and stays.
+        (
+            ("ls0tls1crudjti",),
+            r"(?P<keep>)(?P<hide>LS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FUR)[A-Za-z0-9+/=]{8,})",
+        ),
+        # A JSON web token, signed or encrypted, also one that was cut off.
+        (("eyj",), r"(?P<keep>)(?P<hide>\beyJ[\w-]{6,500}\.[\w-]{6}[\w.-]*)"),
+        # An Authorization header, or the value of one.
+        (("bearer", "basic"), rf"(?P<keep>\b(?:bearer|basic)\s+)(?P<hide>{_OPAQUE})"),
+        (
+            ("authorization",),
+            rf"(?P<keep>\bauthorization\s*[:=]\s*(?:\w{{1,20}}\s+)?)(?P<hide>{_OPAQUE})",
+        ),
+        # user:password@host in a URL.
+        (("://",), r"(?P<keep>://[^\s/:@]{0,200}:)(?P<hide>[^\s/@]+)(?=@)"),
+        # "token": "…", token='…' (JSON, Python reprs), also with the quotes escaped.
+        (
+            _NEEDLES,
+            rf"(?P<keep>{_NAMES}\\?[\"']?\s{{0,4}}[:=]\s{{0,4}}b?(?P<quote>\\?[\"']))"
+            r"(?P<hide>(?:(?!(?P=quote))(?:\\.|.))+)",
+        ),
+        # ?token=… and --token=…
+        (
+            _NEEDLES,
+            rf"(?P<keep>(?:[?&]|--)(?=[a-z])[\w.-]{{0,40}}{_NAMES}=)(?P<hide>[^\s&#\"']+)",
+        ),
+        # token: … on a line of YAML.
+        (
+            _NEEDLES,
+            rf"(?P<keep>^[ \t]{{0,40}}(?:- )?[\w.-]{{0,40}}{_NAMES}:[ \t]{{1,8}})"
+            r"(?P<hide>\S{8,})$",
+        ),
+    )
+)
+_ALL_NEEDLES: Final = tuple(sorted(frozenset().union(*(needles for needles, _ in _RULES))))
+_SHORTEST = 8  # no pattern matches less
+_LONGEST = 1 << 15  # no reader wants more of one text, and the patterns' time stays bounded
+
+
+def fingerprint(secret: str) -> str:
+    """What is shown in the place of a secret: what a `Secret` of it shows."""
+    return repr(Secret(secret))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name holds a secret."""
+    return _NOT_ALNUM.sub("", name.lower()).endswith(_SECRET_ENDINGS)
+
+
+def redact_text(text: str) -> str:
+    """The text with everything that looks like a secret replaced by a hash; cut at 32 Ki."""
+    if len(text) < _SHORTEST:
+        return text
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more)"
+    low = text.lower()
+    present = [needle for needle in _ALL_NEEDLES if needle in low]
+    if not present:
+        return text
+    for needles, pattern in _RULES:
+        if not needles.isdisjoint(present):
+            text = pattern.sub(_hide, text)
+    return text
+
+
+def redact(value: object, *, name: str = "") -> Plain:
+    """The value as plain JSON data without secrets; `name` is the field that it is in."""
+    return _plain(value, is_secret_name(name), _DEPTH)
+
+
+def _hide(match: re.Match[str]) -> str:
+    return match["keep"] + _hash_once(match["hide"])
+
+
+def _hash_once(text: str) -> str:
+    # What hides itself already, or was hidden by an earlier pattern, keeps its own hash.
+    return text if _HASHED.fullmatch(text) else fingerprint(text)
+
+
+def _plain(value: object, secret: bool, depth: int) -> Plain:
+    if value is None or isinstance(value, bool):
+        return value
+    if secret:
+        shown = _text(value)
+        return _hash_once(shown) if shown else ""
+    if isinstance(value, str):
+        return redact_text(_encodable(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    # Exactly a tuple: a named one has a text of its own ("namespace/name").
+    if isinstance(value, Mapping | list | set | frozenset) or type(value) is tuple:
+        return _container(value, depth)
+    return redact_text(_text(value))
+
+
+def _container(value: Mapping[object, object] | Iterable[object], depth: int) -> Plain:
+    if depth == 0:
+        return "…"
+    if not isinstance(value, Mapping):
+        return [_plain(item, False, depth - 1) for item in value]
+    named = ((_text(key), item) for key, item in value.items())
+    return {redact_text(n): _plain(item, is_secret_name(n), depth - 1) for n, item in named}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BaseException):
+        return _encodable(f"{type(value).__name__}: {value}")
+    return _encodable(str(value))
+
+
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which JSON and terminals refuse."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
