@@ -1,0 +1,63 @@
+"""Files: small ones, read whole, and watched by looking.
+
+A `FileSet` remembers how every file looked (time, size, inode) just before it was read, also those
+that did not exist. `changed()` looks again, following symbolic links, so that the swap of the
+`..data` link of a mounted Secret is seen as a change of every file under it.
+
+Only regular files of bounded size are read: nothing here can block on a pipe or a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TypeAlias
+
+__all__ = ["FileSet"]
+
+_Stamp: TypeAlias = tuple[int, int, int]
+_MAX_BYTES = 16 * 1024 * 1024  # far over any kubeconfig or CA bundle, far under harm
+
+
+class FileSet:
+    """Files that were read together, and whether one of them is different by now."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[Path, _Stamp | None] = {}
+
+    def read(self, path: Path) -> bytes:
+        """The content of a regular file.
+
+        Raises OSError, also for a directory, a device, a pipe and a file that is too large.
+        """
+        # Before the read: if it changes in between, the next look finds another stamp.
+        self._stamps[path] = _stamp(path)
+        with open(_open(path), "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise OSError("not a regular file")
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise OSError(f"larger than {_MAX_BYTES // 1024**2} MiB")
+        return content
+
+    def changed(self) -> bool:
+        """Whether any of the files came, went or looks different from when it was read."""
+        return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+
+
+def _open(path: Path) -> int:
+    """A descriptor; O_NONBLOCK because opening a pipe waits for a writer otherwise."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL in the name
+        raise FileNotFoundError("not a file name") from error
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return info.st_mtime_ns, info.st_size, info.st_ino
