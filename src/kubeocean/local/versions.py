@@ -1,0 +1,93 @@
+"""Versions: what we run, pinned in one place.
+
+The Go modules that ship with us say which Kubernetes, etcd and kwok we build; a download takes the
+same versions, read from the same files. The fingerprint of those files names the cache, so that a
+changed pin never meets an old binary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kubeocean.errors import InvariantError, LocalError
+
+__all__ = ["GO_MODULES", "Platform", "Versions", "fingerprint", "pinned", "this_platform"]
+
+GO_MODULES: Final = Path(__file__).parent / "gobuild"
+_PINNING: Final = ("go.mod", "go.sum", "*.go")
+_ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_SHOWN_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """An operating system and a processor, in Go's words."""
+
+    os: str
+    arch: str
+
+    def __str__(self) -> str:
+        return f"{self.os}/{self.arch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Release tags with their leading v; `go` is the oldest Go that builds them."""
+
+    kubernetes: str
+    etcd: str
+    kwok: str
+    go: tuple[int, ...]
+
+
+def this_platform() -> Platform:
+    """Where we run.
+
+    :raises LocalError: no Kubernetes control plane is made for it.
+    """
+    system, machine = platform.system().lower(), platform.machine().lower()
+    if system != "linux" or machine not in _ARCHITECTURES:
+        raise LocalError(
+            f"local clusters run on Linux on amd64 or arm64, this machine is {system}/{machine}"
+        )
+    return Platform("linux", _ARCHITECTURES[machine])
+
+
+def pinned(modules: Path = GO_MODULES) -> Versions:
+    """The versions that the go.mod files require."""
+    kubernetes = (modules / "kubernetes" / "go.mod").read_text()
+    kwok = (modules / "kwok" / "go.mod").read_text()
+    return Versions(
+        kubernetes=_required(kubernetes, "k8s.io/kubernetes"),
+        etcd=_required(kubernetes, "go.etcd.io/etcd/server/v3"),
+        kwok=_required(kwok, "sigs.k8s.io/kwok"),
+        go=max(_language(kubernetes), _language(kwok)),
+    )
+
+
+def fingerprint(modules: Path = GO_MODULES) -> str:
+    """A short hash of every file that decides what is built."""
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in _PINNING for file in modules.rglob(pattern)):
+        digest.update(f"{file.relative_to(modules)}\0{file.stat().st_size}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:_SHOWN_DIGITS]
+
+
+def _required(go_mod: str, module: str) -> str:
+    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
+    if found is None:
+        raise InvariantError("a go.mod of ours does not require the module", module=module)
+    return found[1]
+
+
+def _language(go_mod: str) -> tuple[int, ...]:
+    found = re.search(r"^go ([0-9.]+)$", go_mod, re.MULTILINE)
+    if found is None:
+        raise InvariantError("a go.mod of ours has no go line")
+    return tuple(int(part) for part in found[1].split("."))
