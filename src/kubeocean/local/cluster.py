@@ -1,0 +1,337 @@
+"""Cluster: one real Kubernetes control plane on this machine.
+
+`start` brings up etcd, kube-apiserver and, if asked for, controller-manager and scheduler, and
+returns when they serve; `stop` ends them in the reverse order. Everything lives under `root`:
+data, certificates, kubeconfigs, logs, and the port, so that a later `start` on the same root is
+the same cluster. No process outlives ours.
+
+Components can be killed, paused and restarted one by one, on the same data and the same port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from kubeocean.errors import AlreadyExists, LocalError
+from kubeocean.local import accounts, layout, ports
+from kubeocean.local.audit import Audit
+from kubeocean.local.components import COMPONENTS, Plan, check_components, command
+from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.pki import Authority, Identity, Subject
+from kubeocean.local.process import Process
+from kubeocean.local.readiness import Probe, failure, until_ready
+from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
+from kubeocean.runtime.transport import Transport
+
+__all__ = ["Cluster", "Programs"]
+
+_READY_S = 60.0  # an idle machine needs three seconds; a build beside us makes it slow, not wrong
+_STOP_S = 15.0
+_START_TRIES = 3
+_WATCH_EVERY_S = 0.5
+_PORT_TAKEN = "address already in use"
+# Programs take settings from variables, too (etcd: ETCD_*), and proxies are not for this machine.
+_ENVIRONMENT = ("HOME", "LANG", "PATH", "TMPDIR", "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT")
+
+
+class Programs(Protocol):
+    """Where the executables are."""
+
+    def path(self, name: str) -> Path:
+        """The executable of that name."""
+
+
+class Cluster:
+    """A control plane; `async with` starts and stops it.
+
+    `port` is for those who need a certain one; 0 lets us choose once and keep it. `ephemeral`
+    trades durability for speed: the data survives our programs, but not a crash of the machine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        assets: Programs,
+        *,
+        components: Sequence[str] = COMPONENTS,
+        port: int = 0,
+        listen: str = "127.0.0.1",
+        sans: Sequence[str] = (),
+        audit: bool = False,
+        ephemeral: bool = False,
+        feature_gates: Mapping[str, bool] | None = None,
+        extra_args: Mapping[str, Sequence[str]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.root = root.absolute()
+        self._assets = assets
+        self._fixed_port = port
+        self._clock = clock or RealClock()
+        self._lock = layout.RootLock(self.root)
+        self._authority: Authority | None = None
+        self._processes: dict[str, Process] = {}
+        self._asked_to_end: set[str] = set()
+        self._plan = Plan(
+            name=name,
+            root=self.root,
+            components=check_components(components),
+            port=port,
+            listen=listen,
+            sans=tuple(sans),
+            audit=audit,
+            ephemeral=ephemeral,
+            feature_gates=dict(feature_gates or {}),
+            extra_args=dict(extra_args or {}),
+        )
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return self._plan.components
+
+    @property
+    def server(self) -> str:
+        """The URL of the API server; known once started."""
+        return self._plan.server
+
+    @property
+    def kubeconfig(self) -> Path:
+        """That of an administrator."""
+        return self._plan.admin_kubeconfig
+
+    @property
+    def authority(self) -> Authority:
+        """Signs client and serving certificates that this cluster trusts."""
+        if self._authority is None:
+            raise LocalError(f"cluster {self.name} was not started")
+        return self._authority
+
+    @property
+    def audit_log(self) -> Path:
+        return self._plan.audit_log
+
+    @property
+    def audit(self) -> Audit:
+        """The requests that the API server answered; empty unless started with `audit`."""
+        return Audit(self._plan.audit_log)
+
+    def process(self, component: str) -> Process:
+        """The process of a component of a cluster that was started."""
+        try:
+            return self._processes[component]
+        except KeyError:
+            raise LocalError(f"cluster {self.name} does not run {component}") from None
+
+    # Start and stop.
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Return when all components serve.
+
+        :raises LocalError: one does not; what was started is stopped again.
+        """
+        private_directory(self.root)
+        self._lock.acquire()
+        try:
+            for tries_left in reversed(range(_START_TRIES)):
+                try:
+                    await self._start_on_ports(self._choose_ports())
+                    return
+                except LocalError as error:
+                    if not tries_left or not self._lost_a_port(error):
+                        raise
+                    await self._stop_all()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End all components, the first one last."""
+        await self._stop_all()
+        self._lock.release()
+
+    async def _stop_all(self) -> None:
+        self._asked_to_end.update(self.components)
+        for component in reversed(self.components):
+            if component in self._processes:
+                await self._processes[component].stop(within_s=_STOP_S)
+
+    def _choose_ports(self) -> ports.Reserved:
+        """Hold the ports of the last start, else new ones, and plan with them."""
+        old = layout.load_ports(self.root) or layout.Ports()
+        if self._fixed_port and ports.in_use(self._fixed_port, self._plan.listen):
+            raise LocalError(
+                f"could not start cluster {self.name}: port {self._fixed_port} of "
+                f"{self._plan.listen} is in use; `ss -ltnp sport = :{self._fixed_port}` shows by "
+                "what; stop that or choose another port"
+            )
+        held = ports.reserve(
+            (self._plan.listen, self._fixed_port or old.api),
+            ("127.0.0.1", old.etcd),
+            ("127.0.0.1", old.etcd_peer),
+        )
+        api, etcd, etcd_peer = held.ports
+        self._plan = replace(self._plan, port=api, etcd_port=etcd, etcd_peer_port=etcd_peer)
+        return held
+
+    async def _start_on_ports(self, held: ports.Reserved) -> None:
+        with held:
+            old = layout.load_ports(self.root)
+            self._authority = layout.prepare(self._plan)
+            if old is not None and old.api != self._plan.port:
+                layout.move_server(self._plan, old.api)
+            layout.save_ports(self._plan)
+            self._processes = {name: self._new_process(name) for name in self.components}
+        for component in self.components[:2]:
+            await self._launch(component)
+            await self._until_ready(component)
+        for component in self.components[2:]:
+            await self._launch(component)
+        for component in self.components[2:]:
+            await self._until_ready(component)
+
+    def _lost_a_port(self, error: LocalError) -> bool:
+        """Somebody took a port of our choice between our giving it up and the start."""
+        return _PORT_TAKEN in str(error) and not self._fixed_port
+
+    def _new_process(self, component: str) -> Process:
+        return Process(
+            component,
+            [self._assets.path(component), *command(self._plan, component)],
+            log=self._plan.logs / f"{component}.log",
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            cwd=self.root,
+        )
+
+    async def _launch(self, component: str) -> None:
+        await self.process(component).start()
+        self._asked_to_end.discard(component)
+
+    async def _until_ready(self, component: str) -> None:
+        plan, process = self._plan, self.process(component)
+        etcd = component == "etcd"
+        probe = Probe(
+            plan.etcd if etcd else plan.server,
+            pki=plan.pki,
+            authority="etcd-ca" if etcd else "ca",
+            identity="etcd-client" if etcd else "admin",
+        )
+        async with probe:
+            await until_ready(
+                process,
+                lambda: _serves(component, process, probe),
+                what=f"{component} of cluster {self.name}",
+                within_s=_READY_S,
+                clock=self._clock,
+            )
+
+    async def watch(self) -> None:
+        """Return never; raise when a component ends that was not asked to.
+
+        :raises LocalError: with the end of its log.
+        """
+        while True:
+            for component, process in self._processes.items():
+                if not process.running and component not in self._asked_to_end:
+                    what = f"{component} of cluster {self.name}"
+                    raise failure(process, f"{what} ended with exit code {process.returncode}")
+            await self._clock.sleep(_WATCH_EVERY_S)
+
+    # One component.
+
+    async def kill(self, component: str) -> None:
+        """End it with SIGKILL."""
+        self._asked_to_end.add(component)
+        await self.process(component).kill()
+
+    def pause(self, component: str) -> None:
+        """Let it stand still with all its connections (SIGSTOP)."""
+        self.process(component).pause()
+
+    def resume(self, component: str) -> None:
+        """Let it go on."""
+        self.process(component).resume()
+
+    async def restart(self, component: str) -> None:
+        """Stop it if it runs, and start it again on the same data and the same port."""
+        self._asked_to_end.add(component)
+        await self.process(component).stop(within_s=_STOP_S)
+        await self._launch(component)
+        await self._until_ready(component)
+
+    # Users.
+
+    def user(self, name: str, groups: Sequence[str] = ()) -> Path:
+        """The kubeconfig of a user who has a client certificate, and no rights yet."""
+        identity = self.authority.issue(Subject(name, tuple(groups), client=True))
+        return self._write_user(name, identity, "default")
+
+    async def service_account(self, namespace: str, name: str, *, expires_s: int = 86_400) -> Path:
+        """The kubeconfig of a service account, which is made if need be, with a token."""
+        client = self.client()
+        try:
+            with contextlib.suppress(AlreadyExists):
+                await client.create(
+                    SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace
+                )
+            body = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": expires_s},
+            }
+            answer = await client.post(SERVICE_ACCOUNTS, name, "token", body, namespace)
+        finally:
+            await client.close()
+        user = f"system:serviceaccount:{namespace}:{name}"
+        return self._write_user(user, answer["status"]["token"], namespace)
+
+    def _write_user(self, user: str, credential: Identity | str, namespace: str) -> Path:
+        content = accounts.kubeconfig(
+            self.name,
+            self.server,
+            self.authority.certificate,
+            user=user,
+            credential=credential,
+            namespace=namespace,
+        )
+        return write_private(self._plan.users / accounts.file_name(user), content)
+
+    def client(
+        self,
+        *,
+        wrap: Callable[[Transport], Transport] | None = None,
+        kubeconfig: Path | None = None,
+    ) -> Client:
+        """A client of the API server: the administrator's, or that of another kubeconfig."""
+        return connect(kubeconfig or self.kubeconfig, cluster=self.name, wrap=wrap)
+
+
+async def _serves(component: str, process: Process, probe: Probe) -> bool:
+    """Whether a component does its work, as far as that can be seen from outside."""
+    if component == "etcd":
+        return await probe.ok("/health")
+    if component == "kube-apiserver":
+        return await probe.ok("/readyz")  # which includes the bootstrap of RBAC
+    if component == "kube-controller-manager":
+        return await probe.ok("/api/v1/namespaces/default/serviceaccounts/default")
+    return process.running

@@ -1,0 +1,317 @@
+"""Components: what the programs of a control plane are told. Pure: no process, no file.
+
+A `Plan` is one control plane's names, places and ports; `command` is the command line of one of
+its components, and the functions beside it are the files that the command lines point to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from kubeocean.errors import ConfigError
+from kubeocean.local.pki import Subject
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "COMPONENTS",
+    "Plan",
+    "audit_policy",
+    "authorities",
+    "check_components",
+    "command",
+    "identities",
+    "scheduler_config",
+]
+
+# In the order in which they start.
+COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+_SERVICE_RANGE = "10.96.0.0/16"
+_SERVICE_IP = "10.96.0.1"  # the first of the range is the `kubernetes` service
+# An API server wants to advertise an address that is not loopback. With no endpoints to publish
+# nobody uses it, so it is one that is set aside for documentation (RFC 5737).
+_NOWHERE = "192.0.2.1"
+_SERVICE_NAMES = (
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
+_ISSUER = "https://kubernetes.default.svc"
+_FRONT_PROXY = "front-proxy-client"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One control plane."""
+
+    name: str
+    root: Path
+    components: tuple[str, ...]
+    port: int = 0
+    etcd_port: int = 0
+    etcd_peer_port: int = 0
+    listen: str = "127.0.0.1"
+    sans: tuple[str, ...] = ()
+    audit: bool = False
+    ephemeral: bool = False
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """Where clients on this machine find the API server."""
+        return "127.0.0.1" if self.listen == "0.0.0.0" else self.listen  # noqa: S104 compared only
+
+    @property
+    def server(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"https://{host}:{self.port}"
+
+    @property
+    def etcd(self) -> str:
+        return f"https://127.0.0.1:{self.etcd_port}"
+
+    @property
+    def pki(self) -> Path:
+        return self.root / "pki"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.logs / "audit.log"
+
+    @property
+    def users(self) -> Path:
+        return self.root / "users"
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.root / "admin.kubeconfig"
+
+    def kubeconfig(self, component: str) -> Path:
+        return self.config / f"{component}.kubeconfig"
+
+
+def command(plan: Plan, component: str) -> list[str]:
+    """The flags of one component; what the user adds comes last and wins."""
+    flags = _FLAGS[component](plan)
+    return [*flags, *_gates(plan, component), *plan.extra_args.get(component, ())]
+
+
+def authorities(plan: Plan) -> dict[str, str]:
+    """The signers, by file name, with their common names."""
+    return {
+        "ca": f"{plan.name}-ca",
+        "etcd-ca": f"{plan.name}-etcd-ca",
+        "front-proxy-ca": f"{plan.name}-front-proxy-ca",
+    }
+
+
+def identities(plan: Plan) -> dict[str, tuple[str, Subject]]:
+    """The certificates of the components, by file name, each with the signer's file name."""
+    local = ("localhost", "127.0.0.1")
+    addresses = dict.fromkeys((*local, *_SERVICE_NAMES, _SERVICE_IP, plan.host, *plan.sans))
+    masters = ("system:masters",)
+    return {
+        "etcd": ("etcd-ca", Subject("etcd", sans=local, client=True, server=True)),
+        "etcd-client": ("etcd-ca", Subject("kube-apiserver-etcd-client", client=True)),
+        "apiserver": ("ca", Subject("kube-apiserver", sans=tuple(addresses), server=True)),
+        "kubelet-client": (
+            "ca",
+            Subject("kube-apiserver-kubelet-client", masters, client=True),
+        ),
+        "front-proxy": ("front-proxy-ca", Subject(_FRONT_PROXY, client=True)),
+        "admin": ("ca", Subject("kubernetes-admin", masters, client=True)),
+        "kube-controller-manager": ("ca", Subject("system:kube-controller-manager", client=True)),
+        "kube-scheduler": ("ca", Subject("system:kube-scheduler", client=True)),
+    }
+
+
+def audit_policy() -> bytes:
+    """One line a request, written when it is answered; not the server talking to itself."""
+    policy: Json = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "omitManagedFields": True,
+        "rules": [
+            {"level": "None", "users": ["system:apiserver"]},
+            {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*"]},
+            {"level": "Metadata"},
+        ],
+    }
+    return msgspec.json.encode(policy)
+
+
+def scheduler_config(plan: Plan) -> bytes:
+    """The scheduler as it ships, but not held back to 50 requests a second."""
+    config: Json = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {
+            "kubeconfig": str(plan.kubeconfig("kube-scheduler")),
+            "qps": 1000,
+            "burst": 2000,
+        },
+    }
+    return yaml.safe_dump(config, sort_keys=False).encode()
+
+
+def _etcd(plan: Plan) -> list[str]:
+    peer = f"https://127.0.0.1:{plan.etcd_peer_port}"
+    pki = plan.pki
+    return [
+        f"--name={plan.name}",
+        f"--data-dir={plan.root / 'etcd'}",
+        f"--listen-client-urls={plan.etcd}",
+        f"--advertise-client-urls={plan.etcd}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster={plan.name}={peer}",
+        # A cluster on loopback still has other users of the machine beside it.
+        f"--cert-file={pki / 'etcd.crt'}",
+        f"--key-file={pki / 'etcd.key'}",
+        f"--trusted-ca-file={pki / 'etcd-ca.crt'}",
+        "--client-cert-auth=true",
+        f"--peer-cert-file={pki / 'etcd.crt'}",
+        f"--peer-key-file={pki / 'etcd.key'}",
+        f"--peer-trusted-ca-file={pki / 'etcd-ca.crt'}",
+        "--peer-client-cert-auth=true",
+        f"--quota-backend-bytes={8 << 30}",
+        *(["--unsafe-no-fsync=true"] if plan.ephemeral else []),
+    ]
+
+
+def _apiserver(plan: Plan) -> list[str]:
+    pki = plan.pki
+    return [
+        *_apiserver_network(plan),
+        f"--etcd-servers={plan.etcd}",
+        f"--etcd-cafile={pki / 'etcd-ca.crt'}",
+        f"--etcd-certfile={pki / 'etcd-client.crt'}",
+        f"--etcd-keyfile={pki / 'etcd-client.key'}",
+        f"--tls-cert-file={pki / 'apiserver.crt'}",
+        f"--tls-private-key-file={pki / 'apiserver.key'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        f"--service-account-key-file={pki / 'sa.pub'}",
+        f"--service-account-signing-key-file={pki / 'sa.key'}",
+        f"--service-account-issuer={_ISSUER}",
+        f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
+        f"--kubelet-client-key={pki / 'kubelet-client.key'}",
+        "--kubelet-preferred-address-types=InternalIP,Hostname",
+        "--allow-privileged=true",
+        *_aggregation(pki),
+        *_without_controllers(plan),
+        *(_audit(plan) if plan.audit else []),
+    ]
+
+
+def _apiserver_network(plan: Plan) -> list[str]:
+    flags = [
+        f"--bind-address={plan.listen}",
+        f"--secure-port={plan.port}",
+        f"--service-cluster-ip-range={_SERVICE_RANGE}",
+    ]
+    address = ipaddress.ip_address(plan.listen)
+    if address.is_loopback:
+        return [*flags, f"--advertise-address={_NOWHERE}", "--endpoint-reconciler-type=none"]
+    if address.is_unspecified:
+        return flags
+    return [*flags, f"--advertise-address={plan.listen}"]
+
+
+def _aggregation(pki: Path) -> list[str]:
+    return [
+        f"--requestheader-client-ca-file={pki / 'front-proxy-ca.crt'}",
+        f"--requestheader-allowed-names={_FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki / 'front-proxy.crt'}",
+        f"--proxy-client-key-file={pki / 'front-proxy.key'}",
+        # Nothing on this machine routes service addresses; endpoints are reached directly.
+        "--enable-aggregator-routing=true",
+    ]
+
+
+def _without_controllers(plan: Plan) -> list[str]:
+    if "kube-controller-manager" in plan.components:
+        return []
+    # Nobody would make the `default` service accounts, and no pod would ever be admitted.
+    return ["--disable-admission-plugins=ServiceAccount"]
+
+
+def _audit(plan: Plan) -> list[str]:
+    return [
+        f"--audit-policy-file={plan.config / 'audit-policy.json'}",
+        f"--audit-log-path={plan.audit_log}",
+        "--audit-log-maxsize=4096",  # MB; readers remember offsets, so it should not rotate
+    ]
+
+
+def _controller_manager(plan: Plan) -> list[str]:
+    pki = plan.pki
+    return [
+        f"--kubeconfig={plan.kubeconfig('kube-controller-manager')}",
+        f"--service-account-private-key-file={pki / 'sa.key'}",
+        f"--root-ca-file={pki / 'ca.crt'}",
+        f"--cluster-signing-cert-file={pki / 'ca.crt'}",
+        f"--cluster-signing-key-file={pki / 'ca.key'}",
+        f"--service-cluster-ip-range={_SERVICE_RANGE}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+    ]
+
+
+def _scheduler(plan: Plan) -> list[str]:
+    return [f"--config={plan.config / 'kube-scheduler.yaml'}", "--secure-port=0"]
+
+
+def _gates(plan: Plan, component: str) -> list[str]:
+    if component == "etcd" or not plan.feature_gates:
+        return []
+    gates = ",".join(f"{name}={str(on).lower()}" for name, on in plan.feature_gates.items())
+    return [f"--feature-gates={gates}"]
+
+
+_FLAGS: Final = {
+    "etcd": _etcd,
+    "kube-apiserver": _apiserver,
+    "kube-controller-manager": _controller_manager,
+    "kube-scheduler": _scheduler,
+}
+
+
+def check_components(names: Sequence[str]) -> tuple[str, ...]:
+    """The components in the order in which they start.
+
+    :raises ConfigError: one is unknown, or one is missing that others need.
+    """
+    for name in names:
+        if name not in COMPONENTS:
+            raise ConfigError(f"is none of {', '.join(COMPONENTS)}", field="components", value=name)
+    for needed in COMPONENTS[:2]:
+        if needed not in names:
+            raise ConfigError(f"lack {needed}", field="components", value=list(names))
+    return tuple(name for name in COMPONENTS if name in names)

@@ -1,0 +1,110 @@
+"""Ports: free ones for servers on this machine.
+
+They are taken from below the range that the kernel gives to outgoing connections. A port from
+within that range can be lost while its server restarts: to any client of anything, or to a client
+of that very server, whose retry on loopback may connect to itself and hold the port.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import random
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from kubeocean.errors import LocalError
+
+__all__ = ["Reserved", "in_use", "reserve"]
+
+_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST = 10_000  # below live the well-known services that may not be running right now
+_FALLBACK = 32_768  # the kernel's default start of the outgoing range
+_UNPRIVILEGED = 1024
+_TRIES = 200
+
+
+class Reserved:
+    """Ports held for a server until it is about to start; give them up with `release`."""
+
+    def __init__(self, sockets: Iterable[socket.socket]) -> None:
+        self._sockets = list(sockets)
+        self.ports = tuple(int(held.getsockname()[1]) for held in self._sockets)
+
+    def release(self) -> None:
+        """Close them, so that the server can bind."""
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+    def __enter__(self) -> Reserved:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def reserve(*wanted: tuple[str, int]) -> Reserved:
+    """Hold a port for each address: the number asked for while it is free, else any other.
+
+    :raises LocalError: there is none, or not this address.
+    """
+    held: list[socket.socket] = []
+    try:
+        for address, port in wanted:
+            held.append(_hold(address, port))
+    except LocalError:
+        Reserved(held).release()
+        raise
+    return Reserved(held)
+
+
+def _hold(address: str, port: int) -> socket.socket:
+    highest = _outgoing_start()
+    lowest = _LOWEST if highest > _LOWEST + 1000 else _UNPRIVILEGED
+    # Chance keeps apart two programs that look for ports at the same moment.
+    others = (random.randrange(lowest, highest) for _ in range(_TRIES))  # noqa: S311 no secret
+    reason = ""
+    for candidate in itertools.chain([port] if port else [], others):
+        try:
+            return _bind(address, candidate)
+        except OSError as error:
+            reason = error.strerror or str(error)
+    raise LocalError(f"could not find a free port on {address}: {reason}")
+
+
+def in_use(port: int, address: str = "127.0.0.1") -> bool:
+    """Whether something else has this port now."""
+    try:
+        _bind(address, port).close()
+    except OSError:
+        return True
+    return False
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    version = ipaddress.ip_address(address).version
+    held = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    # As the servers themselves do: connections in TIME_WAIT of a former run do not count.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((address, port))
+        held.listen()  # without it another such socket could still bind the same port
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def _outgoing_start() -> int:
+    try:
+        return int(_RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return _FALLBACK

@@ -1,0 +1,186 @@
+"""Process: one child program, which never outlives us.
+
+The kernel kills it when we end, whatever ends us (PR_SET_PDEATHSIG). It has a session of its own,
+so Ctrl-C in a terminal reaches us and not it: we stop it in our own order. What it prints goes to
+a log file, whose end can be shown when it fails.
+
+The kernel ties the child to the *thread* that forked it, not to the program; a child of a worker
+thread would be killed when that thread ends. Hence `start` works in the main thread only.
+
+The end of the child is seen through a pidfd on the event loop: no thread, no signal handler, no
+child watcher, no zombie, and no signal can hit a stranger that inherited the number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kubeocean.errors import InvariantError, LocalError
+
+__all__ = ["Process"]
+
+# Runs in a Python of its own between fork and exec, because code of ours in a forked child of a
+# program with threads may deadlock. The parent may be gone before prctl took effect: then the
+# child has another parent already and ends by itself. Python ignores two signals at its start,
+# and ignored signals survive exec, so they are put back. 1 is PR_SET_PDEATHSIG.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
+    sys.exit("prctl(PR_SET_PDEATHSIG) failed")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+try:
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
+"""
+
+_TAIL_BYTES = 64 * 1024  # far more than the lines anyone wants to see after a failure
+
+
+class Process:
+    """A program that can be started, stopped, killed, paused and started again.
+
+    `argv[0]` is the program: a path, or a name looked up in PATH.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.argv = tuple(str(word) for word in argv)
+        self.log = log
+        self._env = None if env is None else dict(env)
+        self._cwd = cwd
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._ended: asyncio.Future[int] | None = None
+        self._log_start = 0
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else f"ended {self.returncode}"
+        return f"<Process {self.name} {state}>"
+
+    @property
+    def running(self) -> bool:
+        """It was started and its end was not seen yet; a paused program is running."""
+        return self._ended is not None and not self._ended.done()
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None and self.running else None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code of the last run, or minus the number of the signal that ended it."""
+        return self._ended.result() if self._ended is not None and self._ended.done() else None
+
+    async def start(self) -> None:
+        """Start it; it may fail later by itself, see `wait` and `tail`.
+
+        :raises LocalError: there is no such program, or it is not executable.
+        """
+        if self.running:
+            raise InvariantError("the process runs already", name=self.name, pid=self.pid)
+        if threading.current_thread() is not threading.main_thread():
+            raise InvariantError("a process is started in the main thread only", name=self.name)
+        program = shutil.which(self.argv[0])
+        if program is None:
+            raise LocalError(f"could not start {self.name}: there is no program {self.argv[0]}")
+        launcher = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()))
+        handle = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            self._log_start = os.fstat(handle).st_size
+            self._child = subprocess.Popen(
+                (*launcher, program, *self.argv[1:]),
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
+                stderr=handle,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LocalError(f"could not start {self.name}: {error}") from error
+        finally:
+            os.close(handle)
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._pidfd = os.pidfd_open(self._child.pid)
+        loop.add_reader(self._pidfd, self._reap, loop)
+
+    def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._child is not None
+        assert self._ended is not None
+        loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._ended.set_result(self._child.wait())
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        if self._ended is None:
+            raise InvariantError("the process was never started", name=self.name)
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, *, within_s: float = 10.0) -> int | None:
+        """Ask it to end (SIGTERM), insist after `within_s` (SIGKILL); its exit code.
+
+        Nothing happens to a process that does not run.
+        """
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a paused program would not hear of it
+        try:
+            async with asyncio.timeout(within_s):
+                return await self.wait() if self.running else self.returncode
+        except TimeoutError:
+            return await self.kill()
+
+    async def kill(self) -> int | None:
+        """End it with SIGKILL; its exit code."""
+        self._signal(signal.SIGKILL)
+        return await self.wait() if self.running else self.returncode
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP): alive, holding its sockets, answering nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused program go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.running:
+            return
+        # It may have ended just now, without the loop having told us yet.
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def tail(self, lines: int = 15) -> list[str]:
+        """The last lines that the last run wrote to the log."""
+        try:
+            with self.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = max(self._log_start, size - _TAIL_BYTES)
+                file.seek(start)
+                text = file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-lines:]

@@ -1,0 +1,85 @@
+"""Readiness: waiting for a component to serve, and saying why it does not.
+
+A wait ends in one of three ways: the component answers, it has ended, or it takes too long. The
+last two are a `LocalError` that carries the end of the component's log.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from kubeocean.errors import LocalError
+from kubeocean.local.process import Process
+from kubeocean.runtime.clock import Clock
+
+__all__ = ["Probe", "failure", "until_ready"]
+
+_EVERY_S = 0.05
+_ANSWER_S = 5.0
+
+
+class Probe:
+    """GET requests to one server, with a client certificate."""
+
+    def __init__(self, server: str, *, pki: Path, authority: str, identity: str) -> None:
+        self._server = server
+        tls = ssl.create_default_context(cafile=pki / f"{authority}.crt")
+        tls.load_cert_chain(pki / f"{identity}.crt", pki / f"{identity}.key")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
+            timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def ok(self, path: str) -> bool:
+        """Whether the server answers 200."""
+        try:
+            async with self._session.get(self._server + path) as response:
+                await response.read()
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+
+async def until_ready(
+    process: Process,
+    ready: Callable[[], Awaitable[bool]],
+    *,
+    what: str,
+    within_s: float,
+    clock: Clock,
+) -> None:
+    """Return when `ready` says so.
+
+    :raises LocalError: the process ended before, or was not ready in time.
+    """
+    deadline = clock.monotonic() + within_s
+    while not await ready():
+        if not process.running:
+            raise failure(process, f"{what} ended with exit code {process.returncode}")
+        if clock.monotonic() > deadline:
+            raise failure(process, f"{what} was not ready within {within_s:g} s")
+        await clock.sleep(_EVERY_S)
+
+
+def failure(process: Process, what: str) -> LocalError:
+    """The error that says what happened, and shows the end of the log."""
+    lines = process.tail()
+    shown = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    return LocalError(f"{what}; the end of {process.log}:\n{shown}")

@@ -1,0 +1,96 @@
+"""Fixtures: real control planes.
+
+`cluster` is shared by all tests of a session (of an xdist worker) and has all components;
+`namespace` gives each test a place of its own in it. A test that breaks things, or counts on an
+empty cluster, makes its own with `new_cluster`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NAMESPACES
+
+NewCluster = Callable[..., Awaitable[Cluster]]
+
+
+@dataclass(frozen=True)
+class _Directory:
+    root: Path
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+
+@pytest.fixture(scope="session")
+def assets() -> Programs:
+    """The programs of a control plane."""
+    return _Directory(Path(os.environ["KUBEOCEAN_ASSETS"]))
+
+
+@pytest.fixture(scope="session")
+def cluster_roots(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """Where clusters live; kept when a test failed, because the logs are there."""
+    root = tmp_path_factory.mktemp("clusters")
+    yield root
+    if not request.session.testsfailed:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+async def cluster(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
+    """The shared control plane: all components, and an audit log."""
+    async with Cluster(
+        "shared", cluster_roots / "shared", assets, audit=True, ephemeral=True
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    """An administrator of the shared control plane."""
+    client = cluster.client()
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def namespace(client: Client) -> str:
+    """A fresh namespace of the shared control plane."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    await client.create(NAMESPACES, {"metadata": {"name": name}})
+    return name
+
+
+@pytest.fixture
+async def new_cluster(
+    assets: Programs, cluster_roots: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[NewCluster]:
+    """Starts a control plane for this test alone: `await new_cluster(components=..., ...)`."""
+    numbers = itertools.count(1)
+    async with AsyncExitStack() as stack:
+
+        async def start(**options: Any) -> Cluster:
+            name = options.pop("name", f"own{next(numbers)}")
+            root = options.pop("root", None) or cluster_roots / f"{uuid.uuid4().hex[:6]}-{name}"
+            settings = {"components": ("etcd", "kube-apiserver"), "ephemeral": True} | options
+            cluster = Cluster(name, root, assets, **settings)
+            stack.push_async_callback(cluster.stop)
+            await cluster.start()
+            return cluster
+
+        yield start

@@ -1,0 +1,41 @@
+"""Waiting in tests: for a state, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["until"]
+
+T = TypeVar("T")
+_EVERY_S = 0.05
+
+
+async def until(
+    probe: Callable[[], T | Awaitable[T]], *, within: float = 30.0, what: str = ""
+) -> T:
+    """What `probe` returns, once that is true; `probe` may be a coroutine function.
+
+    The assertion of a probe that fails counts as not yet, and is shown when time is up.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        failed: AssertionError | None = None
+        answer: object = None
+        try:
+            answer = probe()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if answer:
+                return answer
+        except AssertionError as error:
+            failed = error
+        if time.monotonic() > deadline:
+            label = what or getattr(probe, "__name__", "the condition")
+            raise AssertionError(
+                f"waited {within:g} s for {label}; last answer: {answer!r}"
+            ) from failed
+        await asyncio.sleep(_EVERY_S)
