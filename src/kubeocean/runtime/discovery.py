@@ -1,0 +1,247 @@
+"""Discovery: which resources a server has, for kinds that are known only at run time.
+
+A look-up is answered from what was read last. A miss reads again, at most every few seconds, so
+that a resource whose definition was just created is found. The objects of a discovered resource are
+`Untyped` and go through the same client and informer as all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kubeocean.errors import ApiError, NotFound
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.objects import Resource, Untyped
+
+__all__ = ["ApiResource", "Discovery"]
+
+REREAD_S: Final = 5.0
+_AGGREGATED: Final = (
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResource:
+    """One resource in one version."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    verbs: frozenset[str]
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def untyped(self) -> Resource[Untyped]:
+        """The resource, for the client and the informer."""
+        return Resource(self.group, self.version, self.plural, self.kind, self.namespaced, Untyped)
+
+
+class Discovery:
+    """What one cluster serves."""
+
+    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock = clock or RealClock()
+        self._known: tuple[ApiResource, ...] = ()
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def resources(self) -> tuple[ApiResource, ...]:
+        """All of them, preferred versions first."""
+        if not self._known:
+            await self._read()
+        return self._known
+
+    async def of_kind(self, api_version: str, kind: str) -> Resource[Untyped]:
+        """The resource that objects of this kind live in.
+
+        :raises NotFound: the server has no such kind.
+        """
+        found = await self._find(lambda r: r.api_version == api_version and r.kind == kind)
+        if found is None:
+            raise NotFound(f"the server has no kind {kind} in {api_version}")
+        return found.untyped()
+
+    async def named(self, name: str, group: str = "", version: str = "") -> Resource[Untyped]:
+        """A resource by its plural or short name, in the preferred version unless one is given.
+
+        :raises NotFound: the server has no such resource.
+        """
+        found = await self._find(
+            lambda r: (
+                r.group == group
+                and (not version or r.version == version)
+                and (r.plural == name or name in r.short_names)
+            )
+        )
+        if found is None:
+            raise NotFound(f"the server has no resource {name}{'.' + group if group else ''}")
+        return found.untyped()
+
+    async def _find(self, wanted: _Wanted) -> ApiResource | None:
+        for resource in self._known:
+            if wanted(resource):
+                return resource
+        before = self._known
+        await self._read()
+        if self._known is before:
+            return None
+        return next(filter(wanted, self._known), None)
+
+    async def _read(self) -> None:
+        async with self._reading:
+            if self._clock.monotonic() - self._read_at < REREAD_S:
+                return
+            core = await self._read_root("/api")
+            self._known = (*core, *await self._read_root("/apis"))
+            self._read_at = self._clock.monotonic()
+
+    async def _read_root(self, root: str) -> list[ApiResource]:
+        body = await self._client.request("GET", root, accept=_AGGREGATED)
+        answer = _decode_root(body)
+        if answer.kind == "APIGroupDiscoveryList":
+            return [found for group in answer.items for found in group.resources()]
+        return await self._read_one_by_one(root, answer)
+
+    async def _read_one_by_one(self, root: str, answer: _Root) -> list[ApiResource]:
+        """Older servers answer a document for each group and version."""
+        if root == "/api":
+            paths = [("", version, f"/api/{version}") for version in answer.versions]
+        else:
+            paths = [
+                (group.name, entry.version, f"/apis/{entry.group_version}")
+                for group in answer.groups
+                for entry in group.in_order()
+            ]
+        return [found for path in paths for found in await self._read_list(*path)]
+
+    async def _read_list(self, group: str, version: str, path: str) -> list[ApiResource]:
+        try:
+            body = await self._client.request("GET", path)
+        except ApiError:
+            return []  # an aggregated server that is down hides its own group only
+        return _legacy(group, version, _decode_list(body).resources)
+
+
+_Wanted: TypeAlias = Callable[[ApiResource], bool]
+
+
+class _Camel(msgspec.Struct, frozen=True, rename="camel"):
+    """The documents of discovery, as far as we read them."""
+
+
+class _ResponseKind(_Camel, frozen=True):
+    kind: str = ""
+
+
+class _Sub(_Camel, frozen=True):
+    subresource: str = ""
+
+
+class _Served(_Camel, frozen=True, rename="camel"):
+    resource: str
+    scope: str = ""
+    response_kind: _ResponseKind | None = None
+    verbs: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[_Sub, ...] = ()
+
+
+class _ServedVersion(_Camel, frozen=True):
+    version: str
+    resources: tuple[_Served, ...] = ()
+
+
+class _GroupName(_Camel, frozen=True):
+    name: str = ""
+
+
+class _Group(_Camel, frozen=True):
+    metadata: _GroupName = _GroupName()
+    versions: tuple[_ServedVersion, ...] = ()
+
+    def resources(self) -> Iterable[ApiResource]:
+        for version in self.versions:
+            for served in version.resources:
+                yield ApiResource(
+                    self.metadata.name,
+                    version.version,
+                    served.resource,
+                    served.response_kind.kind if served.response_kind else "",
+                    served.scope == "Namespaced",
+                    frozenset(served.verbs),
+                    served.short_names,
+                    tuple(sub.subresource for sub in served.subresources),
+                )
+
+
+class _LegacyVersion(_Camel, frozen=True, rename="camel"):
+    group_version: str
+    version: str
+
+
+class _LegacyGroup(_Camel, frozen=True, rename="camel"):
+    name: str
+    versions: tuple[_LegacyVersion, ...] = ()
+    preferred_version: _LegacyVersion | None = None
+
+    def in_order(self) -> list[_LegacyVersion]:
+        return sorted(self.versions, key=lambda entry: entry != self.preferred_version)
+
+
+class _Root(_Camel, frozen=True):
+    kind: str = ""
+    items: tuple[_Group, ...] = ()
+    versions: tuple[str, ...] = ()
+    groups: tuple[_LegacyGroup, ...] = ()
+
+
+class _LegacyResource(_Camel, frozen=True, rename="camel"):
+    name: str
+    kind: str = ""
+    namespaced: bool = False
+    verbs: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+
+
+class _LegacyList(_Camel, frozen=True):
+    resources: tuple[_LegacyResource, ...] = ()
+
+
+_decode_root = msgspec.json.Decoder(_Root).decode
+_decode_list = msgspec.json.Decoder(_LegacyList).decode
+
+
+def _legacy(group: str, version: str, listed: Iterable[_LegacyResource]) -> list[ApiResource]:
+    subresources: dict[str, list[str]] = {}
+    for entry in listed:
+        plural, _, sub = entry.name.partition("/")
+        if sub:
+            subresources.setdefault(plural, []).append(sub)
+    return [
+        ApiResource(
+            group,
+            version,
+            entry.name,
+            entry.kind,
+            entry.namespaced,
+            frozenset(entry.verbs),
+            entry.short_names,
+            tuple(subresources.get(entry.name, ())),
+        )
+        for entry in listed
+        if "/" not in entry.name
+    ]
