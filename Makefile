@@ -1,0 +1,71 @@
+# Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
+# The second time costs nothing.
+
+.PHONY: help up down test check bench real-nodes lock setup assets real-nodes-here
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+BIN := .venv/bin
+KUBEOCEAN := $(BIN)/kubeocean
+PYTHON ?=
+ARGS ?=
+JOBS ?= 3
+REAL_NODES ?= yes
+TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
+
+help: ## what there is
+	@echo "make …"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+up: setup ## three clusters on this machine (ARGS="--workers 4 --nodes 100")
+	@$(KUBEOCEAN) up $(ARGS)
+
+down: setup ## stop them (ARGS=--purge removes their data)
+	@$(KUBEOCEAN) down $(ARGS)
+
+test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for one at a time)
+	@start=$$(date +%s); \
+	$(MAKE) --no-print-directory check assets real-nodes-here || exit 1; \
+	echo "test: $(TIERS), $(JOBS) at a time"; \
+	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TIERS) $(ARGS) || code=$$?; \
+	spent=$$(( $$(date +%s) - start )); \
+	if [ $$code -eq 0 ]; then echo "test: all passed in $$spent s"; \
+	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \
+	exit $$code
+
+check: setup ## format, lint, types, import layers
+	@echo "check: format" && $(BIN)/ruff format --check --quiet . scripts/venv
+	@echo "check: lint" && $(BIN)/ruff check --quiet . scripts/venv
+	@echo "check: types" && $(BIN)/mypy --no-error-summary
+	@echo "check: import layers" && $(BIN)/lint-imports >.venv/layers.log 2>&1 || { cat .venv/layers.log; exit 1; }
+
+bench: setup assets ## counts and ratios, as a table and as JSON
+	@$(BIN)/python -m pytest -p no:cacheprovider -q -s tests/bench $(ARGS)
+
+real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
+	@scripts/real-nodes
+
+lock: setup ## resolve the dependencies anew into requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --upgrade --generate-hashes --no-annotate --no-header \
+		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
+
+assets: setup
+	@$(KUBEOCEAN) assets --kubelet --quiet
+
+# Real nodes are a part of the proof wherever they can run; REAL_NODES=no leaves them out.
+real-nodes-here:
+	@if [ "$(REAL_NODES)" != yes ]; then echo "test: real nodes are left out (REAL_NODES=$(REAL_NODES))"; \
+	elif [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "test: real nodes need root and Debian: their tests are skipped"; \
+	else $(MAKE) --no-print-directory real-nodes; fi
+
+setup:
+	@$(BIN)/python scripts/venv --check 2>/dev/null || { \
+	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+		"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+			&& exec "$$python" scripts/venv; \
+	done; \
+	echo "set-up: no Python 3.11 or newer with venv found (on Debian: apt-get install python3-venv);" >&2; \
+	echo "set-up: name one with: make PYTHON=/path/to/python3" >&2; \
+	exit 1; }
