@@ -8,36 +8,27 @@ empty cluster, makes its own with `new_cluster`.
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.assets import Assets, ensure
+from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
 NewCluster = Callable[..., Awaitable[Cluster]]
 
 
-@dataclass(frozen=True)
-class _Directory:
-    root: Path
-
-    def path(self, name: str) -> Path:
-        return self.root / name
-
-
 @pytest.fixture(scope="session")
-def assets() -> Programs:
-    """The programs of a control plane."""
-    return _Directory(Path(os.environ["KUBEOCEAN_ASSETS"]))
+async def assets() -> Assets:
+    """The programs of a control plane: from KUBEOCEAN_ASSETS, the cache, or made now."""
+    return await ensure()
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +43,7 @@ def cluster_roots(
 
 
 @pytest.fixture(scope="session")
-async def cluster(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
+async def cluster(assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """The shared control plane: all components, and an audit log."""
     async with Cluster(
         "shared", cluster_roots / "shared", assets, audit=True, ephemeral=True
@@ -78,7 +69,7 @@ async def namespace(client: Client) -> str:
 
 @pytest.fixture
 async def new_cluster(
-    assets: Programs, cluster_roots: Path, request: pytest.FixtureRequest
+    assets: Assets, cluster_roots: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[NewCluster]:
     """Starts a control plane for this test alone: `await new_cluster(components=..., ...)`."""
     numbers = itertools.count(1)

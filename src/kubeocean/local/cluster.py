@@ -21,7 +21,7 @@ from typing import Protocol, Self
 from kubeocean.errors import AlreadyExists, LocalError
 from kubeocean.local import accounts, layout, ports
 from kubeocean.local.audit import Audit
-from kubeocean.local.components import COMPONENTS, Plan, check_components, command
+from kubeocean.local.components import COMPONENTS, Plan, Ports, check_components, command
 from kubeocean.local.files import private_directory, write_private
 from kubeocean.local.pki import Authority, Identity, Subject
 from kubeocean.local.process import Process
@@ -85,7 +85,7 @@ class Cluster:
             name=name,
             root=self.root,
             components=check_components(components),
-            port=port,
+            ports=Ports(api=port),
             listen=listen,
             sans=tuple(sans),
             audit=audit,
@@ -177,29 +177,26 @@ class Cluster:
                 await self._processes[component].stop(within_s=_STOP_S)
 
     def _choose_ports(self) -> ports.Reserved:
-        """Hold the ports of the last start, else new ones, and plan with them."""
-        old = layout.load_ports(self.root) or layout.Ports()
-        if self._fixed_port and ports.in_use(self._fixed_port, self._plan.listen):
+        """Hold the ports of the last start, as far as they are free, and plan with them."""
+        fixed, listen = self._fixed_port, self._plan.listen
+        if fixed and ports.in_use(fixed, listen):
             raise LocalError(
-                f"could not start cluster {self.name}: port {self._fixed_port} of "
-                f"{self._plan.listen} is in use; `ss -ltnp sport = :{self._fixed_port}` shows by "
-                "what; stop that or choose another port"
+                f"could not start cluster {self.name}: port {fixed} of {listen} is in use "
+                f"(`ss -ltnp sport = :{fixed}` shows by what); stop that or choose another port"
             )
-        held = ports.reserve(
-            (self._plan.listen, self._fixed_port or old.api),
-            ("127.0.0.1", old.etcd),
-            ("127.0.0.1", old.etcd_peer),
-        )
-        api, etcd, etcd_peer = held.ports
-        self._plan = replace(self._plan, port=api, etcd_port=etcd, etcd_peer_port=etcd_peer)
+        wanted = layout.load_ports(self.root)
+        if fixed:
+            wanted = wanted._replace(api=fixed)
+        held = ports.reserve((listen, wanted.api), *(("127.0.0.1", port) for port in wanted[1:]))
+        self._plan = replace(self._plan, ports=Ports(*held.ports))
         return held
 
     async def _start_on_ports(self, held: ports.Reserved) -> None:
         with held:
             old = layout.load_ports(self.root)
             self._authority = layout.prepare(self._plan)
-            if old is not None and old.api != self._plan.port:
-                layout.move_server(self._plan, old.api)
+            if old.api != self._plan.ports.api:
+                layout.move_server(self._plan, old)
             layout.save_ports(self._plan)
             self._processes = {name: self._new_process(name) for name in self.components}
         for component in self.components[:2]:
@@ -228,22 +225,23 @@ class Cluster:
         self._asked_to_end.discard(component)
 
     async def _until_ready(self, component: str) -> None:
-        plan, process = self._plan, self.process(component)
-        etcd = component == "etcd"
-        probe = Probe(
-            plan.etcd if etcd else plan.server,
-            pki=plan.pki,
-            authority="etcd-ca" if etcd else "ca",
-            identity="etcd-client" if etcd else "admin",
-        )
-        async with probe:
+        identity = "etcd-client" if component == "etcd" else "admin"
+        async with Probe(self._plan.pki, identity=identity) as probe:
             await until_ready(
-                process,
-                lambda: _serves(component, process, probe),
+                self.process(component),
+                lambda: self._serves(component, probe),
                 what=f"{component} of cluster {self.name}",
                 within_s=_READY_S,
                 clock=self._clock,
             )
+
+    async def _serves(self, component: str, probe: Probe) -> bool:
+        serves = await probe.ok(self._plan.health(component))
+        if serves and component == "kube-controller-manager":
+            # Its first work; pods can be created from then on.
+            path = SERVICE_ACCOUNTS.path("default", "default")
+            return await probe.ok(self.server + path)
+        return serves
 
     async def watch(self) -> None:
         """Return never; raise when a component ends that was not asked to.
@@ -324,14 +322,3 @@ class Cluster:
     ) -> Client:
         """A client of the API server: the administrator's, or that of another kubeconfig."""
         return connect(kubeconfig or self.kubeconfig, cluster=self.name, wrap=wrap)
-
-
-async def _serves(component: str, process: Process, probe: Probe) -> bool:
-    """Whether a component does its work, as far as that can be seen from outside."""
-    if component == "etcd":
-        return await probe.ok("/health")
-    if component == "kube-apiserver":
-        return await probe.ok("/readyz")  # which includes the bootstrap of RBAC
-    if component == "kube-controller-manager":
-        return await probe.ok("/api/v1/namespaces/default/serviceaccounts/default")
-    return process.running

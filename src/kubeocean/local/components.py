@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import yaml
@@ -22,6 +22,7 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "COMPONENTS",
     "Plan",
+    "Ports",
     "audit_policy",
     "authorities",
     "check_components",
@@ -48,6 +49,16 @@ _ISSUER = "https://kubernetes.default.svc"
 _FRONT_PROXY = "front-proxy-client"
 
 
+class Ports(NamedTuple):
+    """Where the components listen; 0 is not chosen yet."""
+
+    api: int = 0
+    etcd: int = 0
+    etcd_peer: int = 0
+    controller_manager: int = 0
+    scheduler: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One control plane."""
@@ -55,9 +66,7 @@ class Plan:
     name: str
     root: Path
     components: tuple[str, ...]
-    port: int = 0
-    etcd_port: int = 0
-    etcd_peer_port: int = 0
+    ports: Ports = field(default_factory=Ports)
     listen: str = "127.0.0.1"
     sans: tuple[str, ...] = ()
     audit: bool = False
@@ -73,11 +82,11 @@ class Plan:
     @property
     def server(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"https://{host}:{self.port}"
+        return f"https://{host}:{self.ports.api}"
 
     @property
     def etcd(self) -> str:
-        return f"https://127.0.0.1:{self.etcd_port}"
+        return f"https://127.0.0.1:{self.ports.etcd}"
 
     @property
     def pki(self) -> Path:
@@ -102,6 +111,18 @@ class Plan:
     @property
     def admin_kubeconfig(self) -> Path:
         return self.root / "admin.kubeconfig"
+
+    def health(self, component: str) -> str:
+        """The URL that answers 200 when the component serves."""
+        match component:
+            case "etcd":
+                return f"{self.etcd}/health"
+            case "kube-apiserver":
+                return f"{self.server}/readyz"  # which includes the bootstrap of RBAC
+            case "kube-controller-manager":
+                return f"https://127.0.0.1:{self.ports.controller_manager}/healthz"
+            case _:
+                return f"https://127.0.0.1:{self.ports.scheduler}/readyz"
 
     def kubeconfig(self, component: str) -> Path:
         return self.config / f"{component}.kubeconfig"
@@ -131,6 +152,7 @@ def identities(plan: Plan) -> dict[str, tuple[str, Subject]]:
         "etcd": ("etcd-ca", Subject("etcd", sans=local, client=True, server=True)),
         "etcd-client": ("etcd-ca", Subject("kube-apiserver-etcd-client", client=True)),
         "apiserver": ("ca", Subject("kube-apiserver", sans=tuple(addresses), server=True)),
+        "controllers": ("ca", Subject("controllers", sans=local, server=True)),
         "kubelet-client": (
             "ca",
             Subject("kube-apiserver-kubelet-client", masters, client=True),
@@ -174,7 +196,7 @@ def scheduler_config(plan: Plan) -> bytes:
 
 
 def _etcd(plan: Plan) -> list[str]:
-    peer = f"https://127.0.0.1:{plan.etcd_peer_port}"
+    peer = f"https://127.0.0.1:{plan.ports.etcd_peer}"
     pki = plan.pki
     return [
         f"--name={plan.name}",
@@ -193,6 +215,9 @@ def _etcd(plan: Plan) -> list[str]:
         f"--peer-key-file={pki / 'etcd.key'}",
         f"--peer-trusted-ca-file={pki / 'etcd-ca.crt'}",
         "--peer-client-cert-auth=true",
+        # Alone it has nobody to wait for; with the defaults its first election takes a second.
+        "--heartbeat-interval=50",
+        "--election-timeout=250",
         f"--quota-backend-bytes={8 << 30}",
         *(["--unsafe-no-fsync=true"] if plan.ephemeral else []),
     ]
@@ -227,7 +252,7 @@ def _apiserver(plan: Plan) -> list[str]:
 def _apiserver_network(plan: Plan) -> list[str]:
     flags = [
         f"--bind-address={plan.listen}",
-        f"--secure-port={plan.port}",
+        f"--secure-port={plan.ports.api}",
         f"--service-cluster-ip-range={_SERVICE_RANGE}",
     ]
     address = ipaddress.ip_address(plan.listen)
@@ -271,6 +296,7 @@ def _controller_manager(plan: Plan) -> list[str]:
     pki = plan.pki
     return [
         f"--kubeconfig={plan.kubeconfig('kube-controller-manager')}",
+        *_health(plan, "kube-controller-manager", plan.ports.controller_manager),
         f"--service-account-private-key-file={pki / 'sa.key'}",
         f"--root-ca-file={pki / 'ca.crt'}",
         f"--cluster-signing-cert-file={pki / 'ca.crt'}",
@@ -278,14 +304,29 @@ def _controller_manager(plan: Plan) -> list[str]:
         f"--service-cluster-ip-range={_SERVICE_RANGE}",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
-        "--secure-port=0",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
     ]
 
 
 def _scheduler(plan: Plan) -> list[str]:
-    return [f"--config={plan.config / 'kube-scheduler.yaml'}", "--secure-port=0"]
+    return [
+        f"--config={plan.config / 'kube-scheduler.yaml'}",
+        *_health(plan, "kube-scheduler", plan.ports.scheduler),
+    ]
+
+
+def _health(plan: Plan, component: str, port: int) -> list[str]:
+    """Where a controller says whether it works; anyone may ask that, its metrics need a right."""
+    kubeconfig = plan.kubeconfig(component)
+    return [
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={plan.pki / 'controllers.crt'}",
+        f"--tls-private-key-file={plan.pki / 'controllers.key'}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+    ]
 
 
 def _gates(plan: Plan, component: str) -> list[str]:

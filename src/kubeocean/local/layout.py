@@ -13,7 +13,6 @@ All of it is readable by its owner only.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +21,12 @@ import msgspec
 
 from kubeocean.errors import LocalError
 from kubeocean.local import accounts, components
-from kubeocean.local.components import Plan
+from kubeocean.local.components import Plan, Ports
 from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.locks import try_lock
 from kubeocean.local.pki import Authority, Identity, ServiceAccountKeys
 
-__all__ = ["Ports", "RootLock", "load_ports", "move_server", "prepare", "save_ports"]
-
-
-class Ports(msgspec.Struct, frozen=True):
-    """What the next start on the same root has to know; 0 is none yet."""
-
-    api: int = 0
-    etcd: int = 0
-    etcd_peer: int = 0
+__all__ = ["RootLock", "load_ports", "move_server", "prepare", "save_ports"]
 
 
 class RootLock:
@@ -47,14 +39,10 @@ class RootLock:
     def acquire(self) -> None:
         """:raises LocalError: another program has it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(handle):
             holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
-            raise LocalError(
-                f"the cluster in {self._path.parent} runs already (process {holder})"
-            ) from None
+            raise LocalError(f"the cluster in {self._path.parent} runs already (process {holder})")
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._handle = handle
@@ -66,21 +54,20 @@ class RootLock:
             self._handle = -1
 
 
-def load_ports(root: Path) -> Ports | None:
-    """Those of the last start, if there was one."""
+def load_ports(root: Path) -> Ports:
+    """Those of the last start; none chosen if there was none."""
     path = root / "ports.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Ports)
+        return Ports(**msgspec.json.decode(path.read_bytes(), type=dict[str, int]))
     except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
+        return Ports()
+    except (msgspec.DecodeError, TypeError) as error:
         raise LocalError(f"could not read {path}: {error}; remove it to choose new ports") from None
 
 
 def save_ports(plan: Plan) -> None:
     """Keep the ports of this plan for the next start."""
-    ports = Ports(plan.port, plan.etcd_port, plan.etcd_peer_port)
-    write_private(plan.root / "ports.json", msgspec.json.encode(ports))
+    write_private(plan.root / "ports.json", msgspec.json.encode(plan.ports._asdict()))
 
 
 def prepare(plan: Plan) -> Authority:
@@ -110,8 +97,8 @@ def prepare(plan: Plan) -> Authority:
     return signers["ca"]
 
 
-def move_server(plan: Plan, old_port: int) -> None:
+def move_server(plan: Plan, old: Ports) -> None:
     """Let the users' kubeconfigs follow the API server from another port."""
-    old, new = replace(plan, port=old_port).server.encode(), plan.server.encode()
+    before, now = replace(plan, ports=old).server.encode(), plan.server.encode()
     for path in plan.users.glob("*.kubeconfig"):
-        write_private(path, path.read_bytes().replace(old, new))
+        write_private(path, path.read_bytes().replace(before, now))

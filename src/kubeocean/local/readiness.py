@@ -25,11 +25,11 @@ _ANSWER_S = 5.0
 
 
 class Probe:
-    """GET requests to one server, with a client certificate."""
+    """GET requests to the servers of one cluster, with a client certificate of it."""
 
-    def __init__(self, server: str, *, pki: Path, authority: str, identity: str) -> None:
-        self._server = server
-        tls = ssl.create_default_context(cafile=pki / f"{authority}.crt")
+    def __init__(self, pki: Path, *, identity: str) -> None:
+        tls = ssl.create_default_context(cafile=pki / "ca.crt")
+        tls.load_verify_locations(pki / "etcd-ca.crt")
         tls.load_cert_chain(pki / f"{identity}.crt", pki / f"{identity}.key")
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls),
@@ -47,10 +47,10 @@ class Probe:
     ) -> None:
         await self._session.close()
 
-    async def ok(self, path: str) -> bool:
+    async def ok(self, url: str) -> bool:
         """Whether the server answers 200."""
         try:
-            async with self._session.get(self._server + path) as response:
+            async with self._session.get(url) as response:
                 await response.read()
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
