@@ -1,0 +1,184 @@
+"""Health: is this program alive, and may it be sent work?
+
+`/healthz` and `/readyz` run named checks and answer 200 or 500 in kube-apiserver's text form:
+`?verbose` lists the checks, `?exclude=NAME` leaves one out, `/readyz/NAME` asks for one alone.
+
+A check is a callable, plain or async. It is content if it returns None; a text that it returns is
+the reason why not, and is shown. If it raises or takes too long, it failed too; what it raised goes
+to the log and not to whoever asks, for nobody has to log in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from aiohttp import web
+
+from kubeocean.errors import InvariantError
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.redaction import redact_text
+
+__all__ = ["Check", "Health", "Report", "metrics_app"]
+
+Check: TypeAlias = Callable[[], "str | Awaitable[str | None] | None"]
+
+_DEADLINE_S = 2.0  # a kubelet asks again long before; a check that hangs must not hold it up
+_WITHHELD = "reason withheld"
+_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, no-store"}
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the checks of one kind said: name and reason, None where content."""
+
+    kind: str
+    reasons: dict[str, str | None]
+    excluded: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(reason is None for reason in self.reasons.values())
+
+    def text(self, *, verbose: bool) -> str:
+        """As kube-apiserver words it; a failure is always verbose."""
+        if self.ok and not verbose:
+            return "ok"
+        lines = [f"[+]{name} excluded: ok" for name in self.excluded]
+        for name, reason in self.reasons.items():
+            lines.append(f"[+]{name} ok" if reason is None else f"[-]{name} failed: {reason}")
+        if self.unmatched:
+            names = ", ".join(f'"{name}"' for name in self.unmatched)
+            lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
+        lines.append(f"{self.kind} check {'passed' if self.ok else 'failed'}")
+        return "\n".join(lines) + "\n"
+
+
+class Health:
+    """The checks of a program and the pages that show them."""
+
+    def __init__(self, *, clock: Clock | None = None, deadline_s: float = _DEADLINE_S) -> None:
+        self._clock = clock or RealClock()
+        self._deadline_s = deadline_s
+        # As in kube-apiserver, being able to answer is a check of its own.
+        self._checks: dict[str, dict[str, Check]] = {
+            "healthz": {"ping": _ping},
+            "readyz": {"ping": _ping},
+        }
+        self._failing: set[tuple[str, str]] = set()
+
+    def add_liveness(self, name: str, check: Check) -> None:
+        """If this fails for long, the program should be restarted."""
+        self._add("healthz", name, check)
+
+    def add_readiness(self, name: str, check: Check) -> None:
+        """While this fails, the program should get no work."""
+        self._add("readyz", name, check)
+
+    async def liveness(self, *, exclude: Collection[str] = ()) -> Report:
+        """Run the liveness checks."""
+        return await self._report("healthz", exclude)
+
+    async def readiness(self, *, exclude: Collection[str] = ()) -> Report:
+        """Run the readiness checks."""
+        return await self._report("readyz", exclude)
+
+    def app(self) -> web.Application:
+        """The pages `/healthz`, `/readyz` and one below them for each check."""
+        app = web.Application()
+        for kind in self._checks:
+            app.router.add_get(f"/{{kind:{kind}}}", self._all)
+            app.router.add_get(f"/{{kind:{kind}}}/", self._all)
+            app.router.add_get(f"/{{kind:{kind}}}/{{name}}", self._one)
+        return app
+
+    def _add(self, kind: str, name: str, check: Check) -> None:
+        if not name or "/" in name or name in self._checks[kind]:
+            raise InvariantError("a check needs a name of its own", kind=kind, name=name)
+        self._checks[kind][name] = check
+
+    async def _report(self, kind: str, exclude: Collection[str]) -> Report:
+        checks = self._checks[kind]
+        chosen = [name for name in checks if name not in exclude]
+        async with asyncio.TaskGroup() as group:
+            running = {name: group.create_task(self._run(kind, name)) for name in chosen}
+        return Report(
+            kind,
+            {name: task.result() for name, task in running.items()},
+            excluded=tuple(name for name in checks if name in exclude),
+            unmatched=tuple(sorted(set(exclude) - checks.keys())),
+        )
+
+    async def _run(self, kind: str, name: str) -> str | None:
+        """The reason why a check is not content; logged when that changes."""
+        check = self._checks[kind][name]
+        detail: Exception | None = None
+        try:
+            reason = await within(self._clock, self._deadline_s, lambda: _ask(check))
+        except TimeoutError as error:
+            reason, detail = f"no answer within {self._deadline_s:g} s", error
+        except Exception as error:  # whatever a check raises is its answer
+            reason, detail = _WITHHELD, error
+        self._note(kind, name, reason, detail)
+        return None if reason is None else redact_text(reason)
+
+    def _note(self, kind: str, name: str, reason: str | None, detail: Exception | None) -> None:
+        failing = (kind, name) in self._failing
+        if reason is not None and not failing:
+            self._failing.add((kind, name))
+            _log.warning("Check failed", kind=kind, check=name, reason=reason, error=detail)
+        elif reason is None and failing:
+            self._failing.discard((kind, name))
+            _log.info("Check passed again", kind=kind, check=name)
+
+    async def _all(self, request: web.Request) -> web.Response:
+        exclude = request.query.getall("exclude", [])
+        report = await self._report(request.match_info["kind"], exclude)
+        return _answer(report.ok, report.text(verbose="verbose" in request.query))
+
+    async def _one(self, request: web.Request) -> web.Response:
+        kind, name = request.match_info["kind"], request.match_info["name"]
+        if name not in self._checks[kind]:
+            raise web.HTTPNotFound(text=f"{kind} has no such check\n", headers=_HEADERS)
+        reason = await self._run(kind, name)
+        return _answer(reason is None, "ok" if reason is None else f"{name} failed: {reason}\n")
+
+
+def metrics_app(metrics: Metrics) -> web.Application:
+    """The page `/metrics`."""
+
+    async def page(request: web.Request) -> web.Response:
+        accept = request.headers.get("Accept", "")
+        # Ten thousand series take longer than the loop may be held up.
+        body = await asyncio.to_thread(metrics.render, accept)
+        response = web.Response(body=body, headers={"Content-Type": metrics.content_type(accept)})
+        response.enable_compression()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    return app
+
+
+def _ping() -> None:
+    """Whoever can run this is alive."""
+
+
+async def _ask(check: Check) -> str | None:
+    answer = check()
+    if inspect.isawaitable(answer):
+        answer = await answer
+    return answer or None
+
+
+def _answer(ok: bool, text: str) -> web.Response:
+    return web.Response(text=text, status=200 if ok else 500, headers=_HEADERS)

@@ -1,0 +1,91 @@
+"""Server: a web application on one address.
+
+It listens when `start` returns or raises a ConfigError that names the address and the flag it came
+from. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and
+IPv6 through one socket where the machine has both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from dataclasses import replace
+from types import TracebackType
+from typing import Final
+
+from aiohttp import web
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.addresses import BindAddress
+
+__all__ = ["Server"]
+
+_GRACE_S = 1.0  # answers here are small; who has not got one by then will ask again
+_HINTS: Final = {
+    errno.EADDRINUSE: "; stop the program that listens there, or choose another address",
+    errno.EACCES: "; ports below 1024 need privileges",
+}
+
+
+class Server:
+    """`async with Server(app, address) as server: ... server.address` (with the real port)."""
+
+    def __init__(self, app: web.Application, address: BindAddress) -> None:
+        self.address = address
+        self._runner = web.AppRunner(
+            app, handle_signals=False, access_log=None, shutdown_timeout=_GRACE_S
+        )
+
+    async def start(self) -> None:
+        """Listen, or say why not."""
+        listener = await _listen(self.address)
+        self.address = replace(self.address, port=listener.getsockname()[1])
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+
+    async def stop(self) -> None:
+        """Close the socket and every connection."""
+        await self._runner.cleanup()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with self:
+            await asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Server:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+async def _listen(address: BindAddress) -> socket.socket:
+    try:
+        return await _bind(address)
+    except (socket.gaierror, UnicodeError) as error:
+        why = f"{address.host!r} is not a host: {error}"
+        raise ConfigError(f"cannot listen on {address}: {why}", source=address.flag) from error
+    except OSError as error:
+        number = error.errno or 0
+        why = os.strerror(number) + _HINTS.get(number, "")
+        raise ConfigError(f"cannot listen on {address}: {why}", source=address.flag) from error
+
+
+async def _bind(address: BindAddress) -> socket.socket:
+    if address.host:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+        family, _, _, _, where = found[0]
+        return socket.create_server(where, family=family)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", address.port))
