@@ -16,9 +16,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from kubeocean.runtime.secrets import Secret
 
-__all__ = ["Access", "Impersonation", "split_url"]
+__all__ = ["Access", "Impersonation", "split_url", "token_problem"]
 
 _HEADER_KEY = re.compile(rb"[A-Za-z0-9!#$&'*+.^_`|~-]")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -107,6 +108,15 @@ def split_url(url: str) -> SplitResult | None:
         return parts if usable and _is_host(parts.netloc.rpartition("@")[2]) else None
     except ValueError:
         return None
+
+
+def token_problem(token: str) -> str:
+    """What is wrong with a bearer token; never shows it."""
+    if not token:
+        return "is empty"
+    if not _TOKEN.fullmatch(token):
+        return "has characters that an HTTP header cannot carry"
+    return ""
 
 
 def _is_host(netloc: str) -> bool:

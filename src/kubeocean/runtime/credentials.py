@@ -1,35 +1,58 @@
-"""Credentials: an Access that keeps up with the files behind it.
+"""Credentials: an Access that keeps up with what it comes from.
 
-An `AccessSource` always has a current Access and looks for a newer one when asked. What is broken
-on the way – a file half written, a key that does not match its certificate yet – keeps the last
-good Access in use and is reported once.
+An `AccessSource` always has a current Access and looks for a newer one when asked. It may come from
+kubeconfig files, from the files that Kubernetes mounts into a pod, and from a credential plugin.
+
+What is broken on the way – a file half written, a key that does not match its certificate yet, a
+plugin that fails – keeps the last good Access in use and is reported once. As long as nothing
+changes, `current()` is the very same object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
-
-import structlog
+from typing import Final, Protocol, TypeAlias
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.access import Access
+from kubeocean.runtime.access import Access, split_url, token_problem
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.execplugin import Credential, ExecPlugin
 from kubeocean.runtime.files import FileSet
-from kubeocean.runtime.kubeconfig import Loaded, read_kubeconfig
+from kubeocean.runtime.kubeconfig import Loaded, default_paths, read_kubeconfig
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.pem import certificates_problem
+from kubeocean.runtime.secrets import Secret
 
-__all__ = ["AccessSource", "KubeconfigAccess", "StaticAccess"]
+__all__ = [
+    "SERVICE_ACCOUNT_ROOT",
+    "AccessSource",
+    "InClusterAccess",
+    "KubeconfigAccess",
+    "StaticAccess",
+    "default_access",
+]
+
+SERVICE_ACCOUNT_ROOT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _LOOK_S: Final = 10.0  # how often files are looked at; a look is a few stat calls
 _TOKEN_S: Final = 60.0  # how often a token file is read whatever it looks like, as in client-go
 _NEVER_S: Final = 3600.0
+_AGAIN_S: Final = 5.0  # between two runs of a plugin, whatever happens
+_EARLY_S: Final = 60.0  # how long before its end a plugin's credential is replaced…
+_EARLY_SHARE: Final = 0.2  # …but not before this share of its life is left
+
+_Read: TypeAlias = Callable[[Path], bytes]
+_log: Final = get_logger(__name__)
 
 
 class AccessSource(Protocol):
     """Where a transport gets its Access from.
 
-    A transport awaits `refresh()` once before its first request, then every `interval_s`, and with
+    A transport awaits `refresh()` before its first request, then every `interval_s`, and with
     `rejected=True` whenever the server answered 401.
     """
 
@@ -41,10 +64,11 @@ class AccessSource(Protocol):
         """The newest Access known; no IO."""
 
     async def refresh(self, *, rejected: bool = False) -> bool:
-        """Look for a newer Access; whether `current()` is different from before the call.
+        """Look for a newer Access; whether `current()` is another one than before the call.
 
-        Raises ConfigError only while there has never been a usable Access. Safe to call from many
-        tasks at once.
+        Raises ConfigError only while there has never been a usable Access. Any number of tasks may
+        call it at once; the work is done once. A task whose 401 comes late, when another one has
+        refreshed already, is told False: it compares `current()` with the Access that it used.
         """
 
 
@@ -65,52 +89,10 @@ class StaticAccess:
         return False
 
 
-class _Reloading:
-    """What was last loaded from some files, and loaded again when they change."""
-
-    def __init__(self, load: Callable[[Callable[[Path], bytes]], Loaded], clock: Clock) -> None:
-        self._load = load
-        self._clock = clock
-        self._complaint = ""
-        self._files = FileSet()
-        self._read_at = clock.monotonic()
-        self.loaded = load(self._files.read)
-
-    def refresh(self, *, force: bool) -> bool:
-        """Load again if there is a reason to; whether what is loaded changed."""
-        if not (force or self._complaint or self._token_due() or self._files.changed()):
-            return False
-        files = FileSet()
-        try:
-            loaded = self._load(files.read)
-        except ConfigError as error:
-            self._complain(str(error))
-            return False
-        self._files, self._read_at = files, self._clock.monotonic()
-        if self._complaint:
-            self._complaint = ""
-            _log().info("Recovered credentials", origin=loaded.access.origin)
-        if loaded == self.loaded:
-            return False  # and `current()` stays the very same object
-        self.loaded = loaded
-        return True
-
-    def _token_due(self) -> bool:
-        age = self._clock.monotonic() - self._read_at
-        return self.loaded.token_file is not None and age >= _TOKEN_S
-
-    def _complain(self, message: str) -> None:
-        """Say it once, not every few seconds until somebody repairs the file."""
-        if message != self._complaint:
-            self._complaint = message
-            origin = self.loaded.access.origin
-            _log().warning("Kept old credentials", origin=origin, error=message)
-
-
 class KubeconfigAccess:
     """One context of one or more kubeconfig files, read again when any file behind it changes.
 
-    The constructor reads; it raises ConfigError.
+    The constructor reads the files and raises ConfigError; a plugin runs in `refresh`.
     """
 
     def __init__(
@@ -119,18 +101,88 @@ class KubeconfigAccess:
         context: str | None = None,
         *,
         allow_exec: bool = False,
+        environ: Mapping[str, str] = os.environ,
         clock: Clock | None = None,
     ) -> None:
         paths = (path,) if isinstance(path, str | Path) else tuple(path)
-        self._allow_exec = allow_exec
+        self._clock = clock or RealClock()
+        self._environ = environ
 
-        def load(read: Callable[[Path], bytes]) -> Loaded:
-            loaded = read_kubeconfig(paths, context, read=read)
-            if loaded.plugin is not None and not allow_exec:
-                raise loaded.plugin.refusal()
-            return loaded
+        def load(read: _Read) -> Loaded:
+            return read_kubeconfig(paths, context, allow_exec=allow_exec, read=read)
 
-        self._files = _Reloading(load, clock or RealClock())
+        self._files = _Reloading(load, self._clock)
+        self._access = self._files.loaded.access
+        self._complete = self._files.loaded.plugin is None
+        self._minter: _Minter | None = None
+        self._trouble = _Trouble()
+        self._flight = asyncio.Lock()
+
+    @property
+    def interval_s(self) -> float:
+        if not self._complete:
+            return 0.0
+        return min(_LOOK_S, self._minter.renew_in()) if self._minter else _LOOK_S
+
+    def current(self) -> Access:
+        return self._access
+
+    async def refresh(self, *, rejected: bool = False) -> bool:
+        before = self._access
+        self._files.refresh(force=rejected)
+        if self._files.loaded.plugin is None:
+            self._minter = None
+            self._use(self._files.loaded.access)
+        else:
+            async with self._flight:
+                # Whoever waited here for another task's run has got its result already.
+                if self._access is before:
+                    await self._ask(self._files.loaded.plugin, rejected=rejected)
+        return self._access is not before
+
+    async def _ask(self, plugin: ExecPlugin, *, rejected: bool) -> None:
+        if self._minter is None or self._minter.plugin != plugin:
+            self._minter = _Minter(plugin, self._environ, self._clock)
+        try:
+            credential = await self._minter.get(rejected=rejected)
+        except ConfigError as error:
+            if not self._complete:
+                raise
+            self._trouble.report(str(error), origin=self._access.origin)
+            return
+        self._trouble.over(origin=self._access.origin)
+        self._use(
+            replace(
+                self._files.loaded.access,
+                token=credential.token,
+                certificate=credential.certificate,
+                private_key=credential.private_key,
+            )
+        )
+
+    def _use(self, access: Access) -> None:
+        self._complete = True
+        if access != self._access:
+            self._access = access
+
+
+class InClusterAccess:
+    """The ServiceAccount of the pod that this runs in, as Kubernetes mounts it.
+
+    The constructor reads; it raises ConfigError outside a cluster.
+    """
+
+    def __init__(
+        self,
+        root: str | Path = SERVICE_ACCOUNT_ROOT,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+    ) -> None:
+        server = _service(environ)
+        self._files = _Reloading(
+            lambda read: _service_account(server, Path(root), read), clock or RealClock()
+        )
 
     @property
     def interval_s(self) -> float:
@@ -143,6 +195,166 @@ class KubeconfigAccess:
         return self._files.refresh(force=rejected)
 
 
-def _log() -> structlog.stdlib.BoundLogger:
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-    return logger
+def default_access(
+    kubeconfig: str | Path | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    allow_exec: bool = False,
+    clock: Clock | None = None,
+    root: Path = SERVICE_ACCOUNT_ROOT,
+) -> AccessSource:
+    """The first there is: `kubeconfig`, $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config.
+
+    Raises ConfigError if there is none, or if the first one is broken.
+    """
+    paths = (Path(kubeconfig),) if kubeconfig else default_paths(environ)
+    named = bool(kubeconfig or environ.get("KUBECONFIG", "").strip(os.pathsep))
+    # A context can only be one of a kubeconfig.
+    in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and (root / "token").exists()
+    if not named and not context and in_pod:
+        return InClusterAccess(root, environ=environ, clock=clock)
+    if not named and not paths[0].exists():
+        raise ConfigError(
+            "found no way to an API server: no kubeconfig was given, KUBECONFIG is not set, "
+            f"this is not a pod with a ServiceAccount token ({root}/token), "
+            f"and there is no {paths[0]}"
+        )
+    return KubeconfigAccess(paths, context, allow_exec=allow_exec, environ=environ, clock=clock)
+
+
+class _Trouble:
+    """Something that is wrong for a while: said when it begins and when it ends, not in between."""
+
+    def __init__(self) -> None:
+        self.message = ""
+
+    def report(self, message: str, *, origin: str) -> None:
+        if message != self.message:
+            self.message = message
+            _log.warning("Kept old credentials", origin=origin, error=message)
+
+    def over(self, *, origin: str) -> None:
+        if self.message:
+            self.message = ""
+            _log.info("Recovered credentials", origin=origin)
+
+
+class _Reloading:
+    """What was last loaded from some files, and loaded again when they change."""
+
+    def __init__(self, load: Callable[[_Read], Loaded], clock: Clock) -> None:
+        self._load = load
+        self._clock = clock
+        self._trouble = _Trouble()
+        self._files = FileSet()
+        self._read_at = clock.monotonic()
+        self.loaded = load(self._files.read)
+
+    def refresh(self, *, force: bool) -> bool:
+        """Load again if there is a reason to; whether what is loaded changed."""
+        if not (force or self._trouble.message or self._token_due() or self._files.changed()):
+            return False
+        files = FileSet()
+        try:
+            loaded = self._load(files.read)
+        except ConfigError as error:
+            self._trouble.report(str(error), origin=self.loaded.access.origin)
+            return False
+        self._trouble.over(origin=loaded.access.origin)
+        self._files, self._read_at = files, self._clock.monotonic()
+        if loaded == self.loaded:
+            return False
+        self.loaded = loaded
+        return True
+
+    def _token_due(self) -> bool:
+        age = self._clock.monotonic() - self._read_at
+        return self.loaded.token_file is not None and age >= _TOKEN_S
+
+
+class _Minter:
+    """A plugin and what it last gave; used by one task at a time."""
+
+    def __init__(self, plugin: ExecPlugin, environ: Mapping[str, str], clock: Clock) -> None:
+        self.plugin = plugin
+        self._environ = environ
+        self._clock = clock
+        self._ran_at = float("-inf")
+        self._last: Credential | ConfigError | None = None
+        self._renew_at = float("inf")
+
+    def renew_in(self) -> float:
+        """Seconds until there is a reason to ask again."""
+        now = self._clock.monotonic()
+        return max(self._renew_at - now, self._ran_at + _AGAIN_S - now, 0.0)
+
+    async def get(self, *, rejected: bool) -> Credential:
+        """A credential that is not about to expire; a new one if the last one was rejected."""
+        stale = rejected or isinstance(self._last, ConfigError) or self.renew_in() == 0.0
+        if self._last is None or (stale and self._clock.monotonic() - self._ran_at >= _AGAIN_S):
+            await self._run()
+        assert self._last is not None
+        if isinstance(self._last, ConfigError):
+            raise self._last
+        return self._last
+
+    async def _run(self) -> None:
+        try:
+            credential = await self.plugin.run(clock=self._clock, environ=self._environ)
+        except ConfigError as error:
+            self._last = error
+        else:
+            self._last = credential
+            self._renew_at = self._clock.monotonic() + self._useful_s(credential)
+        self._ran_at = self._clock.monotonic()
+
+    def _useful_s(self, credential: Credential) -> float:
+        if credential.expires is None:
+            return float("inf")
+        life_s = (credential.expires - self._clock.now()).total_seconds()
+        return life_s - min(_EARLY_S, life_s * _EARLY_SHARE)
+
+
+def _service(environ: Mapping[str, str]) -> str:
+    """The URL of the API server as a pod's environment has it."""
+    host, port = (environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    if not host or not port:
+        raise ConfigError(
+            "not in a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not both set"
+        )
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    if split_url(url) is None:
+        raise ConfigError(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do not make a URL", value=url
+        )
+    return url
+
+
+def _service_account(server: str, root: Path, read: _Read) -> Loaded:
+    token = _mounted(root / "token", read).decode("utf-8", "replace").strip()
+    if problem := token_problem(token):
+        raise ConfigError(problem, source=str(root / "token"))
+    authority = _mounted(root / "ca.crt", read)
+    if problem := certificates_problem(authority):
+        raise ConfigError(problem, source=str(root / "ca.crt"))
+    try:
+        namespace = read(root / "namespace").decode("utf-8", "replace").strip()
+    except OSError:
+        namespace = ""
+    access = Access(
+        server=server,
+        ca=authority,
+        token=Secret(token),
+        namespace=namespace or "default",
+        origin=f"in-cluster {root}",
+    )
+    return Loaded(access, token_file=root / "token")
+
+
+def _mounted(path: Path, read: _Read) -> bytes:
+    try:
+        return read(path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(f"cannot be read: {why}", source=str(path)) from None

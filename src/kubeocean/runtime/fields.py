@@ -20,6 +20,7 @@ __all__ = ["Fields", "parse_yaml"]
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_MAX_DEPTH = 100
 _T = TypeVar("_T")
 
 _TYPE_NAMES: dict[type, str] = {
@@ -42,6 +43,7 @@ class _Loader(_Base):  # type: ignore[misc]  # which base there is depends on ho
 def parse_yaml(content: bytes, *, source: str) -> object:
     """The document in `content`, None if it is empty; a ConfigError if it is not one document."""
     try:
+        _check_depth(content, source)
         return yaml.load(content, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
     except yaml.MarkedYAMLError as error:
         # Only the place: the library's text quotes the document.
@@ -51,6 +53,16 @@ def parse_yaml(content: bytes, *, source: str) -> object:
         # The library's constructors raise whatever their conversions do, e.g. for `!!bool x`.
         where = ""
     raise ConfigError(f"is not a YAML document{where}", source=source)
+
+
+def _check_depth(content: bytes, source: str) -> None:
+    """The C loader recurses without a limit: some kilobytes of brackets would end the process."""
+    depth = 0
+    for event in yaml.parse(content, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"is nested deeper than {_MAX_DEPTH} levels", source=source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
-__all__ = ["FileSet"]
+__all__ = ["FileSet", "scratch_file"]
 
 _Stamp: TypeAlias = tuple[int, int, int]
 _MAX_BYTES = 16 * 1024 * 1024  # far over any kubeconfig or CA bundle, far under harm
@@ -45,6 +46,13 @@ class FileSet:
     def changed(self) -> bool:
         """Whether any of the files came, went or looks different from when it was read."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
+
+
+def scratch_file() -> BinaryIO:
+    """A file for secrets, without a name: in memory where the kernel can, gone when closed."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("kubeocean"), "w+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def _open(path: Path) -> int:

@@ -12,7 +12,6 @@ Nothing is run here: a credential plugin is returned as data.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.access import Access, Impersonation, split_url
+from kubeocean.runtime.access import Access, Impersonation, split_url, token_problem
 from kubeocean.runtime.execplugin import ExecPlugin
 from kubeocean.runtime.fields import Fields, parse_yaml
 from kubeocean.runtime.files import FileSet
@@ -34,11 +33,9 @@ __all__ = [
     "default_paths",
     "load_kubeconfig",
     "read_kubeconfig",
-    "token_problem",
 ]
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_TOKEN = re.compile(r"[\x21-\x7e]+")
 _HEADER_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
 
@@ -53,11 +50,10 @@ class Loaded:
 
 def default_paths(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """The files that kubectl would read: those in KUBECONFIG, else `~/.kube/config`."""
-    named = environ.get("KUBECONFIG", "")
-    if not named:
-        home = environ.get("HOME", "")
-        return ((Path(home) if home else Path.home()) / ".kube" / "config",)
-    return tuple(Path(name) for name in dict.fromkeys(named.split(os.pathsep)) if name)
+    listed = dict.fromkeys(environ.get("KUBECONFIG", "").split(os.pathsep))
+    named = tuple(Path(name) for name in listed if name)
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return named or (Path(home) / ".kube" / "config",)
 
 
 def load_kubeconfig(paths: str | Path | Iterable[str | Path], context: str | None = None) -> Access:
@@ -65,42 +61,33 @@ def load_kubeconfig(paths: str | Path | Iterable[str | Path], context: str | Non
 
     Raises ConfigError, also if a credential plugin would have to run.
     """
-    loaded = read_kubeconfig(paths, context)
-    if loaded.plugin is not None:
-        raise loaded.plugin.refusal()
-    return loaded.access
+    return read_kubeconfig(paths, context).access
 
 
 def read_kubeconfig(
     paths: str | Path | Iterable[str | Path],
     context: str | None = None,
     *,
+    allow_exec: bool = False,
     read: Callable[[Path], bytes] | None = None,
 ) -> Loaded:
     """Everything that one context says; `read` sees every file that matters. Raises ConfigError."""
-    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    source = ", ".join(map(str, files))
     read = read or FileSet().read
-    merged = _Merged.of([document for file in files if (document := _open(file, files, read))])
-    return merged.choose(context, read, ", ".join(map(str, files)))
+    documents = [document for file in files if (document := _open(file, read)) is not None]
+    if not documents:
+        raise ConfigError("there is no such file", source=source)
+    chosen = _Merged.of(documents).choose(context, source)
+    return _Chosen(*chosen, read, allow_exec).load()
 
 
-def token_problem(token: str) -> str:
-    """What is wrong with a bearer token; never shows it."""
-    if not token:
-        return "is empty"
-    if not _TOKEN.fullmatch(token):
-        return "has characters that an HTTP header cannot carry"
-    return ""
-
-
-def _open(file: Path, files: list[Path], read: Callable[[Path], bytes]) -> Fields | None:
-    """One file; None if it is absent and others may make up for it, as with KUBECONFIG."""
+def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
+    """One file; None if it is absent: another one may make up for it, as with KUBECONFIG."""
     try:
         content = read(file)
     except FileNotFoundError:
-        if len(files) > 1:
-            return None
-        raise ConfigError("there is no such file", source=str(file)) from None
+        return None
     except OSError as error:
         raise ConfigError(f"cannot be read: {_why(error)}", source=str(file)) from None
     document = Fields.of(parse_yaml(content, source=str(file)), file)
@@ -131,8 +118,8 @@ class _Merged:
         current = next(filter(None, (d.text("current-context") for d in documents)), "")
         return cls(contexts, clusters, users, current)
 
-    def choose(self, wanted: str | None, read: Callable[[Path], bytes], source: str) -> Loaded:
-        """Follow one context to its cluster and its user."""
+    def choose(self, wanted: str | None, source: str) -> tuple[Fields, Fields, Fields]:
+        """A context, its cluster and its user."""
         name = wanted or self.current
         known = ", ".join(sorted(self.contexts)) or "none"
         if not name:
@@ -151,7 +138,7 @@ class _Merged:
         context = self.contexts[name].within(name)
         cluster = _referred(context, "cluster", self.clusters).within(name)
         user = _referred(context, "user", self.users).within(name)
-        return _loaded(context, cluster, user, read)
+        return context, cluster, user
 
 
 def _referred(context: Fields, what: str, entries: dict[str, Fields]) -> Fields:
@@ -163,53 +150,138 @@ def _referred(context: Fields, what: str, entries: dict[str, Fields]) -> Fields:
     return entries[name]
 
 
-def _loaded(
-    context: Fields, cluster: Fields, user: Fields, read: Callable[[Path], bytes]
-) -> Loaded:
-    server = _server(cluster)
-    namespace = context.text("namespace") or "default"
-    if not _NAMESPACE.fullmatch(namespace):
-        raise context.error("namespace", "is not a DNS label", value=namespace)
-    access = Access(
-        server=server,
-        proxy_url=_proxy_url(cluster),
-        impersonate=_impersonation(user),
-        namespace=namespace,
-        origin=context.source,
-    )
-    return Loaded(access) if server.startswith("http:") else _secured(access, cluster, user, read)
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A context with its cluster and its user, and how to follow them further."""
 
+    context: Fields
+    cluster: Fields
+    user: Fields
+    read: Callable[[Path], bytes]
+    allow_exec: bool
 
-def _secured(
-    access: Access, cluster: Fields, user: Fields, read: Callable[[Path], bytes]
-) -> Loaded:
-    """The same with what TLS needs and who we are."""
-
-    if user.has("auth-provider"):
-        raise user.error(
-            "auth-provider",
-            "such providers are gone from Kubernetes; use a credential plugin (exec) or a token",
+    def load(self) -> Loaded:
+        server = _server(self.cluster)
+        access = Access(
+            server=server,
+            proxy_url=_proxy_url(self.cluster),
+            impersonate=_impersonation(self.user),
+            namespace=_namespace(self.context),
+            origin=self.context.source,
         )
-    certificate, private_key = _pair(user, read)
-    token = _token(user, read)
-    username, password = _basic(user)
-    if token is not None and username is not None:
-        raise user.error("", "has both a token and a username; keep one of them")
-    access = replace(
-        access,
-        ca=_authority(cluster, read),
-        insecure=cluster.flag("insecure-skip-tls-verify"),
-        tls_server_name=cluster.text("tls-server-name") or None,
-        certificate=certificate,
-        private_key=private_key,
-        token=token,
-        username=username,
-        password=password,
-    )
-    # As in client-go, a user who already has credentials needs no plugin.
-    identified = certificate is not None or token is not None or username is not None
-    plugin = None if identified else ExecPlugin.parse(user, cluster)
-    return Loaded(access, plugin, user.file_path("tokenFile"))
+        return self._secured(access) if server.startswith("https:") else Loaded(access)
+
+    def _secured(self, access: Access) -> Loaded:
+        """The same with whom to trust and who we are."""
+        user, cluster = self.user, self.cluster
+        if user.has("auth-provider"):
+            raise user.error(
+                "auth-provider",
+                "such providers are gone from Kubernetes; use a credential plugin (exec), a token "
+                "or a certificate",
+            )
+        access = replace(
+            access,
+            ca=self._authority(),
+            insecure=cluster.flag("insecure-skip-tls-verify"),
+            tls_server_name=cluster.text("tls-server-name") or None,
+        )
+        certificate, private_key = self._pair()
+        token = self._token()
+        username, password = _basic(user)
+        if token is not None and username is not None:
+            raise user.error("", "has both a token and a username or password; keep one of them")
+        if certificate is None and token is None and username is None and user.has("exec"):
+            return Loaded(access, self._plugin(access))
+        access = replace(
+            access,
+            certificate=certificate,
+            private_key=private_key,
+            token=token,
+            username=username,
+            password=password,
+        )
+        return Loaded(access, token_file=user.file_path("tokenFile"))
+
+    def _plugin(self, access: Access) -> ExecPlugin:
+        # Refused before anything else of it is looked at.
+        if not self.allow_exec:
+            raise self.user.error(
+                "exec",
+                f"wants to run the program {self.user.section('exec').text('command')!r} to get "
+                "credentials, which is not allowed; if you trust this file, allow it with "
+                "allow_exec=True",
+            )
+        return ExecPlugin.parse(self.user.section("exec"), self.cluster, access)
+
+    def _authority(self) -> bytes | None:
+        authority, field = self._material(self.cluster, "certificate-authority")
+        if authority is None:
+            return None
+        if self.cluster.flag("insecure-skip-tls-verify"):
+            raise self.cluster.error(
+                "insecure-skip-tls-verify", f"contradicts {field}; keep one of them"
+            )
+        if problem := certificates_problem(authority):
+            raise self.cluster.error(field, problem)
+        return authority
+
+    def _pair(self) -> tuple[bytes | None, Secret[bytes] | None]:
+        certificate, certificate_field = self._material(self.user, "client-certificate")
+        key, key_field = self._material(self.user, "client-key")
+        if certificate is None and key is None:
+            return None, None
+        if key is None:
+            raise self.user.error(certificate_field, "has no client-key(-data) beside it")
+        if certificate is None:
+            raise self.user.error(key_field, "has no client-certificate(-data) beside it")
+        if problem := certificates_problem(certificate):
+            raise self.user.error(certificate_field, problem)
+        private_key = Secret(key)
+        if problem := key_problem(certificate, private_key):
+            raise self.user.error(key_field, problem)
+        return certificate, private_key
+
+    def _token(self) -> Secret[str] | None:
+        path = self.user.file_path("tokenFile")
+        if path is not None:
+            field = "tokenFile"
+            # Undecodable bytes become a character that the check refuses.
+            token = self._content(self.user, field, path).decode("utf-8", "replace").strip()
+        else:
+            field, token = "token", self.user.text("token").strip()
+            if not token:
+                return None
+        if problem := token_problem(token):
+            raise self.user.error(field, problem)
+        return Secret(token)
+
+    def _material(self, fields: Fields, name: str) -> tuple[bytes | None, str]:
+        """The bytes of `name` (a file) or `name-data` (base64), and which of the two it was."""
+        inline, path = fields.text(f"{name}-data"), fields.file_path(name)
+        if inline and path is not None:
+            raise fields.error(f"{name}-data", f"stands beside {name}; keep one of them")
+        if path is not None:
+            return self._content(fields, name, path), name
+        if not inline:
+            return None, name
+        try:
+            return base64.b64decode("".join(inline.split()), validate=True), f"{name}-data"
+        except ValueError:
+            raise fields.error(f"{name}-data", "is not base64") from None
+
+    def _content(self, fields: Fields, name: str, path: Path) -> bytes:
+        try:
+            return self.read(path)
+        except OSError as error:
+            raise fields.error(name, f"cannot read {path}: {_why(error)}") from None
+
+
+def _namespace(context: Fields) -> str:
+    name = context.text("namespace") or "default"
+    if not _NAMESPACE.fullmatch(name):
+        raise context.error("namespace", "is not a DNS label", value=name)
+    return name
 
 
 def _server(cluster: Fields) -> str:
@@ -237,47 +309,6 @@ def _proxy_url(cluster: Fields) -> str | None:
     return url
 
 
-def _authority(cluster: Fields, read: Callable[[Path], bytes]) -> bytes | None:
-    authority, field = _material(cluster, "certificate-authority", read)
-    if authority is None:
-        return None
-    if cluster.flag("insecure-skip-tls-verify"):
-        raise cluster.error("insecure-skip-tls-verify", f"contradicts {field}; keep one of them")
-    if problem := certificates_problem(authority):
-        raise cluster.error(field, problem)
-    return authority
-
-
-def _pair(user: Fields, read: Callable[[Path], bytes]) -> tuple[bytes | None, Secret[bytes] | None]:
-    certificate, certificate_field = _material(user, "client-certificate", read)
-    key, key_field = _material(user, "client-key", read)
-    if certificate is None and key is None:
-        return None, None
-    if key is None:
-        raise user.error(certificate_field, "has no client-key or client-key-data beside it")
-    if certificate is None:
-        raise user.error(key_field, "has no client-certificate(-data) beside it")
-    if problem := certificates_problem(certificate):
-        raise user.error(certificate_field, problem)
-    private_key = Secret(key)
-    if problem := key_problem(certificate, private_key):
-        raise user.error(key_field, problem)
-    return certificate, private_key
-
-
-def _token(user: Fields, read: Callable[[Path], bytes]) -> Secret[str] | None:
-    field = "tokenFile" if user.has("tokenFile") else "token"
-    path = user.file_path("tokenFile")
-    if path is not None:
-        # Undecodable bytes become a character that the check refuses.
-        token = _read(user, field, path, read).decode("utf-8", "replace").strip()
-    elif not (token := user.text("token").strip()):
-        return None
-    if problem := token_problem(token):
-        raise user.error(field, problem)
-    return Secret(token)
-
-
 def _basic(user: Fields) -> tuple[str | None, Secret[str] | None]:
     username, password = user.text("username"), user.text("password")
     if not username and not password:
@@ -302,28 +333,6 @@ def _impersonation(user: Fields) -> Impersonation | None:
     if not all(_HEADER_VALUE.fullmatch(value) for _, value in found.headers()):
         raise user.error("as", "impersonation has characters that an HTTP header cannot carry")
     return found
-
-
-def _material(fields: Fields, name: str, read: Callable[[Path], bytes]) -> tuple[bytes | None, str]:
-    """The bytes of `name` (a file) or `name-data` (base64), and which of the two it was."""
-    inline, path = fields.text(f"{name}-data"), fields.file_path(name)
-    if inline and path is not None:
-        raise fields.error(f"{name}-data", f"stands beside {name}; keep one of them")
-    if path is not None:
-        return _read(fields, name, path, read), name
-    if not inline:
-        return None, name
-    try:
-        return base64.b64decode("".join(inline.split()), validate=True), f"{name}-data"
-    except (binascii.Error, ValueError):
-        raise fields.error(f"{name}-data", "is not base64") from None
-
-
-def _read(fields: Fields, name: str, path: Path, read: Callable[[Path], bytes]) -> bytes:
-    try:
-        return read(path)
-    except OSError as error:
-        raise fields.error(name, f"cannot read {path}: {_why(error)}") from None
 
 
 def _why(error: OSError) -> str:

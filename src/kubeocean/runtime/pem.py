@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kubeocean.runtime.files import scratch_file
 from kubeocean.runtime.secrets import Secret
 
 __all__ = ["as_file", "certificates_problem", "key_problem", "load_pair", "trust"]
@@ -63,7 +64,7 @@ def key_problem(certificate: bytes, key: Secret[bytes]) -> str:
 def as_file(content: bytes) -> Iterator[str]:
     """A path under which this process, and nobody else, finds `content` within the block."""
     if hasattr(os, "memfd_create"):
-        with open(os.memfd_create("kubeocean"), "wb", buffering=0) as memory:
+        with scratch_file() as memory:
             memory.write(content)
             yield f"/proc/self/fd/{memory.fileno()}"
         return
