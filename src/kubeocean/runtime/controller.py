@@ -1,0 +1,280 @@
+"""Controller: the one worker loop.
+
+A worker takes a key, reconciles it, and turns the answer into queue, metric, log and hook:
+
+    Done()         forgotten until something changes                   success
+    After(s)       forgotten, and asked for again within s             requeue_after
+    Stuck(...)     the hook is told; retried with backoff, from 1 s    requeue
+    Conflict       retried with backoff, quietly                       requeue
+    an exception   counted, logged and retried with backoff            error
+
+A backoff doubles from 5 ms to 5 minutes, and is never shorter than a server's Retry-After.
+
+A key is not reconciled while its gate says that the cache has not caught up with our own writes,
+nor if it is somebody else's. An interrupted reconcile leaves its key waiting: whoever runs the
+controller next does it again. Metrics have controller-runtime's names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
+
+from kubeocean.errors import ApiError, ConfigError, Conflict, InvariantError, KubeoceanError
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.logs import bound, get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
+from kubeocean.runtime.workqueue import QueueClosed, WorkQueue
+
+__all__ = ["After", "Controller", "Done", "Outcome", "Stuck", "StuckHook"]
+
+K = TypeVar("K", bound=Hashable)
+StuckHook: TypeAlias = Callable[[K, Stuck], Awaitable[None] | None]
+_Result: TypeAlias = Literal["success", "error", "requeue", "requeue_after"]
+
+_RESULTS: Final[tuple[_Result, ...]] = ("success", "error", "requeue", "requeue_after")
+_STUCK_S: Final = 1.0  # what only a person can change does not change in milliseconds
+_BEHIND_S: Final = 1.0  # flat: a cache that was behind for long must not stay unused for long
+# controller-runtime's, so that its dashboards fit.
+_BUCKETS: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10, 15, 20, 25, 30, 40, 50, 60,
+)  # fmt: skip
+
+_log = get_logger(__name__)
+
+
+class Controller(Generic[K]):
+    """Workers that reconcile the keys of one queue.
+
+    - `gate`: awaited before a reconcile; False means that the cache is behind, try later.
+    - `owns`: whether a key is ours at all, asked when its turn has come.
+    - `on_stuck`: told of every `Stuck`; sets the condition and emits the event.
+    - `deadline_s`: a reconcile that takes longer is cancelled and counts as an error.
+    - `drain_s`: how long running reconciles may still take after `stop`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[Outcome]],
+        *,
+        queue: WorkQueue[K] | None = None,
+        workers: int = 1,
+        gate: Callable[[K], Awaitable[bool]] | None = None,
+        owns: Callable[[K], bool] | None = None,
+        on_stuck: StuckHook[K] | None = None,
+        deadline_s: float | None = None,
+        drain_s: float = 10.0,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        if workers < 1:
+            raise ConfigError("a controller needs a worker", field="workers", value=workers)
+        metrics = metrics or Metrics()
+        self.name = name
+        self.workers = workers
+        self._clock = clock or RealClock()
+        if queue is None:  # not `or`: an empty queue is false
+            queue = WorkQueue[K](name, clock=self._clock, metrics=metrics)
+        self.queue = queue
+        self._reconcile = reconcile
+        self._gate = gate
+        self._owns = owns
+        self._on_stuck = on_stuck
+        self._deadline_s = deadline_s
+        self._drain_s = drain_s
+        self._busy: set[asyncio.Task[None]] = set()  # workers that hold a key
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._measure(metrics)
+
+    def enqueue(self, key: K, *, priority: int = 0) -> None:
+        """Ask for a reconcile of `key`, running or not."""
+        self.queue.add(key, priority=priority)
+
+    async def run(self) -> None:
+        """Work until `stop`, or until the queue is closed.
+
+        Cancelled, it cancels the running reconciles at once and awaits them. It may be run again
+        afterwards: the queue has kept what was asked for.
+        """
+        if not self._ended.is_set():
+            raise InvariantError("controller was run twice at a time", controller=self.name)
+        self._ended.clear()
+        self._stop.clear()
+        try:
+            async with asyncio.TaskGroup() as group:
+                delays = group.create_task(self.queue.run())
+                workers = [group.create_task(self._work()) for _ in range(self.workers)]
+                await self._stop.wait()
+                await self._drain(workers)
+                delays.cancel()
+        finally:
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Take no more keys, give running reconciles `drain_s`, cancel the rest; `run` has ended
+        when this returns."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def _drain(self, workers: list[asyncio.Task[None]]) -> None:
+        busy = [worker for worker in workers if worker in self._busy]
+        for worker in workers:
+            if worker not in busy:
+                worker.cancel()  # it waits for a key, and holds none
+        try:
+            if busy:
+                await within(self._clock, self._drain_s, lambda: asyncio.wait(busy))
+        except TimeoutError:
+            _log.warning(
+                "Cancelled reconciles that did not end in time",
+                controller=self.name,
+                running=sum(not worker.done() for worker in busy),
+                drain_s=self._drain_s,
+            )
+            for worker in busy:
+                worker.cancel()
+
+    async def _work(self) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        while not self._stop.is_set():
+            try:
+                key = await self.queue.get()
+            except QueueClosed:
+                self._stop.set()
+                return
+            # No await between `get` and here: `_drain` must see who holds a key.
+            self._busy.add(this)
+            try:
+                await self._handle(key)
+            finally:
+                self._busy.discard(this)
+            # Reconciles that never wait must not keep everybody else from running.
+            await asyncio.sleep(0)
+            if this.cancelling():
+                raise asyncio.CancelledError  # something under `reconcile` swallowed the first one
+
+    async def _handle(self, key: K) -> None:
+        """Whatever happens, the key is not left in processing, and not lost."""
+        decided = False
+        try:
+            if self._owns is not None and not self._owns(key):
+                self.queue.forget(key)
+            else:
+                with bound(controller=self.name, key=str(key), reconcile=secrets.token_hex(4)):
+                    await self._turn(key)
+            decided = True
+        finally:
+            if not decided:
+                self.queue.add(key, priority=self.queue.priority(key))
+            self.queue.done(key)
+
+    async def _turn(self, key: K) -> None:
+        """One reconcile, measured; all that it can end with, short of cancellation, is settled."""
+        started = self._clock.monotonic()
+        self._active.inc()
+        try:
+            result = await self._attempt(key)
+        except asyncio.CancelledError as error:
+            if _cancelled():
+                raise
+            # Something that the reconciler waited for was cancelled, not the reconciler.
+            result = self._failed(key, error)
+        except Exception as error:
+            result = self._failed(key, error)
+        finally:
+            self._active.dec()
+        if result is None:
+            return
+        self._seconds.observe(self._clock.monotonic() - started)
+        self._total[result].inc()
+        if result == "error":
+            self._errors.inc()
+
+    async def _attempt(self, key: K) -> _Result | None:
+        if self._gate is not None and not await self._gate(key):
+            _log.debug("Put off reconcile, the cache is behind our own writes")
+            self.queue.add_after(key, _BEHIND_S, priority=self.queue.priority(key))
+            return None
+        match await self._limited(key):
+            case Done():
+                self.queue.forget(key)
+                return "success"
+            case After(seconds):
+                self.queue.forget(key)
+                self.queue.add_after(key, seconds, priority=self.queue.priority(key))
+                return "requeue_after"
+            case Stuck() as stuck:
+                await self._tell(key, stuck)
+                delay = self.queue.retry(key, at_least=_STUCK_S)
+                _log.info(
+                    "Found object stuck",
+                    reason=stuck.reason,
+                    message=stuck.message,
+                    retry_in_s=delay,
+                )
+                return "requeue"
+            case other:
+                raise InvariantError("reconcile gave no outcome", controller=self.name, gave=other)
+
+    async def _limited(self, key: K) -> Outcome:
+        if self._deadline_s is None:
+            return await self._reconcile(key)
+        return await within(self._clock, self._deadline_s, lambda: self._reconcile(key))
+
+    async def _tell(self, key: K, stuck: Stuck) -> None:
+        told = None if self._on_stuck is None else self._on_stuck(key, stuck)
+        if inspect.isawaitable(told):
+            await told
+
+    def _failed(self, key: K, error: BaseException) -> _Result:
+        wait = error.retry_after_s if isinstance(error, ApiError) else None
+        delay = self.queue.retry(key, at_least=wait or 0.0)
+        about = {"retry_in_s": delay, "failures": self.queue.failures(key)}
+        said = str(error) or type(error).__name__
+        if isinstance(error, Conflict):
+            _log.debug("Lost a race for an object, will read it again", error=said, **about)
+            return "requeue"
+        if isinstance(error, InvariantError):
+            _log.error(
+                "Broke an invariant", error=said, evidence=error.evidence, exc_info=error, **about
+            )
+        elif isinstance(error, KubeoceanError | TimeoutError):
+            _log.warning("Failed to reconcile", error=said, **about)
+        else:
+            _log.error("Failed to reconcile", error=said, exc_info=error, **about)
+        return "error"
+
+    def _measure(self, metrics: Metrics) -> None:
+        """Resolve every series once, so that all of them exist at zero."""
+        label, name = ["controller"], self.name
+        totals = metrics.counter(
+            "controller_runtime_reconcile_total", "Reconciles by result", [*label, "result"]
+        )
+        self._total = {result: totals.labels(name, result) for result in _RESULTS}
+        self._errors = metrics.counter(
+            "controller_runtime_reconcile_errors_total", "Reconciles that failed", label
+        ).labels(name)
+        self._seconds = metrics.histogram(
+            "controller_runtime_reconcile_time_seconds", "Seconds of a reconcile", label, _BUCKETS
+        ).labels(name)
+        self._active = metrics.gauge(
+            "controller_runtime_active_workers", "Workers that reconcile now", label
+        ).labels(name)
+        metrics.gauge(
+            "controller_runtime_max_concurrent_reconciles", "Workers in all", label
+        ).labels(name).set(self.workers)
+
+
+def _cancelled() -> bool:
+    this = asyncio.current_task()
+    return this is not None and this.cancelling() > 0
