@@ -13,6 +13,7 @@ once.
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -40,6 +41,7 @@ CONNECT_S: Final = 10.0
 STREAM_HEAD_S: Final = 15.0
 UNARY_CONNECTIONS: Final = 64
 STREAM_BUFFER: Final = 1 << 20
+LARGE: Final = 1 << 19
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,11 +51,11 @@ class Request:
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)  # it may be a Secret
     content_type: str = "application/json"
     accept: str = "application/json"
     timeout_s: float | None = 30.0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def writes(self) -> bool:
@@ -77,7 +79,7 @@ class Response:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes = field(repr=False)
 
 
 class Stream(Protocol):
@@ -300,7 +302,7 @@ class _Link:
         return session.request(
             request.method,
             URL(self._origin + self._prefix + request.target, encoded=True),
-            data=request.body,
+            data=_payload(request.body),
             headers=self._headers(request),
             timeout=timeout,
             allow_redirects=False,
@@ -355,6 +357,11 @@ class _HttpStream:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"lost the stream from {self._server}: {_explain(error)}") from error
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A large body in pieces: aiohttp writes bytes in one go, which would stall the event loop."""
+    return io.BytesIO(body) if body is not None and len(body) > LARGE else body
 
 
 def _explain(error: Exception) -> str:

@@ -1,0 +1,90 @@
+"""Kinds known only at run time, on a real kube-apiserver."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from crds import LARGE_THINGS, define
+from kubeocean.errors import NotFound
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.discovery import Discovery
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.objects import Key
+from kubeocean.runtime.patches import ApplyPatch
+from kubeocean.runtime.transport import Request, Response, Transport
+from waiting import until
+
+
+async def test_built_in_kinds_are_mapped(client: Client) -> None:
+    discovery = Discovery(client)
+    deployments = await discovery.of_kind("apps/v1", "Deployment")
+    assert deployments.path("ns", "x", "scale") == (
+        "/apis/apps/v1/namespaces/ns/deployments/x/scale"
+    )
+    assert (await discovery.named("no")).kind == "Node"
+    assert (await discovery.named("hpa", "autoscaling")).version == "v2"
+    pods = next(r for r in await discovery.resources() if r.plural == "pods" and not r.group)
+    assert {"get", "list", "watch"} <= pods.verbs
+    assert "eviction" in pods.subresources
+
+
+async def test_an_older_server_is_understood_too(cluster: Cluster) -> None:
+    class Older:
+        """A server that does not know the aggregated form."""
+
+        def __init__(self, inner: Transport) -> None:
+            self.inner = inner
+
+        async def send(self, request: Request) -> Response:
+            return await self.inner.send(Request(request.method, request.path))
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.inner, name)
+
+    new, old = cluster.client(), cluster.client(wrap=lambda t: Older(t))  # type: ignore[arg-type,return-value]
+    modern = {r.api_version + r.plural: r for r in await Discovery(new).resources()}
+    legacy = {r.api_version + r.plural: r for r in await Discovery(old).resources()}
+    assert modern.keys() == legacy.keys()
+    for name, resource in legacy.items():
+        assert (resource.kind, resource.namespaced) == (
+            modern[name].kind,
+            modern[name].namespaced,
+        )
+        assert resource.verbs == modern[name].verbs
+    await new.close()
+    await old.close()
+
+
+async def test_a_custom_kind_goes_through_client_and_informer(
+    client: Client, namespace: str
+) -> None:
+    discovery = Discovery(client)
+    with pytest.raises(NotFound, match="no kind Missing"):
+        await discovery.of_kind("kubeocean.test/v1", "Missing")
+    await define(client, LARGE_THINGS)
+    things = await until(lambda: _found(discovery), what="the definition to be served")
+    informer = Informer(client, things, namespace=namespace, keep_raw=True)
+    running = asyncio.create_task(informer.run())
+    await informer.synced()
+    body = {
+        "apiVersion": "kubeocean.test/v1",
+        "kind": "LargeThing",
+        "metadata": {"name": "one", "namespace": namespace},
+        "spec": {"blob": "hello"},
+    }
+    await client.patch(things, "one", ApplyPatch(body), namespace)
+    seen = await until(lambda: informer.get(Key(namespace, "one")))
+    assert seen.content()["spec"] == {"blob": "hello"}
+    assert (seen.api_version, seen.kind) == ("kubeocean.test/v1", "LargeThing")
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def _found(discovery: Discovery) -> object:
+    try:
+        return await discovery.of_kind("kubeocean.test/v1", "LargeThing")
+    except NotFound:
+        return None

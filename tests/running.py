@@ -1,0 +1,29 @@
+"""Running things beside a test, which fails when they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+__all__ = ["running"]
+
+
+class _Runs(Protocol):
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def running(*parts: _Runs) -> AsyncIterator[None]:
+    """Run the parts until the block ends; what one of them raises ends the block, too."""
+    tasks = [asyncio.create_task(part.run()) for part in parts]
+    try:
+        yield
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
