@@ -1,17 +1,320 @@
-"""One real control plane: its life, its users, its audit log."""
+"""One real control plane: its life, its failures, its users, its audit log."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from kubernetes import client as official
+from kubernetes import config as official_config
+
+from conftest import NewCluster
+from kubeocean.errors import Forbidden, LocalError, NotFound
+from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES
+from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from kubeocean.runtime.objects import Resource, Untyped
+from waiting import until
+
+_ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True, Untyped)
+_BINDINGS = Resource(
+    "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True, Untyped
+)
 
 
-async def test_shared_cluster_serves(cluster: Cluster, client: Client) -> None:
-    names = {namespace.name for namespace in (await client.list(NAMESPACES)).items}
+@asynccontextmanager
+async def _opened(cluster: Cluster, kubeconfig: Path | None = None) -> AsyncIterator[Client]:
+    client = cluster.client(kubeconfig=kubeconfig)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture(scope="module")
+async def sturdy(assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose components are killed and paused, and which works again after each test."""
+    root = cluster_roots / "sturdy"
+    settings = {"components": ("etcd", "kube-apiserver"), "ephemeral": True}
+    async with Cluster("sturdy", root, assets, **settings) as cluster:
+        yield cluster
+
+
+def _config_map(name: str) -> dict[str, object]:
+    return {"metadata": {"name": name}}
+
+
+async def _let_read(client: Client, namespace: str, subject: dict[str, str]) -> None:
+    """Give `subject` the right to read config maps in the namespace."""
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}
+    await client.create(
+        _ROLES, {"metadata": {"name": "reader"}, "rules": [rule]}, namespace=namespace
+    )
+    reference = {"apiGroup": _ROLES.group, "kind": "Role", "name": "reader"}
+    binding = {"metadata": {"name": "reader"}, "roleRef": reference, "subjects": [subject]}
+    await client.create(_BINDINGS, binding, namespace=namespace)
+
+
+async def _can_list(client: Client, namespace: str) -> bool:
+    try:
+        await client.list(CONFIG_MAPS, namespace)
+    except Forbidden:
+        return False
+    return True
+
+
+# Life
+
+
+async def test_pods_can_be_created_as_soon_as_a_cluster_has_started(
+    client: Client, namespace: str
+) -> None:
+    names = {item.name for item in (await client.list(NAMESPACES)).items}
     assert {"default", "kube-system"} <= names
+    container = {"name": "c", "image": "none"}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    created = await client.create(PODS, pod, namespace="default")
+    assert created.spec.service_account_name == "default"
+    await client.delete(PODS, "p", "default", uid=created.uid, grace_s=0)
 
 
-async def test_objects_can_be_made_in_a_fresh_namespace(client: Client, namespace: str) -> None:
-    made = await client.create(CONFIG_MAPS, {"metadata": {"name": "x"}}, namespace=namespace)
-    assert made.namespace == namespace
+async def test_a_stopped_cluster_starts_again_with_its_data_port_and_users(
+    new_cluster: NewCluster,
+) -> None:
+    cluster = await new_cluster()
+    server, user = cluster.server, cluster.user("ann", ["system:masters"])
+    async with _opened(cluster) as client:
+        created = await client.create(CONFIG_MAPS, _config_map("kept"), namespace="default")
+    certificate = (cluster.root / "pki" / "apiserver.crt").read_bytes()
+    pids = [cluster.process(name).pid for name in cluster.components]
+    await cluster.stop()
+    assert not [pid for pid in pids if pid is not None and psutil.pid_exists(pid)]
+
+    again = await new_cluster(root=cluster.root, name=cluster.name)
+    assert again.server == server
+    assert (cluster.root / "pki" / "apiserver.crt").read_bytes() == certificate
+    async with _opened(again, user) as client:
+        assert (await client.get(CONFIG_MAPS, "kept", "default")).uid == created.uid
+
+
+async def test_a_cluster_whose_port_was_taken_meanwhile_moves_with_its_kubeconfigs(
+    new_cluster: NewCluster,
+) -> None:
+    cluster = await new_cluster()
+    user = cluster.user("ann", ["system:masters"])
+    port = int(cluster.server.rpartition(":")[2])
+    await cluster.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        await cluster.start()
+        assert not cluster.server.endswith(f":{port}")
+        async with _opened(cluster, user) as client:
+            await client.get(NAMESPACES, "default")
+
+
+async def test_two_clusters_run_side_by_side(new_cluster: NewCluster) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(new_cluster(name=f"side{n}")) for n in range(2)]
+    one, two = (task.result() for task in tasks)
+    assert one.server != two.server
+    async with _opened(one) as here, _opened(two) as there:
+        await here.create(CONFIG_MAPS, _config_map("mine"), namespace="default")
+        with pytest.raises(NotFound):
+            await there.get(CONFIG_MAPS, "mine", "default")
+
+
+async def test_files_of_a_cluster_are_private(cluster: Cluster) -> None:
+    assert cluster.root.stat().st_mode & 0o777 == 0o700
+    assert cluster.kubeconfig.stat().st_mode & 0o777 == 0o600
+    assert cluster.audit_log.stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o077 for path in (cluster.root / "pki").iterdir()} == {0}
+
+
+async def test_a_cluster_listens_on_another_address(new_cluster: NewCluster) -> None:
+    cluster = await new_cluster(listen="127.0.0.5", sans=["c.example"])
+    assert cluster.server.startswith("https://127.0.0.5:")
+    async with _opened(cluster) as client:
+        await client.get(NAMESPACES, "default")
+
+
+async def test_the_official_client_reads_our_kubeconfig(cluster: Cluster) -> None:
+    def read() -> str:
+        with official_config.new_client_from_config(str(cluster.kubeconfig)) as api:
+            version = official.VersionApi(api).get_code()
+            api.rest_client.pool_manager.clear()
+            return str(version.git_version)
+
+    assert (await asyncio.to_thread(read)).startswith("v1.")
+
+
+# Failures
+
+
+async def test_an_api_server_that_was_killed_restarts_on_its_data_and_port(
+    sturdy: Cluster,
+) -> None:
+    server = sturdy.server
+    async with _opened(sturdy) as client:
+        await client.create(CONFIG_MAPS, _config_map("before-kill"), namespace="default")
+        await sturdy.kill("kube-apiserver")
+        assert not sturdy.process("kube-apiserver").running
+        await sturdy.restart("kube-apiserver")
+        assert sturdy.server == server
+        await client.get(CONFIG_MAPS, "before-kill", "default")
+
+
+async def test_etcd_that_was_killed_keeps_what_was_acknowledged(sturdy: Cluster) -> None:
+    async with _opened(sturdy) as client:
+        await client.create(CONFIG_MAPS, _config_map("acknowledged"), namespace="default")
+        await sturdy.kill("etcd")
+        await sturdy.restart("etcd")
+        await client.get(CONFIG_MAPS, "acknowledged", "default")
+
+
+async def test_a_paused_api_server_answers_after_it_goes_on(sturdy: Cluster) -> None:
+    async with _opened(sturdy) as client, asyncio.TaskGroup() as group:
+        sturdy.pause("kube-apiserver")
+        asked = group.create_task(client.get(NAMESPACES, "default"))
+        done, _ = await asyncio.wait([asked], timeout=0.5)
+        assert not done
+        sturdy.resume("kube-apiserver")
+        assert (await asked).name == "default"
+
+
+async def test_a_component_that_dies_is_reported_with_its_log(sturdy: Cluster) -> None:
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(_failure_of(sturdy))
+        await sturdy.restart("kube-apiserver")  # asked for: nothing to report
+        assert not watch.done()
+        pid = sturdy.process("etcd").pid
+        assert pid is not None
+        psutil.Process(pid).kill()
+    assert "etcd of cluster sturdy ended with exit code -9" in watch.result()
+    await sturdy.restart("etcd")
+
+
+async def test_a_root_is_used_by_one_cluster_at_a_time(sturdy: Cluster, assets: Assets) -> None:
+    with pytest.raises(LocalError, match="runs already"):
+        await Cluster("other", sturdy.root, assets).start()
+    async with _opened(sturdy) as client:
+        await client.get(NAMESPACES, "default")
+
+
+async def _failure_of(cluster: Cluster) -> str:
+    with pytest.raises(LocalError) as caught:
+        await cluster.watch()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("component", ["etcd", "kube-apiserver", "kube-scheduler"])
+async def test_a_broken_flag_is_shown_and_nothing_is_left(
+    tmp_path: Path, assets: Assets, component: str
+) -> None:
+    names = ("etcd", "kube-apiserver", component)
+    flags = {component: ["--no-such-flag"]}
+    cluster = Cluster("bad", tmp_path, assets, components=sorted(set(names)), extra_args=flags)
+    with pytest.raises(LocalError) as caught:
+        await cluster.start()
+    message = str(caught.value)
+    assert f"{component} of cluster bad ended with exit code" in message
+    assert "no-such-flag" in message
+    assert f"{component}.log" in message
+    assert len(message.splitlines()) <= 16
+    assert not _processes_of(tmp_path)
+
+
+def _processes_of(root: Path) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if str(root) in str(p.info["cmdline"])]
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, assets: Assets) -> None:
+    cluster = Cluster("cancelled", tmp_path, assets)
+    start = asyncio.create_task(cluster.start())
+    await until(lambda: _processes_of(tmp_path), what="the first process")
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not _processes_of(tmp_path)
+
+
+async def test_a_chosen_port_that_is_in_use_is_named(tmp_path: Path, assets: Assets) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        cluster = Cluster("c", tmp_path, assets, port=port)
+        with pytest.raises(LocalError, match=rf"port {port} of 127\.0\.0\.1 is in use"):
+            await cluster.start()
+
+
+# Users
+
+
+async def test_a_user_may_do_what_rbac_grants_and_no_more(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with _opened(cluster, cluster.user("ann", ["team-a"])) as ann:
+        assert not await _can_list(ann, namespace)
+        group = {"apiGroup": _ROLES.group, "kind": "Group", "name": "team-a"}
+        await _let_read(client, namespace, group)
+        await until(lambda: _can_list(ann, namespace))
+        with pytest.raises(Forbidden):
+            await ann.create(CONFIG_MAPS, _config_map("x"), namespace=namespace)
+        with pytest.raises(Forbidden):
+            await ann.list(CONFIG_MAPS, "default")
+
+
+async def test_a_service_account_has_a_kubeconfig_with_a_token(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    kubeconfig = await cluster.service_account(namespace, "robot")
+    assert kubeconfig.stat().st_mode & 0o777 == 0o600
+    await client.get(SERVICE_ACCOUNTS, "robot", namespace)
+    async with _opened(cluster, kubeconfig) as robot:
+        assert not await _can_list(robot, namespace)
+        account = {"kind": "ServiceAccount", "name": "robot", "namespace": namespace}
+        await _let_read(client, namespace, account)
+        await until(lambda: _can_list(robot, namespace))
+    assert await cluster.service_account(namespace, "robot") == kubeconfig
+
+
+# Audit
+
+
+async def test_the_audit_log_counts_exactly_the_requests_made(
+    cluster: Cluster, namespace: str
+) -> None:
+    user = f"counted-{namespace}"
+    async with _opened(cluster, cluster.user(user, ["system:masters"])) as client:
+        mark = cluster.audit.mark()
+        for number in range(20):
+            await client.create(CONFIG_MAPS, _config_map(f"c{number}"), namespace=namespace)
+        for number in range(10):
+            await client.get(CONFIG_MAPS, f"c{number}", namespace)
+        await client.list(CONFIG_MAPS, namespace)
+        with pytest.raises(NotFound):
+            await client.get(CONFIG_MAPS, "none", namespace)
+        seen = cluster.audit.requests(user=user, since=mark)
+    assert [(request.verb, request.code) for request in seen] == [
+        *[("create", 201)] * 20,
+        *[("get", 200)] * 10,
+        ("list", 200),
+        ("get", 404),
+    ]
+    assert {request.resource for request in seen} == {"configmaps"}
+    assert {request.namespace for request in seen} == {namespace}
+
+
+# Speed
+
+
+async def test_a_control_plane_starts_in_seconds(new_cluster: NewCluster) -> None:
+    began = time.monotonic()
+    cluster = await new_cluster(components=("etcd", "kube-apiserver", "kube-controller-manager"))
+    took = time.monotonic() - began
+    assert cluster.process("kube-controller-manager").running
+    assert took < 30, f"{took:.1f} s"  # four on an idle machine; tests share theirs

@@ -3,7 +3,8 @@
 There is one line a request, written when it is complete (a watch: when it ends). That counts what
 each client costs exactly, without the noise of a clock.
 
-The line is written just after the client has its answer; `settled` waits for it.
+The server writes the line before it ends its answer, so whoever has read an answer whole (over
+HTTP/1.1, as our client does) finds the line.
 """
 
 from __future__ import annotations

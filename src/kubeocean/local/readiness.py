@@ -22,6 +22,9 @@ __all__ = ["Probe", "failure", "until_ready"]
 
 _EVERY_S = 0.05
 _ANSWER_S = 5.0
+_SHOWN = 15
+_WIDTH = 400  # some lines carry a whole stack trace
+_LOOKED_AT = 500
 
 
 class Probe:
@@ -80,6 +83,12 @@ async def until_ready(
 
 def failure(process: Process, what: str) -> LocalError:
     """The error that says what happened, and shows the end of the log."""
-    lines = process.tail()
-    shown = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    lines = _telling(process.tail(_LOOKED_AT)) or ["(nothing)"]
+    shown = "\n".join(f"  {line[:_WIDTH]}" for line in lines)
     return LocalError(f"{what}; the end of {process.log}:\n{shown}")
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The last lines, but not the help that a program prints after it refused a flag."""
+    helps = (at for at, line in enumerate(lines) if at and line.startswith("Usage:"))
+    return lines[: next(helps, len(lines))][-_SHOWN:]

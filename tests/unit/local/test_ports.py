@@ -1,0 +1,58 @@
+"""Ports: free, held, and out of the way of outgoing connections."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kubeocean.errors import LocalError
+from kubeocean.local.ports import in_use, reserve
+
+_LOOPBACK = ("127.0.0.1", 0)
+
+
+def _outgoing() -> tuple[int, int]:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return int(low), int(high)
+
+
+def test_reserved_ports_are_held_until_released() -> None:
+    with reserve(_LOOPBACK, _LOOPBACK) as held:
+        first, second = held.ports
+        assert first != second
+        assert in_use(first)
+        assert in_use(second)
+    assert not in_use(first)
+    assert not in_use(second)
+
+
+def test_ports_are_not_those_of_outgoing_connections() -> None:
+    low, high = _outgoing()
+    with reserve(*[_LOOPBACK] * 20) as held:
+        assert not [port for port in held.ports if low <= port <= high]
+
+
+def test_a_wanted_port_is_taken_while_it_is_free() -> None:
+    with reserve(_LOOPBACK) as held:
+        (wanted,) = held.ports
+        with reserve(("127.0.0.1", wanted)) as other:
+            assert other.ports != (wanted,)
+    with reserve(("127.0.0.1", wanted)) as again:
+        assert again.ports == (wanted,)
+
+
+def test_a_port_with_a_listener_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert in_use(server.getsockname()[1])
+
+
+def test_ports_of_an_ipv6_address_can_be_held() -> None:
+    with reserve(("::1", 0)) as held:
+        assert in_use(held.ports[0], "::1")
+
+
+def test_an_address_that_is_not_ours_is_an_error() -> None:
+    with pytest.raises(LocalError, match=r"192\.0\.2\.7"):
+        reserve(_LOOPBACK, ("192.0.2.7", 0))
