@@ -1,0 +1,99 @@
+"""Cgroups: where the containers of real nodes are accounted, and how that is tidied up.
+
+Containers of a node are in `/kubeocean/N` of every hierarchy, version 1, 2 or both. Unlike all
+else of a node these directories outlive its processes, so they are removed when the node ends, or
+when another one starts after the first was killed together with us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kubeocean.errors import LocalError
+from kubeocean.runtime.clock import Clock
+
+__all__ = ["PARENT", "create", "hierarchies", "leftovers", "remove"]
+
+PARENT: Final = "kubeocean"
+_INHERITED: Final = ("cpuset.cpus", "cpuset.mems")
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_RETRY_S: Final = 0.02
+_GIVE_UP_S: Final = 10.0
+
+
+def hierarchies(mountinfo: str) -> list[Path]:
+    """Where the machine's cgroup file systems are mounted."""
+    found: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(" - ")
+        fields = mount.split()
+        root, place = fields[3], fields[4]
+        if source.split()[0] in ("cgroup", "cgroup2") and root == "/":
+            found.setdefault(fields[2], Path(place))  # one file system may be mounted twice
+    return list(found.values())
+
+
+def create(name: str) -> str:
+    """Make the cgroup of that name everywhere; its path, as a kubelet wants to be told it."""
+    for root in _roots():
+        for cgroup in (root / PARENT, root / PARENT / name):
+            cgroup.mkdir(exist_ok=True)
+            _inherit(cgroup)
+    return f"/{PARENT}/{name}"
+
+
+def leftovers() -> set[str]:
+    """The names of all cgroups of nodes, alive or not."""
+    names: set[str] = set()
+    for root in _roots():
+        with contextlib.suppress(FileNotFoundError):
+            names.update(entry.name for entry in os.scandir(root / PARENT) if entry.is_dir())
+    return names
+
+
+async def remove(name: str, *, clock: Clock) -> None:
+    """Remove the cgroup of that name everywhere.
+
+    :raises LocalError: processes are still in it.
+    """
+    deadline = clock.monotonic() + _GIVE_UP_S
+    for root in _roots():
+        while (busy := _remove_tree(root / PARENT / name)) is not None:
+            if clock.monotonic() > deadline:
+                raise LocalError(f"could not remove the cgroup {busy}: processes are still in it")
+            await clock.sleep(_RETRY_S)  # the dead leave their cgroup a moment after they died
+        with contextlib.suppress(OSError):  # other nodes are still below
+            (root / PARENT).rmdir()
+
+
+def _roots() -> list[Path]:
+    return hierarchies(_MOUNTS.read_text())
+
+
+def _inherit(cgroup: Path) -> None:
+    """A new cgroup of version 1 may use no processor and no memory until it is told which."""
+    for name in _INHERITED:
+        setting = cgroup / name
+        if setting.exists() and not setting.read_text().strip():
+            setting.write_text((cgroup.parent / name).read_text())
+
+
+def _remove_tree(path: Path) -> Path | None:
+    """Remove it from the leaves up; the one that resists, if any does."""
+    for cgroup in _from_the_leaves(path):
+        try:
+            cgroup.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return cgroup
+    return None
+
+
+def _from_the_leaves(path: Path) -> Iterator[Path]:
+    for directory, _, _ in os.walk(path, topdown=False):
+        yield Path(directory)
