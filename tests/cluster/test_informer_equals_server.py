@@ -1,0 +1,193 @@
+"""Whatever happens in whatever order, in the end the informer holds what the server holds.
+
+Hypothesis makes the histories: writes, lost and repeated and late streams, refused watches, new
+listings, new informers, and now and then a kube-apiserver that is killed and started again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from kubeocean.errors import AlreadyExists, NotFound
+from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.faults import Faults, watches
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, ConfigMap
+from kubeocean.runtime.objects import Key
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.watch import Scope, Watch
+from running import running
+from waiting import until
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+WRITES = st.one_of(
+    st.tuples(st.just("create"), NAMES),
+    st.tuples(st.just("update"), NAMES),
+    st.tuples(st.just("enter"), NAMES),
+    st.tuples(st.just("leave"), NAMES),
+    st.tuples(st.just("delete"), NAMES),
+)
+TROUBLES = st.sampled_from(
+    ["cut", "partition", "heal", "gone", "unavailable", "lag", "repeat", "rewind", "restart"]
+)
+HISTORIES = st.lists(
+    st.one_of(WRITES, WRITES, WRITES, TROUBLES.map(lambda t: (t, ""))), max_size=40
+)
+
+
+@pytest.fixture(scope="module")
+async def own(assets: Programs, cluster_roots: object) -> AsyncIterator[Cluster]:
+    """A control plane that may be killed."""
+    root = cluster_roots / "property"  # type: ignore[operator]
+    async with Cluster(
+        "property", root, assets, components=("etcd", "kube-apiserver"), ephemeral=True
+    ) as cluster:
+        yield cluster
+
+
+@dataclass
+class World:
+    """A server, an informer that looks at it through faults, and what its handlers were told."""
+
+    cluster: Cluster
+    client: Client
+    faults: Faults
+    namespace: str
+    streaming: bool
+    told: dict[Key, ConfigMap] = field(default_factory=dict)
+    clients: list[Client] = field(default_factory=list)
+
+    def informer(self) -> Informer[ConfigMap]:
+        seen = self.cluster.client(wrap=self.faults.wrap)
+        self.clients.append(seen)
+        scope = Scope(CONFIG_MAPS, self.namespace, labels="app=in")
+        watch = Watch(seen, scope, streaming=self.streaming, page=2)
+        indexes = {"name": lambda o: [o.name]}
+        informer = Informer(
+            seen, CONFIG_MAPS, namespace=self.namespace, indexes=indexes, watch=watch
+        )
+        self.told = {}
+        informer.on_change(self.hear)
+        return informer
+
+    def hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """Each change must fit onto what was told before."""
+        key = (new or old).key  # type: ignore[union-attr]
+        assert self.told.get(key) == old
+        if new is None:
+            del self.told[key]
+        else:
+            self.told[key] = new
+
+    async def act(self, what: str, name: str) -> None:
+        with suppress(NotFound, AlreadyExists):
+            await getattr(self, what)(name)
+
+    async def create(self, name: str) -> None:
+        body = {"metadata": {"name": name, "labels": {"app": "in"}}}
+        await self.client.create(CONFIG_MAPS, body, namespace=self.namespace)
+
+    async def update(self, name: str) -> None:
+        await self.change(name, {"data": {"x": uuid.uuid4().hex}})
+
+    async def enter(self, name: str) -> None:
+        await self.change(name, {"metadata": {"labels": {"app": "in"}}})
+
+    async def leave(self, name: str) -> None:
+        await self.change(name, {"metadata": {"labels": {"app": "out"}}})
+
+    async def change(self, name: str, body: dict[str, object]) -> None:
+        await self.client.patch(CONFIG_MAPS, name, MergePatch(body), self.namespace)
+
+    async def delete(self, name: str) -> None:
+        await self.client.delete(CONFIG_MAPS, name, self.namespace, uid=None)
+
+    async def cut(self, _: str) -> None:
+        self.faults.cut()
+
+    async def partition(self, _: str) -> None:
+        self.faults.partition()
+
+    async def heal(self, _: str) -> None:
+        self.faults.heal()
+
+    async def gone(self, _: str) -> None:
+        self.faults.answer(410, when=watches)
+        self.faults.cut()
+
+    async def unavailable(self, _: str) -> None:
+        self.faults.answer(503, when=watches)
+        self.faults.cut()
+
+    async def lag(self, _: str) -> None:
+        self.faults.lag(0.02)
+
+    async def repeat(self, _: str) -> None:
+        self.faults.repeat(1)
+
+    async def rewind(self, _: str) -> None:
+        self.faults.rewind(5)
+
+    async def kill(self, _: str) -> None:
+        await self.cluster.kill("kube-apiserver")
+        await self.cluster.restart("kube-apiserver")
+
+    async def is_equal(self, informer: Informer[ConfigMap]) -> None:
+        listing = await self.client.list(CONFIG_MAPS, self.namespace, labels="app=in")
+        there = {item.key: item for item in listing.items}
+        assert {item.key: item for item in informer.items()} == there
+        assert self.told == there
+        assert {k for k in there if informer.by("name", k.name)} == set(there)
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=HISTORIES, streaming=st.booleans())
+@example(
+    history=[
+        ("create", "a"), ("create", "b"), ("kill", ""), ("delete", "a"), ("restart", ""),
+        ("partition", ""), ("delete", "b"), ("create", "b"), ("kill", ""), ("gone", ""),
+    ],
+    streaming=True,
+)  # fmt: skip
+@example(
+    history=[("create", "a"), ("partition", ""), ("kill", ""), ("leave", "a"), ("heal", "")],
+    streaming=False,
+)
+async def test_any_history_ends_with_the_informer_equal_to_the_server(
+    own: Cluster, history: list[tuple[str, str]], streaming: bool
+) -> None:
+    client = own.client()
+    namespace = f"test-{uuid.uuid4().hex[:10]}"
+    await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+    world = World(own, client, Faults(), namespace, streaming)
+    informer = world.informer()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(informer))
+        for what, name in history:
+            if what == "restart":
+                await stack.aclose()
+                informer = world.informer()
+                await stack.enter_async_context(running(informer))
+            else:
+                await world.act(what, name)
+        world.faults.heal()
+
+        async def equal() -> bool:
+            await world.is_equal(informer)
+            return True
+
+        await until(equal, within=20, what=f"the informer to be equal after {history}")
+    for each in (client, *world.clients):
+        await each.close()
