@@ -7,6 +7,7 @@ field. Errors name types and places, never values: any of them may be a secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = ["Fields", "parse_yaml"]
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _MAX_DEPTH = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
 
 _TYPE_NAMES: dict[type, str] = {
@@ -98,6 +100,10 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.content.get(name) is not None
 
+    def names(self) -> list[str]:
+        """The names of all fields."""
+        return [self._typed("(name)", name, str) for name in self.content]
+
     def text(self, name: str) -> str:
         """A string; absent and null are empty."""
         return self._typed(name, self.content.get(name), str)
@@ -148,6 +154,9 @@ class Fields:
         if value is None:
             return wanted()
         if isinstance(value, wanted):
+            # YAML can escape half a character, which nothing that is sent or opened can hold.
+            if isinstance(value, str) and _SURROGATE.search(value):
+                raise self.error(name, "has a lone surrogate in it")
             return value
         hint = " (quote it)" if wanted is str and isinstance(value, int | float) else ""
         raise self.error(name, f"must be {_TYPE_NAMES[wanted]}, not {_type_name(value)}{hint}")

@@ -324,7 +324,7 @@ def _impersonation(user: Fields) -> Impersonation | None:
         user=user.text("as"),
         groups=user.texts("as-groups"),
         uid=user.text("as-uid"),
-        extra=tuple((str(key), extra.texts(str(key))) for key in extra.content),
+        extra=tuple((name, extra.texts(name)) for name in extra.names()),
     )
     if not found.user:
         if found.groups or found.uid or found.extra:

@@ -20,13 +20,18 @@ from kubeocean.runtime.secrets import Secret
 
 __all__ = ["as_file", "certificates_problem", "key_problem", "load_pair", "trust"]
 
+# Of another value; of another kind than the certificate, in newer and older versions of OpenSSL.
+_MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 
 
 def trust(context: ssl.SSLContext, certificates: bytes) -> None:
     """Trust what these PEM certificates sign. Raises ssl.SSLError."""
     # OpenSSL takes bytes for DER; what is not ASCII in PEM can only be a remark between blocks.
-    context.load_verify_locations(cadata=certificates.decode("ascii", "ignore"))
+    text = certificates.decode("ascii", "ignore")
+    if not text:
+        raise ssl.SSLError("there is no certificate")
+    context.load_verify_locations(cadata=text)
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: Secret[bytes]) -> None:
@@ -52,9 +57,9 @@ def key_problem(certificate: bytes, key: Secret[bytes]) -> str:
     try:
         load_pair(_scratch(), certificate, key)
     except ssl.SSLError as error:
-        if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+        if error.reason in _MISMATCH:
             return "does not match the client certificate"
-        if b"PRIVATE KEY-----" in key.reveal() and error.reason:
+        if error.library == "SSL" and error.reason:
             return f"cannot be used with the client certificate ({error.reason})"
         return "is not a PEM private key"
     return ""
