@@ -154,7 +154,7 @@ class Fields:
         if value is None:
             return wanted()
         if isinstance(value, wanted):
-            # YAML can escape half a character, which nothing that is sent or opened can hold.
+            # PyYAML's own parser lets half a character through, which can be neither sent nor opened.
             if isinstance(value, str) and _SURROGATE.search(value):
                 raise self.error(name, "has a lone surrogate in it")
             return value
