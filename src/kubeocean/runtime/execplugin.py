@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, BinaryIO, Final
 
 import msgspec
@@ -31,7 +32,7 @@ from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.fields import Fields
 from kubeocean.runtime.files import scratch_file
 from kubeocean.runtime.pem import certificates_problem, key_problem
-from kubeocean.runtime.redaction import redact_text
+from kubeocean.runtime.redaction import is_secret_name, redact_text
 from kubeocean.runtime.secrets import Secret
 
 __all__ = ["Credential", "ExecPlugin"]
@@ -43,7 +44,9 @@ _TIMEOUT_S: Final = (
     60.0  # time for a plugin that asks a slow service on the other side of the world
 )
 _ANSWER_BYTES: Final = 1 << 20
-_COMPLAINT_BYTES: Final = 400
+_READ_BYTES: Final = 1 << 15  # of its complaint, from the end…
+_SHOWN_CHARS: Final = 400  # …and how much of that is shown
+_SECRET_CHARS: Final = 4  # what is shorter is no secret but part of many words
 _OPAQUE = re.compile(r"[A-Za-z0-9+=_-]{24,}")  # no word is that long; tokens are
 
 
@@ -160,6 +163,8 @@ class ExecPlugin:
         except msgspec.DecodeError as error:
             # The library names what it expected and where, not what it found.
             raise self._wrong(f"printed no ExecCredential: {error}") from None
+        except UnicodeDecodeError:
+            raise self._wrong("printed no ExecCredential: it is not UTF-8") from None
         status = said.status
         if (said.api_version, said.kind) != (self.api_version, "ExecCredential"):
             raise self._wrong(f"did not answer with an ExecCredential of {self.api_version}")
@@ -184,12 +189,22 @@ class ExecPlugin:
 
     def _failed(self, what: str, errors: BinaryIO) -> ConfigError:
         """With the end of what it wrote to standard error, which is where plugins say «log in»."""
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
-        said = errors.read(_COMPLAINT_BYTES).decode("utf-8", "replace")
-        for _, value in self.env:
-            said = said.replace(value, "…") if value else said
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _READ_BYTES))
+        said = errors.read(_READ_BYTES).decode("utf-8", "replace")
+        for secret in self._secrets():
+            said = said.replace(secret, "…")
         said = _OPAQUE.sub("…", redact_text(_printable(said))).strip()
-        return self._wrong(f"{what}: {said}" if said else what)
+        # Cut last: the rest of a secret that was cut in two would not be recognised.
+        return self._wrong(f"{what}: {said[-_SHOWN_CHARS:]}" if said else what)
+
+    def _secrets(self) -> list[str]:
+        """What the kubeconfig gave the plugin and must not come back in its complaints."""
+        found = [value for _, value in self.env]
+        for option, following in pairwise((*self.args, "")):
+            name, equals, value = option.partition("=")
+            if is_secret_name(name):
+                found.append(value if equals else following)
+        return [value for value in found if len(value) >= _SECRET_CHARS]
 
     def _error(self, message: str) -> ConfigError:
         return ConfigError(message, field=self.path, source=self.source)

@@ -154,7 +154,7 @@ class Fields:
         if value is None:
             return wanted()
         if isinstance(value, wanted):
-            # PyYAML's own parser lets half a character through, which can be neither sent nor opened.
+            # Without its C parser PyYAML lets half a character through, which nothing can send.
             if isinstance(value, str) and _SURROGATE.search(value):
                 raise self.error(name, "has a lone surrogate in it")
             return value
