@@ -1,0 +1,206 @@
+"""Quantities: exact amounts of resources, read and printed as Kubernetes does.
+
+An amount is a whole number of nano-units; nothing here is ever a float. What is finer than a nano
+is rounded away from zero, so that who asks for a little gets a little; an amount with a binary
+suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
+
+`str` gives the text that an API server would: the largest suffix that needs no fraction, in the
+format that the amount was written in. Like the server it keeps the text of a number that already
+looks canonical to it (`1.500`, `+1`); `canonical` does not.
+
+In three corners we differ from Kubernetes on purpose: a text without a digit (`Ki`) is an error
+and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; what is
+too large for the last suffix (`1000E`) is printed with it and not without any.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from kubeocean.errors import ConfigError
+
+__all__ = ["ZERO", "Format", "Quantity"]
+
+
+class Format(Enum):
+    """How an amount was written, and so how it is printed."""
+
+    DECIMAL_SI = "DecimalSI"  # 12M
+    BINARY_SI = "BinarySI"  # 12Mi
+    DECIMAL_EXPONENT = "DecimalExponent"  # 12e6
+
+
+_MILLI: Final = 10**6
+_WHOLE: Final = 10**9
+_BINARY_CAP: Final = (2**63 - 1) * _WHOLE
+_DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An amount in nano-units; immutable, hashable and ordered by the amount alone."""
+
+    nano: int
+    format: Format = field(default=Format.DECIMAL_SI, compare=False)
+    text: str = field(default="", compare=False, repr=False)  # as printed, if that is known
+
+    @classmethod
+    def parse(cls, value: str | int | float, *, field: str = "") -> Quantity:
+        """Read what a document holds: a text, or a bare number; `field` is named in the error."""
+        try:
+            return _parse(str(value).strip())
+        except ValueError as error:
+            raise ConfigError(str(error), field=field, value=value) from None
+
+    @classmethod
+    def whole(cls, value: int, format: Format = Format.DECIMAL_SI) -> Quantity:
+        """So many units."""
+        return cls(value * _WHOLE, format)
+
+    @classmethod
+    def milli(cls, value: int, format: Format = Format.DECIMAL_SI) -> Quantity:
+        """So many thousandths of a unit."""
+        return cls(value * _MILLI, format)
+
+    def value(self) -> int:
+        """Whole units, rounded away from zero."""
+        return _divide_away(self.nano, _WHOLE)
+
+    def milli_value(self) -> int:
+        """Thousandths of a unit, rounded away from zero."""
+        return _divide_away(self.nano, _MILLI)
+
+    def scaled(self, factor: Fraction | int, *, unit: Quantity | None = None) -> Quantity:
+        """This amount times `factor`, rounded down to a multiple of `unit`.
+
+        Without a unit that is a whole for binary amounts (there is no half byte), else a milli.
+        """
+        if unit is not None:
+            step = unit.nano
+        else:
+            step = _WHOLE if self.format is Format.BINARY_SI else _MILLI
+        steps = self.nano * factor.numerator // (factor.denominator * step)
+        return Quantity(steps * step, self.format)
+
+    def percent(self, percent: int, *, unit: Quantity | None = None) -> Quantity:
+        """So many hundredths of this amount, rounded down as `scaled` does."""
+        return self.scaled(Fraction(percent, 100), unit=unit)
+
+    def canonical(self) -> str:
+        """The one text of this amount in this format."""
+        if self.format is Format.BINARY_SI and self._binary_is_exact():
+            return _print(self.nano // _WHOLE, 1024, _BINARY_SUFFIXES)
+        if self.format is Format.DECIMAL_EXPONENT:
+            return _print_exponent(self.nano)
+        return _print(self.nano, 1000, _DECIMAL_SUFFIXES)
+
+    def _binary_is_exact(self) -> bool:
+        return abs(self.nano) >= 1024 * _WHOLE and self.nano % _WHOLE == 0
+
+    def __str__(self) -> str:
+        return self.text or self.canonical()
+
+    def __bool__(self) -> bool:
+        return self.nano != 0
+
+    # As in Kubernetes, zero has no opinion on the format of a sum.
+
+    def __add__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nano + other.nano, self.format if self else other.format)
+
+    def __sub__(self, other: Quantity) -> Quantity:
+        return Quantity(self.nano - other.nano, self.format if self else other.format)
+
+    def __neg__(self) -> Quantity:
+        return Quantity(-self.nano, self.format)
+
+
+ZERO: Final = Quantity(0)
+
+
+# Exponents of ten and of two, by suffix.
+_SCALES: Final[dict[str, tuple[int, int, Format]]] = {
+    **{s: (3 * n - 9, 0, Format.DECIMAL_SI) for n, s in enumerate(_DECIMAL_SUFFIXES)},
+    **{s: (0, 10 * n, Format.BINARY_SI) for n, s in enumerate(_BINARY_SUFFIXES) if s},
+}
+_GRAMMAR: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<digits>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
+    r"(?P<suffix>[numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)"
+)
+# Far beyond any resource, and far below what would make a number costly to hold or to print.
+_LONGEST: Final = 1000
+_LARGEST_EXPONENT: Final = 999
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Quantity:
+    if len(text) > _LONGEST:
+        raise ValueError(f"a quantity may not be longer than {_LONGEST} characters")
+    found = _GRAMMAR.fullmatch(text)
+    if found is None or not (found["digits"] or found["fraction"]):
+        raise ValueError("must be a quantity such as 500m, 2, 1.5Gi or 1e3")
+    sign, suffix = found["sign"], found["suffix"]
+    digits, fraction = found["digits"].lstrip("0") or "0", found["fraction"] or ""
+    tens, twos, format = _SCALES.get(suffix) or _exponent(suffix)
+
+    amount = int(digits + fraction) << twos
+    shift = tens + 9 - len(fraction)
+    nano = amount * 10**shift if shift >= 0 else _divide_away(amount, 10**-shift)
+    if format is Format.BINARY_SI:
+        nano = min(nano, _BINARY_CAP)
+        if 0 < nano < _WHOLE:
+            format = Format.DECIMAL_SI
+    quantity = Quantity(-nano if sign == "-" else nano, format)
+    keep = _looks_canonical(digits, fraction, tens, twos)
+    return Quantity(quantity.nano, format, text if keep else quantity.canonical())
+
+
+def _exponent(suffix: str) -> tuple[int, int, Format]:
+    exponent = int(suffix[1:])
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise ValueError(f"the exponent must be between ±{_LARGEST_EXPONENT}")
+    return exponent, 0, Format.DECIMAL_EXPONENT
+
+
+def _looks_canonical(digits: str, fraction: str, tens: int, twos: int) -> bool:
+    """Whether an API server keeps the text of this number, by the test that its parser makes.
+
+    The test is a shortcut for short numbers and lets a few through that are not canonical. It is
+    repeated here because what passes is what a server stores, sends and compares.
+    """
+    if twos:
+        short = len(digits) + twos * 3 // 10 < 15
+        return short and not fraction and int(digits) % 8 != 0
+    scale, number = tens - len(fraction), digits + fraction
+    short = len(number) <= 18 and scale >= -9
+    return short and scale % 3 == 0 and number[0] != "0" and not number.endswith("000")
+
+
+def _divide_away(amount: int, by: int) -> int:
+    """The quotient, rounded away from zero."""
+    return -(-amount // by) if amount >= 0 else amount // by
+
+
+def _print(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
+    """The amount with the largest suffix that divides it; suffixes ascend by factors of `base`."""
+    if amount == 0:
+        return "0"
+    step = 0
+    while amount % base == 0 and step < len(suffixes) - 1:
+        amount, step = amount // base, step + 1
+    return f"{amount}{suffixes[step]}"
+
+
+def _print_exponent(nano: int) -> str:
+    if nano == 0:
+        return "0"
+    exponent = -9
+    while nano % 1000 == 0:
+        nano, exponent = nano // 1000, exponent + 3
+    return f"{nano}e{exponent}" if exponent else str(nano)
