@@ -149,9 +149,13 @@ class Faults:
         self._partitioned = True
         self.cut()
 
+    def rejoin(self) -> None:
+        """End a partition; whatever else was asked for still happens."""
+        self._partitioned = False
+
     def heal(self) -> None:
         """End every fault but a crash."""
-        self._partitioned = False
+        self.rejoin()
         self._rules.clear()
         self.watch_delay_s = self.watch_loss = 0.0
         self.watch_repeats = 0
