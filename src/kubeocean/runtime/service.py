@@ -1,0 +1,288 @@
+"""Service: the life of a program.
+
+Components start in the order given and stop in the reverse one, so that what others build on (an
+event recorder, informers) comes first. The program is ready when all of them are. It stops
+
+- on SIGTERM or SIGINT, or when `stop` is called: exit code 0;
+- when a component fails, or ends though nobody asked it to: exit code 1.
+
+First readiness goes, then each component gets its turn to end, all within `deadline_s`. A second
+signal ends everything at once. SIGUSR1 makes the log more talkative, SIGUSR2 less.
+
+    sys.exit(run(Service("syncer", [recorder, informer, controller]).run))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from typing import Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.components import Component, Part, components_of
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.health import Health, metrics_app
+from kubeocean.runtime.logs import get_logger, step_level
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.server import Server
+
+__all__ = ["Component", "Service", "freeze", "run"]
+
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
+_LAST_S = 2.0  # what cancelled components may take; then the process ends without them
+_RESERVE_S = 2.0  # of the deadline, kept for each component that may have to be cancelled
+_LOOK_S = 0.1  # how often we look whether all are ready, until they are
+
+_log = get_logger(__name__)
+
+
+def freeze() -> None:
+    """Spare the garbage collector the caches that were filled: they are here to stay."""
+    gc.collect()
+    gc.freeze()
+
+
+def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
+    """Run `main` in an event loop, uvloop's where it is installed; its result."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        loop_factory = None
+    else:
+        loop_factory = new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(main())
+
+
+class Service:
+    """Components that live and end together.
+
+    - `drain_s`: how long to go on working after readiness has gone.
+    - `on_ready`: called once, when all components are ready for the first time.
+    - `exit`: ends the process when a component cannot be ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Iterable[Part],
+        *,
+        metrics: Metrics | None = None,
+        health: Health | None = None,
+        metrics_address: BindAddress | None = None,
+        health_address: BindAddress | None = None,
+        deadline_s: float = 30.0,
+        drain_s: float = 0.0,
+        on_ready: Callable[[], None] = freeze,
+        signals: bool = True,
+        exit: Callable[[int], object] = os._exit,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.components = components_of(parts)
+        self.metrics = metrics or Metrics(process=True)
+        self.health = health or Health()
+        self._addresses = {"metrics": metrics_address, "health": health_address}
+        self._deadline_s = deadline_s
+        self._drain_s = drain_s
+        self._on_ready = on_ready
+        self._signals = signals
+        self._exit = exit
+        self._clock = clock or RealClock()
+        self._code = 0
+        self._started = False
+        self._stopping = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._add_checks()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every component does its work, and goes on with it."""
+        return self._unfit() is None and all(part.ready() for part in self.components)
+
+    def stop(self, why: str = "asked to") -> None:
+        """End the service as a signal does; a second call ends it at once."""
+        if not self._stopping.is_set():
+            _log.info("Stopping service", service=self.name, why=why, deadline_s=self._deadline_s)
+            self._stopping.set()
+        elif self._patience is not None:
+            _log.warning("Stopping service at once", service=self.name, why=why)
+            self._patience.reschedule(_NOW)
+            self._patience = None
+
+    async def run(self) -> int:
+        """Live until stopped; the exit code."""
+        async with AsyncExitStack() as stack:
+            if self._signals:
+                stack.enter_context(self._handling_signals())
+            try:
+                served = await self._serve(stack)
+            except ConfigError as error:
+                _log.error("Could not start service", service=self.name, error=error)
+                return 1
+            _log.info("Started service", service=self.name, pid=os.getpid(), **served)
+            if not self._stopping.is_set():
+                await self._live()
+        _log.info("Stopped service", service=self.name, code=self._code)
+        return self._code
+
+    # Life
+
+    async def _serve(self, stack: AsyncExitStack) -> dict[str, str]:
+        """Open the pages that have an address; they are there before and after all components."""
+        apps = {"metrics": metrics_app(self.metrics), "health": self.health.app()}
+        served: dict[str, str] = {}
+        for name, address in self._addresses.items():
+            if address is not None:
+                server = await stack.enter_async_context(Server(apps[name], address))
+                served[name] = str(server.address)
+        return served
+
+    async def _live(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._tasks = [
+                group.create_task(self._run(part), name=part.name) for part in self.components
+            ]
+            self._started = True
+            watch = group.create_task(self._watch())
+            try:
+                await self._stopping.wait()
+            finally:
+                self._stopping.set()  # when cancelled
+                watch.cancel()
+                await self._end_all()
+
+    async def _run(self, part: Component) -> None:
+        """Run one component. Whatever ends it ends the service, in order: nothing is raised here
+        that would make the task group cancel the others all at once."""
+        try:
+            await part.run()
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                self._fail(part, "Component was cancelled")
+            raise
+        except Exception as error:  # told with its traceback, and the process ends for it
+            self._fail(part, "Component failed", error)
+        else:
+            if not self._stopping.is_set():
+                self._fail(part, "Component ended by itself")
+
+    def _fail(self, part: Component, what: str, error: Exception | None = None) -> None:
+        self._code = 1
+        _log.error(what, service=self.name, component=part.name, error=error, exc_info=error)
+        if not self._stopping.is_set():
+            self.stop(f"{part.name} is gone")
+
+    async def _watch(self) -> None:
+        started = self._clock.monotonic()
+        while not self.ready:
+            await self._clock.sleep(_LOOK_S)
+        self._on_ready()
+        seconds = round(self._clock.monotonic() - started, 3)
+        _log.info("Service is ready", service=self.name, after_s=seconds)
+
+    # End
+
+    async def _end_all(self) -> None:
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                try:
+                    await within(self._clock, self._deadline_s, self._end_in_order)
+                finally:
+                    self._patience = None
+        except TimeoutError:
+            self._code = 1
+            await self._end_at_once()
+
+    async def _end_in_order(self) -> None:
+        deadline = self._clock.monotonic() + self._deadline_s
+        if self._drain_s:
+            await self._clock.sleep(self._drain_s)
+        reserve_s = min(_RESERVE_S, self._deadline_s / (2 * len(self.components) + 1))
+        for before, part in reversed(list(enumerate(self.components))):
+            left_s = deadline - self._clock.monotonic() - (before + 1) * reserve_s
+            await self._end(part, self._tasks[before], left_s)
+        await _all_done(self._tasks)
+
+    async def _end(self, part: Component, task: asyncio.Task[None], left_s: float) -> None:
+        try:
+            await within(self._clock, left_s, partial(self._ask, part, task))
+        except TimeoutError:
+            _log.warning("Component does not stop", service=self.name, component=part.name)
+            task.cancel()
+
+    async def _ask(self, part: Component, task: asyncio.Task[None]) -> None:
+        if part.stop is None:
+            task.cancel()
+        elif not task.done():
+            try:
+                asked = part.stop()
+                if inspect.isawaitable(asked):
+                    await asked
+            except Exception as error:  # one that cannot be asked must not keep the others
+                self._fail(part, "Component could not be stopped", error)
+                task.cancel()
+        await _all_done([task])
+
+    async def _end_at_once(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await within(self._clock, _LAST_S, partial(_all_done, self._tasks))
+        except TimeoutError:
+            left = [task.get_name() for task in self._tasks if not task.done()]
+            _log.error("Ended without components", service=self.name, components=left)
+            self._exit(self._code)
+
+    # Signals and checks
+
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[signal.Signals, Callable[[], None]] = {
+            signal.SIGTERM: partial(self.stop, "SIGTERM"),
+            signal.SIGINT: partial(self.stop, "SIGINT"),
+            signal.SIGUSR1: partial(_step, +1),
+            signal.SIGUSR2: partial(_step, -1),
+        }
+        before = {number: signal.getsignal(number) for number in handlers}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])
+
+    def _add_checks(self) -> None:
+        self.health.add_readiness("service", self._unfit)
+        for part in self.components:
+            self.health.add_readiness(part.name, partial(_not_ready, part))
+
+    def _unfit(self) -> str | None:
+        if self._stopping.is_set():
+            return "stopping"
+        return None if self._started else "starting"
+
+
+def _not_ready(part: Component) -> str | None:
+    return None if part.ready() else "not ready yet"
+
+
+def _step(steps: int) -> None:
+    _log.warning("Changed log level", now=step_level(steps))
+
+
+async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
