@@ -87,7 +87,7 @@ class Faults:
         self._crash_at: int | None = None
         self._crashed = False
         self._on_crash: Callable[[], None] | None = None
-        self._partitioned = False
+        self.partitioned = False
         self._streams: set[_FaultyStream] = set()
         self._moving = asyncio.Event()
         self._moving.set()
@@ -146,12 +146,12 @@ class Faults:
 
     def partition(self) -> None:
         """Nothing gets through: requests fail, open watches break."""
-        self._partitioned = True
+        self.partitioned = True
         self.cut()
 
     def rejoin(self) -> None:
         """End a partition; whatever else was asked for still happens."""
-        self._partitioned = False
+        self.partitioned = False
 
     def heal(self) -> None:
         """End every fault but a crash."""
@@ -199,7 +199,7 @@ class Faults:
         if self._crashed:
             raise Crashed
         self.requests.append(request)
-        if self._partitioned:
+        if self.partitioned:
             raise Unreachable("injected: partitioned", sent=False)
         return next((rule for rule in self._rules if rule.takes(request)), None)
 
