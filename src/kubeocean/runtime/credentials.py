@@ -129,20 +129,21 @@ class KubeconfigAccess:
 
     async def refresh(self, *, rejected: bool = False) -> bool:
         before = self._access
-        self._files.refresh(force=rejected)
-        if self._files.loaded.plugin is None:
-            self._minter = None
-            self._use(self._files.loaded.access)
-        else:
-            async with self._flight:
-                # Whoever waited here for another task's run has got its result already.
-                if self._access is before:
-                    await self._ask(self._files.loaded.plugin, rejected=rejected)
+        # Held while a plugin runs, so that it runs once, and for one state of the files.
+        async with self._flight:
+            # Whoever waited here for another task has got its result already.
+            if self._access is before:
+                self._files.refresh(force=rejected)
+                await self._follow(self._files.loaded, rejected=rejected)
         return self._access is not before
 
-    async def _ask(self, plugin: ExecPlugin, *, rejected: bool) -> None:
-        if self._minter is None or self._minter.plugin != plugin:
-            self._minter = _Minter(plugin, self._environ, self._clock)
+    async def _follow(self, loaded: Loaded, *, rejected: bool) -> None:
+        if loaded.plugin is None:
+            self._minter = None
+            self._use(loaded.access)
+            return
+        if self._minter is None or self._minter.plugin != loaded.plugin:
+            self._minter = _Minter(loaded.plugin, self._environ, self._clock)
         try:
             credential = await self._minter.get(rejected=rejected)
         except ConfigError as error:
@@ -153,7 +154,7 @@ class KubeconfigAccess:
         self._trouble.over(origin=self._access.origin)
         self._use(
             replace(
-                self._files.loaded.access,
+                loaded.access,
                 token=credential.token,
                 certificate=credential.certificate,
                 private_key=credential.private_key,

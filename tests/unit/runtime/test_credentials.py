@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from identities import encoded, identity, kubeconfig, write
@@ -450,6 +450,24 @@ async def test_another_server_in_the_kubeconfig_needs_no_new_token(plugin: Plugi
     assert (token(source), plugin.runs) == ("a", 1)
 
 
+async def test_a_change_of_the_file_while_the_plugin_runs_wins(plugin: Plugin) -> None:
+    plugin.gives("a")
+    plugin.program.write_text(
+        f"#!/bin/sh\necho run >> {plugin.directory}/runs\n"
+        f"while [ ! -e {plugin.directory}/go ]; do sleep 0.01; done\n"
+        f"cat {plugin.directory}/answer\n"
+    )
+    source = plugin.source()
+    first = asyncio.ensure_future(source.refresh())
+    await until(lambda: plugin.runs == 1)
+    write(plugin.path, kubeconfig({"token": "b"}))
+    (plugin.directory / "go").touch()
+    assert await first
+    assert token(source) == "a"
+    assert await source.refresh()
+    assert token(source) == "b"
+
+
 async def test_a_plugin_that_goes_is_forgotten(plugin: Plugin) -> None:
     plugin.gives("a", lives_s=100)
     source = plugin.source()
@@ -622,6 +640,7 @@ class _Lines(logging.Handler):
         self.lines.append(f"{record.getMessage()} {record.__dict__!r}")
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(
     st.text(st.characters(codec="utf-8"), min_size=8, max_size=40).map("S3same~{}".format),
     st.sampled_from(["token", "password", "client-key-data", "nonsense", "exec"]),

@@ -3,12 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.fields import Fields, parse_yaml
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 FILE = Path("/etc/config")
 
 
@@ -53,6 +54,7 @@ def test_deep_nesting_does_not_end_the_process(text: str) -> None:
         parse_yaml(text.encode(), source="f")
 
 
+@unhurried
 @given(st.binary() | st.text().map(str.encode))
 def test_any_bytes_are_a_document_or_a_config_error(content: bytes) -> None:
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from identities import encoded, identity, issue, kubeconfig, write
@@ -22,6 +22,7 @@ from kubeocean.runtime.kubeconfig import (
 )
 from kubeocean.runtime.secrets import Secret
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 someone = identity()
 PAIR = {
     "client-certificate-data": encoded(someone.certificate),
@@ -444,6 +445,7 @@ def hiding(draw: st.DrawFn) -> tuple[str, str]:
     return secret, text
 
 
+@unhurried
 @given(hiding())
 def test_no_secret_is_ever_shown(case: tuple[str, str]) -> None:
     secret, text = case
@@ -465,6 +467,7 @@ def _shown(path: Path) -> Iterator[str]:
         yield from (repr(loaded), str(loaded.access), f"{loaded.access}")
 
 
+@unhurried
 @given(
     trees
     | st.fixed_dictionaries(
@@ -484,6 +487,7 @@ def test_any_document_is_an_access_or_a_config_error(document: object) -> None:
     check(yaml.dump(document))
 
 
+@unhurried
 @given(
     st.sampled_from(["user", "cluster", "context"]),
     st.dictionaries(

@@ -5,15 +5,17 @@ import dataclasses
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.runtime.secrets import Secret
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
 # Longer than a fingerprint, so that no hash can hold it by chance.
 values = st.text(min_size=12) | st.binary(min_size=12)
 
 
+@unhurried
 @given(values)
 def test_no_way_of_formatting_shows_the_value(value: str | bytes) -> None:
     secret = Secret(value)
@@ -29,6 +31,7 @@ def test_the_fingerprint_tells_same_from_different() -> None:
     assert len(str(Secret("x" * 1000))) == len("Secret(01234567)")
 
 
+@unhurried
 @given(values, values)
 def test_secrets_are_equal_exactly_if_their_values_are(
     one: str | bytes, other: str | bytes
