@@ -165,6 +165,7 @@ class World:
             await until(self.is_equal, within=20)
 
     async def is_equal(self) -> bool:
+        assert self.informer.has_synced
         listing = await self.client.list(CONFIG_MAPS, self.namespace, labels="app=in")
         there = {item.key: item for item in listing.items}
         assert {item.key: item for item in self.informer.items()} == there
