@@ -177,8 +177,7 @@ class _Chosen:
         if user.has("auth-provider"):
             raise user.error(
                 "auth-provider",
-                "such providers are gone from Kubernetes; use a credential plugin (exec), a token "
-                "or a certificate",
+                "is not supported; use a credential plugin (exec), a token or a certificate",
             )
         access = replace(
             access,

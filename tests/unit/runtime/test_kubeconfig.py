@@ -352,7 +352,7 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, said: str) -> None:
         ({"tokenFile": "binary"}, ".tokenFile: has characters that an HTTP header cannot carry"),
         ({"username": "a:b"}, ".username: must not have a colon"),
         ({"token": "sesame", "username": "a"}, ": has both a token and a username or password"),
-        ({"auth-provider": {"name": "gcp"}}, ".auth-provider: such providers are gone"),
+        ({"auth-provider": {"name": "gcp"}}, ".auth-provider: is not supported; use a cred"),
         ({"as-groups": ["dev"]}, ".as: must name a user"),
         ({"as-uid": "42"}, ".as: must name a user"),
         ({"as-user-extra": {"a": ["b"]}}, ".as: must name a user"),
