@@ -1,0 +1,299 @@
+"""Ocean: a computing cluster and its workers, all real control planes on this machine.
+
+One `start` gives them all, with nodes in every worker, and one kubeconfig that reaches each by a
+context of its name: `computing`, `worker-1`, `worker-2`, …. A later `start` on the same root is the
+same ocean with the same data; if it asks for other numbers of nodes, it gets those. No process
+outlives ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import yaml
+
+from kubeocean.errors import ConfigError, LocalError, NotFound
+from kubeocean.local.cache import disk_full
+from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.local.nodeconfig import MACHINE_ADDRESS
+from kubeocean.local.progress import Progress, Silence, readable_bytes
+from kubeocean.local.readiness import failure
+from kubeocean.local.realnodes import RealNode, available
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.objects import Json, find_condition
+
+__all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
+
+COMPUTING: Final = "computing"
+_SIMULATED: Final = "sim"
+_REAL: Final = "real"
+_CLUSTER_BYTES: Final = 200_000_000  # etcd lays out two logs of 64 MB before it says a word
+_NODES_S: Final = 120.0
+_POLL_S: Final = 0.1
+_WATCH_EVERY_S: Final = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How large an ocean is; `port` is that of the computing API server, 0 for any."""
+
+    workers: int = 2
+    nodes: int = 3
+    real_nodes: bool = False
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        for field, highest in (("workers", 99), ("nodes", 10_000), ("port", 65_535)):
+            value = getattr(self, field)
+            if not 0 <= value <= highest:
+                raise ConfigError(f"must be between 0 and {highest}", field=field, value=value)
+
+    def __str__(self) -> str:
+        kind = "real" if self.real_nodes else "simulated"
+        port = f", port {self.port}" if self.port else ""
+        return f"{self.workers} workers with {self.nodes} {kind} nodes each{port}"
+
+
+class Ocean:
+    """Clusters under one root; `async with` starts and stops them all.
+
+    `ephemeral` is for those whose data nobody needs after a crash of the machine.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        assets: Programs,
+        shape: Shape | None = None,
+        *,
+        ephemeral: bool = False,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.root = root.absolute()
+        self.shape = shape = shape or Shape()
+        self.kubeconfig = self.root / "kubeconfig"
+        self._assets = assets
+        self._progress = progress or Silence()
+        self._clock = clock or RealClock()
+        self._ephemeral = ephemeral
+        self.computing = Cluster(
+            COMPUTING,
+            self.root / COMPUTING,
+            assets,
+            port=shape.port,
+            ephemeral=ephemeral,
+            clock=self._clock,
+        )
+        self.workers = [self._new_worker(f"worker-{n}") for n in range(1, shape.workers + 1)]
+        self.simulated = {
+            worker.name: SimulatedNodes(worker, assets, clock=self._clock)
+            for worker in ([] if shape.real_nodes else self.workers)
+        }
+        self.real = {
+            worker.name: [
+                RealNode(name, worker, assets, clock=self._clock) for name in self._node_names()
+            ]
+            for worker in (self.workers if shape.real_nodes else [])
+        }
+
+    def _new_worker(self, name: str) -> Cluster:
+        root = self.root / name
+        verify = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
+        real = self.shape.real_nodes
+        return Cluster(
+            name,
+            root,
+            self._assets,
+            ephemeral=self._ephemeral,
+            sans=(MACHINE_ADDRESS,) if real else (),
+            extra_args={"kube-apiserver": [verify]} if real else None,
+            clock=self._clock,
+        )
+
+    def _node_names(self) -> list[str]:
+        kind = _REAL if self.shape.real_nodes else _SIMULATED
+        return [f"{kind}-{number}" for number in range(self.shape.nodes)]
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The computing cluster and then the workers."""
+        return [self.computing, *self.workers]
+
+    # Start and stop.
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Return when all clusters serve and all nodes are Ready.
+
+        :raises LocalError: one does not; what was started is stopped again.
+        """
+        if self.shape.real_nodes and (reason := available()) is not None:
+            raise LocalError(f"could not start real nodes: {reason}")
+        needed = _CLUSTER_BYTES * len(self.clusters)
+        try:
+            with disk_full("start the clusters", self.root, needed=needed):
+                private_directory(self.root)
+                self._check_space(needed)
+                await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _check_space(self, needed: int) -> None:
+        """Before the first start only: later the data is there, and larger than this."""
+        free = shutil.disk_usage(self.root).free
+        if free < needed and not self.kubeconfig.exists():
+            raise LocalError(
+                f"could not start the clusters: too little space in {self.root}: "
+                f"{readable_bytes(free)} are free, about {readable_bytes(needed)} are needed"
+            )
+
+    async def _start(self) -> None:
+        # More at a time than there are cores only makes each of them late.
+        turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+
+        async def start(cluster: Cluster) -> None:
+            async with turns:
+                with self._progress.task(f"starting {cluster.name}"):
+                    await cluster.start()
+            if cluster is not self.computing:
+                await self._start_nodes(cluster)
+
+        await _together(start, self.clusters)
+        write_private(self.kubeconfig, merge_kubeconfigs(self.clusters))
+
+    async def _start_nodes(self, worker: Cluster) -> None:
+        with self._progress.task(f"starting nodes of {worker.name}"):
+            async with _client(worker) as client:
+                missing = await self._fit_nodes(client)
+                for node in self.real.get(worker.name, ()):
+                    await node.start()
+                if simulated := self.simulated.get(worker.name):
+                    await simulated.start()
+                    await simulated.add(missing, prefix=_SIMULATED)
+                await self._until_ready(client, worker)
+
+    async def _fit_nodes(self, client: Client) -> int:
+        """Remove nodes of ours that are no longer asked for; how many are missing."""
+        wanted = set(self._node_names())
+        there = {node.name for node in (await client.list(NODES)).items}
+        for name in there - wanted:
+            if name.rpartition("-")[0] in (_SIMULATED, _REAL):
+                with contextlib.suppress(NotFound):
+                    await client.delete(NODES, name, uid=None)
+        return len(wanted - there)
+
+    async def _until_ready(self, client: Client, worker: Cluster) -> None:
+        """Nodes of an earlier start were lost meanwhile, and come back by themselves."""
+        deadline = self._clock.monotonic() + _NODES_S
+        wanted = set(self._node_names())
+        while late := wanted - await _ready_nodes(client):
+            if self._clock.monotonic() > deadline:
+                raise LocalError(
+                    f"nodes of {worker.name} were not Ready within {_NODES_S:g} s: "
+                    f"{', '.join(sorted(late)[:5])}"
+                )
+            await self._clock.sleep(_POLL_S)
+
+    async def stop(self) -> None:
+        """End the nodes, then the clusters."""
+        real = [node for nodes in self.real.values() for node in nodes]
+        await _together(lambda node: node.stop(), real)
+        await _together(lambda nodes: nodes.stop(), self.simulated.values())
+        await _together(lambda cluster: cluster.stop(), self.clusters)
+
+    async def watch(self) -> None:
+        """Return never; raise when a process ends that was not asked to.
+
+        :raises LocalError: with the end of its log.
+        """
+        watchers: list[Callable[[], Awaitable[None]]] = [
+            *(cluster.watch for cluster in self.clusters),
+            *(node.watch for nodes in self.real.values() for node in nodes),
+            self._watch_simulated,
+        ]
+        await _together(lambda watch: watch(), watchers)
+
+    async def _watch_simulated(self) -> None:
+        while True:
+            for name, simulated in self.simulated.items():
+                if not simulated.process.running:
+                    what = f"kwok of cluster {name}"
+                    code = simulated.process.returncode
+                    raise failure(simulated.process, f"{what} ended with exit code {code}")
+            await self._clock.sleep(_WATCH_EVERY_S)
+
+
+def merge_kubeconfigs(clusters: Iterable[Cluster]) -> bytes:
+    """One file for the administrators of all; the first cluster is the current context."""
+    merged: Json = {"apiVersion": "v1", "kind": "Config", "clusters": [], "users": []}
+    contexts: list[Json] = []
+    for cluster in clusters:
+        own: Json = yaml.safe_load(cluster.kubeconfig.read_bytes())
+        user = f"{cluster.name}-admin"
+        merged["clusters"].append(own["clusters"][0])
+        merged["users"].append({**own["users"][0], "name": user})
+        context = {**own["contexts"][0]["context"], "user": user}
+        contexts.append({"name": cluster.name, "context": context})
+    merged["contexts"] = contexts
+    merged["current-context"] = contexts[0]["name"]
+    return yaml.safe_dump(merged, sort_keys=False).encode()
+
+
+@asynccontextmanager
+async def _client(cluster: Cluster) -> AsyncIterator[Client]:
+    client = cluster.client()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _ready_nodes(client: Client) -> set[str]:
+    ready: set[str] = set()
+    for node in (await client.list(NODES)).items:
+        condition = find_condition(node.status.conditions, "Ready")
+        if condition is not None and condition.status == "True":
+            ready.add(node.name)
+    return ready
+
+
+async def _together(act: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
+    """Do it to all at the same time; the first error ends it."""
+
+    async def run(thing: T) -> None:
+        await act(thing)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for thing in things:
+                group.create_task(run(thing))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
