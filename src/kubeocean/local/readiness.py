@@ -66,6 +66,7 @@ async def until_ready(
     *,
     what: str,
     within_s: float,
+    every_s: float = _EVERY_S,
     clock: Clock,
 ) -> None:
     """Return when `ready` says so.
@@ -78,7 +79,7 @@ async def until_ready(
             raise failure(process, f"{what} ended with exit code {process.returncode}")
         if clock.monotonic() > deadline:
             raise failure(process, f"{what} was not ready within {within_s:g} s")
-        await clock.sleep(_EVERY_S)
+        await clock.sleep(every_s)
 
 
 def failure(process: Process, what: str) -> LocalError:
