@@ -126,6 +126,16 @@ class AssetFinder:
             await self._make()
         return Assets({name: self._found[name] for name in self._wanted})
 
+    def verify(self) -> None:
+        """Read all that is cached.
+
+        :raises LocalError: something is not as it was made.
+        """
+        if complaints := self.cache.verify():
+            raise LocalError(
+                f"{'; '.join(complaints)}; remove {self.cache.directory} to have it made again"
+            )
+
     def _missing(self) -> list[str]:
         return [name for name in self._wanted if name not in self._found]
 

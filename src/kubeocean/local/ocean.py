@@ -66,7 +66,9 @@ class Shape:
     def __str__(self) -> str:
         kind = "real" if self.real_nodes else "simulated"
         port = f", port {self.port}" if self.port else ""
-        return f"{self.workers} workers with {self.nodes} {kind} nodes each{port}"
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        nodes = f"{self.nodes} {kind} node{'' if self.nodes == 1 else 's'}"
+        return f"{workers} with {nodes}{' each' if self.workers > 1 else ''}{port}"
 
 
 class Ocean:

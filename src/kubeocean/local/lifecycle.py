@@ -1,0 +1,238 @@
+"""Lifecycle: bring an ocean up in the background, find it, take it down.
+
+One at a time per name. `bring_up` finds what runs; what a killed supervisor left is swept away
+first, and the same data is used again. `take_down` is done only when no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kubeocean.errors import LocalError
+from kubeocean.local.assets import DEFAULT, EVERYTHING, ensure
+from kubeocean.local.cache import disk_full
+from kubeocean.local.locks import exclusive
+from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.progress import Progress, readable_bytes
+from kubeocean.local.state import OceanState, ProcessId, StateDirectory, processes_under, state_home
+from kubeocean.local.supervisor import launch
+from kubeocean.runtime.clock import Clock, RealClock
+
+__all__ = ["Lifecycle", "Wish", "ephemeral_ocean"]
+
+_POLL_S: Final = 0.1
+_STOP_S: Final = 60.0
+_KILL_S: Final = 10.0
+_LOG_LINES: Final = 15
+_LOW_SPACE: Final = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was asked for; None is: whatever runs, else the default."""
+
+    workers: int | None = None
+    nodes: int | None = None
+    real_nodes: bool | None = None
+    port: int | None = None
+
+    def shape(self) -> Shape:
+        """What to start; a real node costs as much as a hundred simulated ones."""
+        real = bool(self.real_nodes)
+        return Shape(
+            workers=2 if self.workers is None else self.workers,
+            nodes=(1 if real else 3) if self.nodes is None else self.nodes,
+            real_nodes=real,
+            port=self.port or 0,
+        )
+
+    def differences(self, shape: Shape) -> list[str]:
+        """Where `shape` is not what was asked for."""
+        wanted = {
+            "workers": self.workers,
+            "nodes": self.nodes,
+            "real_nodes": self.real_nodes,
+            "port": self.port,
+        }
+        return [
+            f"--{field.replace('_', '-')} {getattr(shape, field)}, not {value}"
+            for field, value in wanted.items()
+            if value is not None and value != getattr(shape, field)
+        ]
+
+
+class Lifecycle:
+    """The comings and goings of one named ocean."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        environ: Mapping[str, str],
+        progress: Progress,
+        clock: Clock | None = None,
+    ) -> None:
+        self.directory = StateDirectory(name, state_home(environ))
+        self._environ = environ
+        self._progress = progress
+        self._clock = clock or RealClock()
+
+    def running(self) -> OceanState | None:
+        """What runs now, without waiting for anyone."""
+        state = self.directory.read()
+        return state if state is not None and state.alive and state.phase == "running" else None
+
+    async def bring_up(self, wish: Wish) -> tuple[OceanState, bool]:
+        """The running ocean, and whether it ran before.
+
+        :raises LocalError: it cannot be started, or one of another shape runs.
+        """
+        shape = wish.shape()
+        async with self._alone():
+            state = self.directory.read()
+            if state is not None and state.phase in ("stopping", "failed"):
+                await self._ended([state.process], _STOP_S)
+            if state is not None and state.alive:
+                return await self._join(state, wish), True
+            await self._sweep()
+            assets = await ensure(
+                EVERYTHING if shape.real_nodes else DEFAULT,
+                progress=self._progress,
+                environ=self._environ,
+            )
+            with disk_full("start an ocean", self.directory.path, needed=_LOW_SPACE):
+                self.directory.make()
+                self.directory.forget()
+                child = launch(self.directory, shape, assets)
+            return await self._wait_until_running(child), False
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        waiting = f"waiting for another start or stop of {self.directory.name}"
+        lock = self.directory.lock
+        with disk_full("use the state directory", lock.parent, needed=_LOW_SPACE):
+            async with exclusive(lock, waiting=waiting, progress=self._progress):
+                yield
+
+    async def _join(self, state: OceanState, wish: Wish) -> OceanState:
+        if differences := wish.differences(state.shape):
+            raise LocalError(
+                f"{state.name} is up with {'; '.join(differences)}: "
+                f"take it down first (`kubeocean down --name {state.name}`), "
+                f"or choose another name (--name)"
+            )
+        return state if state.phase == "running" else await self._wait_until_running(None)
+
+    async def _wait_until_running(self, child: subprocess.Popen[bytes] | None) -> OceanState:
+        """Show how it comes up; if we are interrupted, it goes down again."""
+        try:
+            with self._progress.task(f"starting {self.directory.name}") as task:
+                while True:
+                    state = self.directory.read()
+                    if state is not None and state.phase == "running" and state.alive:
+                        if child is not None:
+                            child.returncode = 0  # it outlives us: nobody is to wait for it
+                        return state
+                    ended = child.poll() is not None if child else not (state and state.alive)
+                    if ended:
+                        raise self._failure(self.directory.read())
+                    task.say(state.detail if state is not None else "")
+                    await self._clock.sleep(_POLL_S)
+        except BaseException:
+            if child is not None:
+                child.terminate()  # it may not have told its number yet
+            await self._end()
+            raise
+
+    def _failure(self, state: OceanState | None) -> LocalError:
+        if state is not None and state.error:
+            return LocalError(state.error)
+        free = shutil.disk_usage(self.directory.path).free
+        if free < _LOW_SPACE:
+            return LocalError(
+                f"could not start {self.directory.name}: no space left in {self.directory.path}: "
+                f"{readable_bytes(free)} are free"
+            )
+        lines = self.directory.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        said = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+        return LocalError(
+            f"could not start {self.directory.name}: its supervisor ended; "
+            f"the end of {self.directory.log}:\n{said}"
+        )
+
+    async def take_down(self, *, purge: bool = False) -> bool:
+        """Stop it and everything of it; whether anything was there to stop.
+
+        :raises LocalError: a process does not end.
+        """
+        async with self._alone():
+            was_there = await self._end()
+            if purge and self.directory.path.exists():
+                shutil.rmtree(self.directory.path)
+                was_there = True
+            return was_there
+
+    async def _end(self) -> bool:
+        try:
+            state = self.directory.read()
+        except LocalError:
+            state = None  # then what is left of it is found by its traces
+        was_alive = state is not None and state.alive
+        if state is not None and state.alive:
+            with self._progress.task(f"stopping {self.directory.name}"):
+                os.kill(state.process.pid, signal.SIGTERM)
+                if not await self._ended([state.process], _STOP_S):
+                    self._progress.note(f"{self.directory.name} did not stop: killing it")
+                    _kill(state.process)
+                    await self._ended([state.process], _KILL_S)
+        swept = await self._sweep()
+        self.directory.forget()
+        return was_alive or swept
+
+    async def _sweep(self) -> bool:
+        """End what a killed supervisor left; the kernel does that too, but may still be at it."""
+        left = processes_under(self.directory.path)
+        if not left:
+            return False
+        if not await self._ended(left, 2.0):
+            self._progress.note(f"ending {len(left)} processes that were left behind")
+            for process in left:
+                _kill(process)
+        if not await self._ended(left, _KILL_S):
+            numbers = ", ".join(str(process.pid) for process in left if process.alive)
+            raise LocalError(f"could not end the processes {numbers} of {self.directory.name}")
+        return True
+
+    async def _ended(self, processes: list[ProcessId], within_s: float) -> bool:
+        deadline = self._clock.monotonic() + within_s
+        while any(process.alive for process in processes):
+            if self._clock.monotonic() > deadline:
+                return False
+            await self._clock.sleep(_POLL_S)
+        return True
+
+
+@asynccontextmanager
+async def ephemeral_ocean(
+    shape: Shape, *, environ: Mapping[str, str], progress: Progress
+) -> AsyncIterator[Ocean]:
+    """An ocean of our own, in a directory that goes with it."""
+    names = EVERYTHING if shape.real_nodes else DEFAULT
+    assets = await ensure(names, progress=progress, environ=environ)
+    with tempfile.TemporaryDirectory(prefix="kubeocean-", ignore_cleanup_errors=True) as root:
+        async with Ocean(Path(root), assets, shape, ephemeral=True, progress=progress) as ocean:
+            yield ocean
+
+
+def _kill(process: ProcessId) -> None:
+    if process.alive:
+        os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,172 @@
+"""State: what is known of an ocean that runs in the background.
+
+    <state home>/kubeocean/
+    ├── NAME.lock           held by whoever starts or stops it
+    └── NAME/
+        ├── state.json      what its supervisor last said of itself
+        ├── supervisor.log
+        └── data/           the clusters, and the kubeconfig of them all
+
+A process is known by its number, the moment it started and the boot of the machine: a number alone
+may be somebody else's by now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from kubeocean.errors import ConfigError, LocalError
+from kubeocean.local.assets import EVERYTHING
+from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.ocean import Shape
+
+__all__ = [
+    "ClusterState",
+    "OceanState",
+    "Phase",
+    "ProcessId",
+    "StateDirectory",
+    "processes_under",
+    "state_home",
+]
+
+Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+# What a supervisor starts, directly or through the tools that make a node's namespaces.
+_PROGRAMS: Final = {*EVERYTHING, "containerd", "nsenter", "setpriv", "unshare"} - {"kubectl"}
+_SCRIPTS: Final = (b"kubeocean.local.supervisor", b"kubeocean/local/")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process of this machine, now or at some earlier time."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        return cls(pid=pid, started=_started(pid), boot=_BOOT.read_text().strip())
+
+    @property
+    def alive(self) -> bool:
+        return _started(self.pid) == self.started != 0 and _BOOT.read_text().strip() == self.boot
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """One cluster, and the context that leads to it."""
+
+    context: str
+    server: str
+    nodes: int
+
+
+class OceanState(msgspec.Struct, frozen=True):
+    """What `state.json` holds; `detail` is for people who wait, `error` why it failed."""
+
+    name: str
+    phase: Phase
+    shape: Shape
+    process: ProcessId
+    kubeconfig: str
+    log: str
+    clusters: tuple[ClusterState, ...] = ()
+    versions: dict[str, str] = {}
+    kubectl: str = "kubectl"
+    detail: str = ""
+    error: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Its supervisor runs, whatever the phase says."""
+        return self.process.alive
+
+
+def state_home(environ: Mapping[str, str]) -> Path:
+    """The user's directory for what should outlive a restart, by the XDG rules."""
+    home = environ.get("HOME") or str(Path.home())
+    chosen = environ.get("XDG_STATE_HOME", "")
+    return (Path(chosen) if os.path.isabs(chosen) else Path(home, ".local", "state")) / "kubeocean"
+
+
+class StateDirectory:
+    """Where the ocean `name` lives, under the `home` of all."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        if _NAME.fullmatch(name) is None:
+            raise ConfigError(
+                "must be lower-case letters, digits and hyphens, 40 at most",
+                field="name",
+                value=name,
+            )
+        self.name = name
+        self.path = home / name
+        self.lock = self.path.with_name(f"{name}.lock")
+        self.data = self.path / "data"
+        self.log = self.path / "supervisor.log"
+        self.request = self.path / "request.json"
+        self.kubeconfig = self.data / "kubeconfig"
+
+    def make(self) -> None:
+        private_directory(self.path)
+
+    def read(self) -> OceanState | None:
+        """What the supervisor last said; None if there never was one.
+
+        :raises LocalError: the file is damaged.
+        """
+        path = self.path / "state.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=OceanState)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise LocalError(f"could not read {path}: {error}; `kubeocean down` mends it") from None
+
+    def write(self, state: OceanState) -> None:
+        content = msgspec.json.format(msgspec.json.encode(state), indent=2)
+        write_private(self.path / "state.json", content)
+
+    def forget(self) -> None:
+        (self.path / "state.json").unlink(missing_ok=True)
+
+
+def processes_under(directory: Path) -> list[ProcessId]:
+    """The processes of ours that work in `directory` or were given a path in it.
+
+    A user's shell, pager or kubectl there is not ours.
+    """
+    inside = os.fsencode(directory) + b"/"
+    found: list[ProcessId] = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = Path(entry.path, "cmdline").read_bytes()
+            cwd = os.fsencode(os.readlink(f"{entry.path}/cwd")) + b"/"
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if _is_ours(words) and (inside in words + b"/" or cwd.startswith(inside)):
+            found.append(ProcessId.of(int(entry.name)))
+    return [process for process in found if process.alive]
+
+
+def _is_ours(words: bytes) -> bool:
+    program = os.path.basename(words.partition(b"\0")[0]).decode("utf-8", "replace")
+    return program in _PROGRAMS or any(mark in words for mark in _SCRIPTS)
+
+
+def _started(pid: int) -> int:
+    """When it started, in ticks since the boot; 0 if it is gone, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,138 @@
+"""Supervisor: the background process that owns an ocean.
+
+It is started by `launch` as a program of its own, in a session of its own, and runs until it is
+told to stop (SIGTERM) or a component fails. All other processes are its children and end with it,
+whatever ends it. What it is doing stands in the state directory; what it says, in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubeocean.errors import KubeoceanError
+from kubeocean.local.assets import Assets
+from kubeocean.local.files import write_private
+from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.progress import PlainProgress
+from kubeocean.local.state import ClusterState, OceanState, Phase, ProcessId, StateDirectory
+from kubeocean.local.versions import pinned
+
+__all__ = ["launch", "main"]
+
+_MODULE: Final = "kubeocean.local.supervisor"
+
+
+class _Request(msgspec.Struct, frozen=True):
+    shape: Shape
+    assets: dict[str, str]
+
+
+def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subprocess.Popen[bytes]:
+    """Start a supervisor that outlives us; it tells its state in `directory`."""
+    request = _Request(shape, {name: str(assets.path(name)) for name in assets})
+    write_private(directory.request, msgspec.json.encode(request))
+    with directory.log.open("wb") as log:
+        return subprocess.Popen(
+            # -P: what lies in the directory we start from is not ours to import.
+            [sys.executable, "-P", "-m", _MODULE, str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+class _Supervisor:
+    def __init__(self, directory: StateDirectory, request: _Request) -> None:
+        self._directory = directory
+        versions = pinned()
+        self._state = OceanState(
+            name=directory.name,
+            phase="starting",
+            shape=request.shape,
+            process=ProcessId.of(os.getpid()),
+            kubeconfig=str(directory.kubeconfig),
+            log=str(directory.log),
+            kubectl=request.assets.get("kubectl", "kubectl"),
+            versions={"kubernetes": versions.kubernetes, "etcd": versions.etcd},
+        )
+        self._ocean = Ocean(
+            directory.data,
+            Assets({name: Path(path) for name, path in request.assets.items()}),
+            request.shape,
+            progress=PlainProgress(self._report),
+        )
+
+    def _report(self, line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        self._tell(self._state.phase, detail=line)
+
+    def _tell(self, phase: Phase, *, detail: str = "", error: str = "") -> None:
+        self._state = msgspec.structs.replace(
+            self._state, phase=phase, detail=detail, error=error, clusters=self._clusters(phase)
+        )
+        self._directory.write(self._state)
+
+    def _clusters(self, phase: Phase) -> tuple[ClusterState, ...]:
+        if phase != "running":
+            return ()
+        shape = self._ocean.shape
+        return tuple(
+            ClusterState(cluster.name, cluster.server, 0 if number == 0 else shape.nodes)
+            for number, cluster in enumerate(self._ocean.clusters)
+        )
+
+    async def run(self) -> None:
+        """Own the ocean until we are cancelled.
+
+        :raises KubeoceanError: it could not be started, or a component ended.
+        """
+        try:
+            self._tell("starting")
+            await self._ocean.start()
+            self._tell("running")
+            await self._ocean.watch()
+        except asyncio.CancelledError:
+            self._tell("stopping")
+            await self._ocean.stop()
+            self._tell("stopped")
+        except Exception as error:
+            await self._ocean.stop()
+            known = isinstance(error, KubeoceanError)
+            self._tell("failed", error=str(error) if known else f"{type(error).__name__}: {error}")
+            raise
+
+
+async def _supervise(path: Path) -> int:
+    directory = StateDirectory(path.name, path.parent)
+    request = msgspec.json.decode(directory.request.read_bytes(), type=_Request)
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await _Supervisor(directory, request).run()
+    except KubeoceanError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def main() -> None:
+    """The program; its argument is the state directory."""
+    os.umask(0o077)
+    sys.exit(asyncio.run(_supervise(Path(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
