@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from kubernetes import client as official
 from kubernetes import config as official_config
 
@@ -21,8 +27,17 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Resource, Untyped
+from kubeocean.runtime.patches import MergePatch
 from waiting import until
 
+_SIGNING_REQUESTS = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "certificatesigningrequests",
+    "CertificateSigningRequest",
+    False,
+    Untyped,
+)
 _ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", True, Untyped)
 _BINDINGS = Resource(
     "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True, Untyped
@@ -251,6 +266,12 @@ async def test_a_chosen_port_that_is_in_use_is_named(tmp_path: Path, assets: Ass
             await cluster.start()
 
 
+async def test_a_root_that_cannot_be_made_is_named(tmp_path: Path, assets: Assets) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match=r"could not start cluster c: .*file"):
+        await Cluster("c", tmp_path / "file" / "root", assets).start()
+
+
 # Users
 
 
@@ -280,6 +301,40 @@ async def test_a_service_account_has_a_kubeconfig_with_a_token(
         await _let_read(client, namespace, account)
         await until(lambda: _can_list(robot, namespace))
     assert await cluster.service_account(namespace, "robot") == kubeconfig
+
+
+async def test_signing_requests_become_certificates(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "asked")])
+    wish = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, SHA256())
+    spec = {
+        "request": b64encode(wish.public_bytes(Encoding.PEM)).decode(),
+        "signerName": "kubernetes.io/kube-apiserver-client",
+        "usages": ["client auth"],
+    }
+    await client.create(_SIGNING_REQUESTS, {"metadata": {"name": namespace}, "spec": spec})
+    approved = {"type": "Approved", "status": "True", "reason": "test"}
+    change = MergePatch({"status": {"conditions": [approved]}})
+    await client.patch(_SIGNING_REQUESTS, namespace, change, subresource="approval")
+
+    async def certificate() -> str:
+        got = await client.get(_SIGNING_REQUESTS, namespace, keep_raw=True)
+        return str(got.content()["status"].get("certificate", ""))
+
+    issued = x509.load_pem_x509_certificate(b64decode(await until(certificate)))
+    issued.verify_directly_issued_by(x509.load_pem_x509_certificate(cluster.authority.certificate))
+
+
+async def test_extension_api_servers_find_whom_to_trust(client: Client) -> None:
+    published = await client.get(
+        CONFIG_MAPS, "extension-apiserver-authentication", "kube-system", keep_raw=True
+    )
+    data = published.content()["data"]
+    assert "BEGIN CERTIFICATE" in data["requestheader-client-ca-file"]
+    assert "BEGIN CERTIFICATE" in data["client-ca-file"]
+    assert data["requestheader-allowed-names"] == '["front-proxy-client"]'
 
 
 # Audit

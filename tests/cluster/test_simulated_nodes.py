@@ -14,10 +14,11 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.local.kwok import SimulatedNodes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import LEASES, NODES, PODS, Node, Pod
-from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 from kubeocean.runtime.patches import MergePatch
 from waiting import until
 
+_JOBS = Resource("batch", "v1", "jobs", "Job", True, Untyped)
 _QUICK = {"kube-controller-manager": ["--node-monitor-grace-period=4s", "--node-monitor-period=1s"]}
 
 
@@ -126,6 +127,19 @@ async def test_finalizers_of_others_are_respected(nodes: SimulatedNodes, admin: 
 
 async def _failed(client: Client, name: str) -> bool:
     return await _phase(client, name) == "Failed"
+
+
+async def test_pods_of_a_job_complete(nodes: SimulatedNodes, admin: Client) -> None:
+    await nodes.add(1, prefix="working")
+    template = {"spec": _pod("any")["spec"] | {"restartPolicy": "Never"}}
+    job = {"metadata": {"name": "work"}, "spec": {"completions": 2, "template": template}}
+    await admin.create(_JOBS, job, namespace="default")
+
+    async def succeeded() -> bool:
+        status = (await admin.get(_JOBS, "work", "default", keep_raw=True)).content()["status"]
+        return bool(status.get("succeeded") == 2)
+
+    await until(succeeded)
 
 
 async def test_nodes_of_others_are_left_alone(nodes: SimulatedNodes, admin: Client) -> None:

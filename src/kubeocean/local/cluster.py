@@ -150,9 +150,9 @@ class Cluster:
 
         :raises LocalError: one does not; what was started is stopped again.
         """
-        private_directory(self.root)
-        self._lock.acquire()
         try:
+            private_directory(self.root)
+            self._lock.acquire()
             for tries_left in reversed(range(_START_TRIES)):
                 try:
                     await self._start_on_ports(self._choose_ports())
@@ -161,6 +161,9 @@ class Cluster:
                     if not tries_left or not self._lost_a_port(error):
                         raise
                     await self._stop_all()
+        except OSError as error:  # a full disk, a directory that is not ours
+            await self.stop()
+            raise LocalError(f"could not start cluster {self.name}: {error}") from error
         except BaseException:
             await self.stop()
             raise

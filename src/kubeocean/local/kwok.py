@@ -58,6 +58,7 @@ _AT_ONCE: Final = 32
 _START_S: Final = 60.0
 _NODE_S: Final = 0.2  # on top, for each new node; a tenth of it is usual
 _POLL_S: Final = 0.2
+_NODE_POLL_S: Final = 0.001  # a look at all nodes costs by the node
 
 
 class SimulatedNodes:
@@ -211,7 +212,7 @@ class SimulatedNodes:
             ready,
             what=f"kwok with {len(names)} new nodes of cluster {self._cluster.name}",
             within_s=_START_S + len(names) * _NODE_S,
-            every_s=_POLL_S,
+            every_s=_POLL_S + len(names) * _NODE_POLL_S,
             clock=self._clock,
         )
 

@@ -28,6 +28,7 @@ __all__ = ["Authority", "Identity", "ServiceAccountKeys", "Subject"]
 _CA_DAYS = 3650
 _LEAF_DAYS = 3650  # a cluster on a laptop has nobody who renews
 _RENEW_BEFORE = timedelta(days=30)
+_NAME_LENGTH = 64  # X.520's upper bound for common names and organizations
 _SKEW = timedelta(minutes=5)
 
 
@@ -221,6 +222,9 @@ def _certificate(
 
 
 def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+    for name in (common_name, *organizations):
+        if not 0 < len(name) <= _NAME_LENGTH:
+            raise LocalError(f"could not certify {name!r}: names have 1 to {_NAME_LENGTH} letters")
     groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
     return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 

@@ -146,3 +146,11 @@ def test_an_authority_that_was_never_made_cannot_be_loaded(tmp_path: Path) -> No
 
 def test_private_keys_are_not_shown() -> None:
     assert "PRIVATE" not in repr(Authority.create("ca").issue(_USER))
+
+
+@pytest.mark.parametrize(
+    "subject", [Subject("x" * 65, client=True), Subject("x", ("",), client=True)]
+)
+def test_a_name_that_fits_no_certificate_is_refused(subject: Subject) -> None:
+    with pytest.raises(LocalError, match="1 to 64"):
+        Authority.create("ca").issue(subject)
