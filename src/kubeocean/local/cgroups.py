@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from kubeocean.errors import LocalError
 from kubeocean.runtime.clock import Clock
 
-__all__ = ["PARENT", "create", "hierarchies", "leftovers", "remove"]
+__all__ = ["PARENT", "create", "hierarchies", "leftovers", "remove", "remove_dead"]
 
 PARENT: Final = "kubeocean"
 _INHERITED: Final = ("cpuset.cpus", "cpuset.mems")
@@ -55,19 +54,25 @@ def leftovers() -> set[str]:
     return names
 
 
-async def remove(name: str, *, clock: Clock) -> None:
-    """Remove the cgroup of that name everywhere.
-
-    :raises LocalError: processes are still in it.
-    """
-    deadline = clock.monotonic() + _GIVE_UP_S
+def remove_dead(name: str) -> bool:
+    """Remove the cgroup of that name everywhere; False if processes are still in it."""
+    removed = [_remove_tree(root / PARENT / name) for root in _roots()]
     for root in _roots():
-        while (busy := _remove_tree(root / PARENT / name)) is not None:
-            if clock.monotonic() > deadline:
-                raise LocalError(f"could not remove the cgroup {busy}: processes are still in it")
-            await clock.sleep(_RETRY_S)  # the dead leave their cgroup a moment after they died
         with contextlib.suppress(OSError):  # other nodes are still below
             (root / PARENT).rmdir()
+    return all(removed)
+
+
+async def remove(name: str, *, clock: Clock) -> None:
+    """Remove the cgroup of a node whose processes were just killed.
+
+    :raises LocalError: they do not leave it.
+    """
+    deadline = clock.monotonic() + _GIVE_UP_S
+    while not remove_dead(name):
+        if clock.monotonic() > deadline:
+            raise LocalError(f"could not remove the cgroup /{PARENT}/{name}: it has processes")
+        await clock.sleep(_RETRY_S)  # the dead leave their cgroup a moment after they died
 
 
 def _roots() -> list[Path]:
@@ -82,18 +87,13 @@ def _inherit(cgroup: Path) -> None:
             setting.write_text((cgroup.parent / name).read_text())
 
 
-def _remove_tree(path: Path) -> Path | None:
-    """Remove it from the leaves up; the one that resists, if any does."""
-    for cgroup in _from_the_leaves(path):
+def _remove_tree(path: Path) -> bool:
+    """Remove it from the leaves up."""
+    for directory, _, _ in os.walk(path, topdown=False):
         try:
-            cgroup.rmdir()
+            os.rmdir(directory)
         except FileNotFoundError:
             continue
         except OSError:
-            return cgroup
-    return None
-
-
-def _from_the_leaves(path: Path) -> Iterator[Path]:
-    for directory, _, _ in os.walk(path, topdown=False):
-        yield Path(directory)
+            return False
+    return True

@@ -20,6 +20,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -49,10 +50,10 @@ async def serve(
     """Forward what `service` accepts to `server`, and `machine` to the loopback's `ports`."""
 
     async def to_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _forward(reader, writer, server)
+        await _forward(reader, writer, lambda _: server)
 
     async def to_machine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _forward(reader, writer, _meant(writer.get_extra_info("socket"), ports))
+        await _forward(reader, writer, lambda accepted: _meant(accepted, ports))
 
     async with (
         await asyncio.start_server(to_server, sock=service) as first,
@@ -64,9 +65,12 @@ async def serve(
 
 
 async def _forward(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Address | None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    choose: Callable[[socket.socket], Address | None],
 ) -> None:
     try:
+        target = choose(writer.get_extra_info("socket"))
         if target is None:
             return
         near, far = await asyncio.open_connection(*target)

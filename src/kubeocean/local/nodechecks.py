@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 from kubeocean.errors import LocalError
+from kubeocean.local.commands import environment, run
 from kubeocean.local.images import find_busybox
-from kubeocean.local.worlds import environment
 
 __all__ = ["PACKAGES", "available", "cni_plugins"]
 
@@ -78,9 +77,8 @@ def cni_plugins() -> Path | None:
 def _refused() -> str | None:
     """What this kernel, or the container around us, does not let root do."""
     world = ("unshare", "--net", "--mount", "--pid", "--fork", "--propagation=private")
-    trial = subprocess.run(
-        (*world, "sh", "-c", _TRIAL), capture_output=True, text=True, check=False, env=environment()
-    )
-    if trial.returncode == 0:
-        return None
-    return f"real nodes need namespaces, veth, overlay and iptables: {trial.stderr.strip()}"
+    try:
+        run(*world, "sh", "-s", stdin=_TRIAL.encode())
+    except LocalError as error:
+        return f"real nodes need namespaces, veth, overlay and iptables: {error}"
+    return None

@@ -149,7 +149,7 @@ def _cgroup_entries(cgroup: str) -> Json:
     return {
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup,
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
     }

@@ -11,7 +11,6 @@ The name of the near end, `kubeocean<slot>`, is what reserves a /24: the kernel 
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,11 +22,12 @@ import msgspec
 
 from kubeocean.errors import LocalError
 from kubeocean.local import cgroups
+from kubeocean.local.commands import run
 from kubeocean.local.locks import try_lock
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.objects import Json
 
-__all__ = ["BLOCKS", "Subnet", "cgroup_of", "choose_block", "claim", "configure", "released", "run"]
+__all__ = ["BLOCKS", "Subnet", "cgroup_of", "choose_block", "claim", "configure", "released"]
 
 # A /24 for each of 256 nodes. The first block that the machine has no route into is taken.
 BLOCKS: Final = tuple(
@@ -104,7 +104,7 @@ async def claim(init: int, *, clock: Clock) -> Subnet:
     Also tidies up after nodes that were killed together with their starter.
     """
     async with _alone(clock):
-        await _tidy_up(clock)
+        _tidy_up()
         block = choose_block(_routes())
         for slot in range(_SLOTS):
             subnet = Subnet(block, slot)
@@ -123,11 +123,11 @@ def _our_namespace() -> int:
     return _NAMESPACE.stat().st_ino
 
 
-async def _tidy_up(clock: Clock) -> None:
+def _tidy_up() -> None:
     for name in cgroups.leftovers():
         namespace, _, slot = name.partition("-")
         if namespace == str(_our_namespace()) and not (_LINKS / f"{_PREFIX}{slot}").exists():
-            await cgroups.remove(name, clock=clock)
+            cgroups.remove_dead(name)
 
 
 def _routes() -> list[Json]:
@@ -177,8 +177,8 @@ def configure(subnet: Subnet, init: int, *, inside: Iterable[str]) -> None:
         f"route add {subnet.pods} via {subnet.node} dev {subnet.link}",
     ]
     enter = ("nsenter", f"--target={init}", "--net")
-    run(*enter, "ip", "-batch", "-", stdin="\n".join(far))
-    run("ip", "-batch", "-", stdin="\n".join(near))
+    run(*enter, "ip", "-batch", "-", stdin="\n".join(far).encode())
+    run("ip", "-batch", "-", stdin="\n".join(near).encode())
     # Only what comes from a node is routed on: the machine does not become a router.
     Path(f"/proc/sys/net/ipv4/conf/{subnet.link}/forwarding").write_text("1")
 
@@ -193,15 +193,3 @@ async def released(subnet: Subnet, *, clock: Clock) -> None:
         if clock.monotonic() > deadline:
             raise LocalError(f"a real node ended, but its interface {subnet.link} did not go away")
         await clock.sleep(_POLL_S)
-
-
-def run(*argv: str, stdin: str = "") -> str:
-    """What a short command prints.
-
-    :raises LocalError: it failed; with what it said.
-    """
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise LocalError(f"could not run `{' '.join(argv)}`: {said}")
-    return done.stdout

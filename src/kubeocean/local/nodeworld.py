@@ -24,6 +24,7 @@ from typing import Final
 
 __all__ = ["main"]
 
+_HOST_NAME: Final = 64  # the kernel's limit; names of nodes may be longer
 _MS_BIND: Final = 1 << 12
 _MS_MOVE: Final = 1 << 13
 _MS_REC: Final = 1 << 14
@@ -46,7 +47,7 @@ def main(name: str, root: Path, kubelet: Path) -> None:
     # handler for, and what arrives before we wait for it must not be lost.
     signals = {signal.SIGTERM, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    socket.sethostname(name)
+    socket.sethostname(name[:_HOST_NAME])
     _make_run(root, kubelet)
     _make_var()
     _hide_kernel_settings()

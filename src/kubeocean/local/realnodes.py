@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
-import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,17 +20,18 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from kubeocean.errors import LocalError, NotFound
-from kubeocean.local import accounts, cgroups, forwarder, images, nodeconfig, nodenet
+from kubeocean.errors import ConfigError, LocalError, NotFound
+from kubeocean.local import cgroups, forwarder, images, nodeconfig, nodenet
 from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.commands import run
 from kubeocean.local.files import private_directory, write_private
 from kubeocean.local.images import Image
-from kubeocean.local.nodechecks import available, cni_plugins
+from kubeocean.local.nodechecks import available
+from kubeocean.local.nodefiles import write_files
 from kubeocean.local.nodenet import Subnet
-from kubeocean.local.pki import Subject
 from kubeocean.local.process import Process
 from kubeocean.local.readiness import failure, until_ready
-from kubeocean.local.worlds import World, environment, send_to_child
+from kubeocean.local.worlds import World
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NODES
@@ -38,6 +39,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["RealNode", "available"]
 
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _CONTAINERD_S: Final = 20.0
 _KUBELET_S: Final = 60.0
 _WATCH_EVERY_S: Final = 0.5
@@ -62,6 +64,8 @@ class RealNode:
         reach: Iterable[int] = (),
         clock: Clock | None = None,
     ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ConfigError("is no name for a node", field="name", value=name)
         self.name = name
         self.cluster = cluster
         self.root = cluster.root / "nodes" / name
@@ -73,33 +77,35 @@ class RealNode:
         self._clock = clock or RealClock()
         self._world: World | None = None
         self._subnet: Subnet | None = None
-        self._processes: dict[str, Process] = {}
         self._asked_to_end: set[str] = set()
 
     @property
+    def subnet(self) -> Subnet:
+        """The addresses of the node and its pods, reachable from this machine and its nodes."""
+        if self._subnet is None:
+            raise LocalError(f"node {self.name} does not run")
+        return self._subnet
+
+    @property
     def address(self) -> str:
-        """The node's address: its kubelet is reachable there from this machine."""
-        return str(self._started[1].node)
+        """Where its kubelet listens."""
+        return str(self.subnet.node)
 
     @property
-    def pods(self) -> str:
-        """The network that its pods are in, reachable from this machine and all nodes on it."""
-        return str(self._started[1].pods)
-
-    @property
-    def _started(self) -> tuple[World, Subnet]:
-        if self._world is None or self._subnet is None:
-            raise LocalError(f"node {self.name} was not started")
-        return self._world, self._subnet
+    def world(self) -> World:
+        """The namespaces that it lives in."""
+        if self._world is None:
+            raise LocalError(f"node {self.name} does not run")
+        return self._world
 
     def process(self, component: str) -> Process:
-        """The process of `world`, `forwarder`, `containerd` or `kubelet`."""
+        """The process of `forwarder`, `containerd` or `kubelet`."""
         try:
-            return self._processes[component]
+            return self.world.processes[component]
         except KeyError:
             raise LocalError(f"node {self.name} does not run {component}") from None
 
-    # Start and stop.
+    # The node as a whole.
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -120,51 +126,27 @@ class RealNode:
         """
         if (reason := available()) is not None:
             raise LocalError(f"could not start node {self.name}: {reason}")
-        if self._processes:
+        if self._world is not None:
             raise LocalError(f"could not start node {self.name}: it runs already")
         try:
-            await self._start()
+            await self._make_world()
+            await self._start_forwarder()
+            await self._start_containerd()
+            await self._start_kubelet()
         except BaseException:
             await self.stop()
             raise
 
-    async def _start(self) -> None:
-        private_directory(self._files / "cni")
-        private_directory(self._logs)
-        world = self._world = World(
-            self.name, root=self.root, kubelet=self._kubelet, logs=self._logs, clock=self._clock
-        )
-        self._processes["world"] = world.process
-        await world.start()
-        subnet = self._subnet = await nodenet.claim(world.init, clock=self._clock)
-        self._write_files(subnet)
-        self._connect(world, subnet)
-        self._processes |= self._programs(world, subnet)
-        await self.process("forwarder").start()
-        await self.process("containerd").start()
-        await self._until_containerd(world)
-        # Before the kubelet starts: it remembers the mounts that it finds, and an import mounts.
-        busybox = images.find_busybox()
-        await self.load(images.busybox_image(busybox), images.pause_image(busybox))
-        client = self.cluster.client()
-        try:
-            before = await _heartbeat(client, self.name)
-            await self.process("kubelet").start()
-            await self._until_ready(client, before)
-        finally:
-            await client.close()
-
     async def stop(self) -> None:
         """End it and everything in it. The Node object stays, as that of any node that is gone."""
-        self._asked_to_end.update(self._processes)
-        if self._world is not None:
-            await self._world.end()
-        for process in self._processes.values():
-            await process.kill()
+        if self._world is None:
+            return
+        self._asked_to_end.update(self._world.processes)
+        await self._world.end()
         if self._subnet is not None:
             await nodenet.released(self._subnet, clock=self._clock)
             await cgroups.remove(nodenet.cgroup_of(self._subnet), clock=self._clock)
-        self._world, self._subnet, self._processes = None, None, {}
+        self._world = self._subnet = None
         shutil.rmtree(self._files, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             (self.root / "world").rmdir()
@@ -175,7 +157,7 @@ class RealNode:
         :raises LocalError: with the end of its log.
         """
         while True:
-            for component, process in self._processes.items():
+            for component, process in self.world.processes.items():
                 if not process.running and component not in self._asked_to_end:
                     what = f"{component} of node {self.name}"
                     raise failure(process, f"{what} ended with exit code {process.returncode}")
@@ -184,120 +166,106 @@ class RealNode:
     # One component: `forwarder`, `containerd` or `kubelet`.
 
     async def kill(self, component: str = "world") -> None:
-        """End it with SIGKILL: all of the node, as if its power were cut, or one component."""
+        """End it with SIGKILL: one component, or all of the node, as if its power were cut."""
         if component == "world":
-            await self.stop()
-            return
+            return await self.stop()
         self._asked_to_end.add(component)
-        await self.process(component).kill()
+        await self.world.kill(component)
 
     def pause(self, component: str) -> None:
         """Let it stand still; without its forwarder a node is cut off from its API server."""
-        send_to_child(self.process(component), signal.SIGSTOP)
+        self.world.pause(component)
 
     def resume(self, component: str) -> None:
         """Let it go on."""
-        self.process(component).resume()  # nsenter, which stopped with its child, passes it on
-        send_to_child(self.process(component), signal.SIGCONT)
+        self.world.resume(component)
 
     async def restart(self, component: str) -> None:
-        """Kill it if it runs, and start it again; containers go on meanwhile."""
+        """Kill it, if it runs, and start it again; containers go on meanwhile."""
         self._asked_to_end.add(component)
-        await self.process(component).kill()
-        await self.process(component).start()
+        await self.world.restart(component)
         self._asked_to_end.discard(component)
         if component == "containerd":
-            await self._until_containerd(self._started[0])
+            await self._until_containerd()
 
     # What pods can use.
 
     async def load(self, *wanted: Image) -> None:
         """Make images known to the node, for pods that do not insist on pulling them."""
-        address = str(self._started[0].inside(nodeconfig.CONTAINERD_SOCKET))
-        importing = await asyncio.create_subprocess_exec(
-            *("ctr", f"--address={address}", "--namespace=k8s.io", "images", "import", "-"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment(),
-        )
-        said, _ = await importing.communicate(images.archive(*wanted))
-        if importing.returncode != 0:
-            names = ", ".join(image.name for image in wanted)
-            text = said.decode("utf-8", "replace").strip()
-            raise LocalError(f"could not load {names} into node {self.name}: {text}")
+        socket_ = f"--address={self.world.inside(nodeconfig.CONTAINERD_SOCKET)}"
+        command = ("ctr", socket_, "--namespace=k8s.io", "images", "import", "-")
+        await asyncio.to_thread(run, *command, stdin=images.archive(*wanted))
 
     def reach(self, port: int) -> str:
         """Open this port of the machine's loopback to the node's pods; the address they use."""
         self._reach.add(port)
-        write_private(self._files / "ports", " ".join(map(str, self._reach)).encode())
+        if self._world is not None:
+            self._write_ports()
         return f"{nodeconfig.MACHINE_ADDRESS}:{port}"
 
-    # The parts of `start`.
+    # The steps of `start`.
 
     @property
     def _files(self) -> Path:
         return self.root / "files"
 
-    @property
-    def _logs(self) -> Path:
-        return self.root / "logs"
-
-    def _write_files(self, subnet: Subnet) -> None:
-        authority = self.cluster.authority
-        user = f"system:node:{self.name}"
-        serving = authority.issue(Subject(user, sans=(self.name, str(subnet.node)), server=True))
-        serving.save(self._files, "kubelet")
-        kubeconfig = accounts.kubeconfig(
-            self.cluster.name,
-            f"https://{nodeconfig.SERVICE_ADDRESS}:443",
-            authority.certificate,
-            user=user,
-            credential=authority.issue(Subject(user, ("system:nodes",), client=True)),
+    async def _make_world(self) -> None:
+        """The namespaces, with all that the programs in them will read and need."""
+        private_directory(self._files)
+        logs = private_directory(self.root / "logs")
+        world = self._world = World(
+            self.name, root=self.root, kubelet=self._kubelet, logs=logs, clock=self._clock
         )
-        cgroup = f"/{cgroups.PARENT}/{nodenet.cgroup_of(subnet)}"
-        contents = {
-            "ca.crt": authority.certificate,
-            "kubeconfig": kubeconfig,
-            "kubelet.yaml": nodeconfig.kubelet(cgroup=cgroup, overrides=self._overrides),
-            "containerd.toml": nodeconfig.containerd(cni_plugins=str(cni_plugins())).encode(),
-            "cni/pods.conflist": nodeconfig.cni(subnet),
-            "ports": " ".join(map(str, self._reach)).encode(),
-            "resolv.conf": b"",
-        }
-        for name, content in contents.items():
-            write_private(self._files / name, content)
-
-    def _connect(self, world: World, subnet: Subnet) -> None:
+        await world.start()
+        subnet = self._subnet = await nodenet.claim(world.init, clock=self._clock)
         inside = (nodeconfig.SERVICE_ADDRESS, nodeconfig.MACHINE_ADDRESS)
         nodenet.configure(subnet, world.init, inside=inside)
         # Its own /run, too: iptables locks a file there, and must not meet the machine's.
         enter = ("nsenter", f"--target={world.init}", "--net", "--mount")
-        nodenet.run(*enter, "iptables-restore", stdin=nodeconfig.iptables())
+        run(*enter, "iptables-restore", stdin=nodeconfig.iptables().encode())
+        write_files(
+            self._files,
+            node=self.name,
+            subnet=subnet,
+            cluster=self.cluster.name,
+            authority=self.cluster.authority,
+            overrides=self._overrides,
+        )
 
-    def _programs(self, world: World, subnet: Subnet) -> dict[str, Process]:
-        server = urlsplit(self.cluster.server).netloc
-        forward = world.script(
+    async def _start_forwarder(self) -> None:
+        self._write_ports()
+        await self.world.start_script(
             "forwarder",
             str(forwarder.__file__),
-            f"/proc/{world.init}/ns/net",
+            f"/proc/{self.world.init}/ns/net",
             f"{nodeconfig.SERVICE_ADDRESS}:443",
-            server,
+            urlsplit(self.cluster.server).netloc,
             f"{nodeconfig.MACHINE_ADDRESS}:{nodeconfig.CATCH_PORT}",
             str(self._files / "ports"),
         )
-        kubelet = nodeconfig.kubelet_command(
-            self.name, subnet, labels=self._labels, taints=self._taints
-        )
-        return {
-            "forwarder": forward,
-            "containerd": world.program("containerd", nodeconfig.containerd_command()),
-            "kubelet": world.program("kubelet", kubelet),
-        }
 
-    async def _until_containerd(self, world: World) -> None:
+    async def _start_containerd(self) -> None:
+        await self.world.start_program("containerd", nodeconfig.containerd_command())
+        await self._until_containerd()
+        # Before the kubelet starts: it remembers the mounts that it finds, and an import mounts.
+        busybox = images.find_busybox()
+        await self.load(images.busybox_image(busybox), images.pause_image(busybox))
+
+    async def _start_kubelet(self) -> None:
+        client = self.cluster.client()
+        try:
+            before = await _heartbeat(client, self.name)
+            command = nodeconfig.kubelet_command(
+                self.name, self.subnet, labels=self._labels, taints=self._taints
+            )
+            await self.world.start_program("kubelet", command)
+            await self._until_ready(client, before)
+        finally:
+            await client.close()
+
+    async def _until_containerd(self) -> None:
         async def answers() -> bool:
-            return _accepts(world.inside(nodeconfig.CONTAINERD_SOCKET))
+            return _accepts(self.world.inside(nodeconfig.CONTAINERD_SOCKET))
 
         await until_ready(
             self.process("containerd"),
@@ -318,6 +286,9 @@ class RealNode:
             within_s=_KUBELET_S,
             clock=self._clock,
         )
+
+    def _write_ports(self) -> None:
+        write_private(self._files / "ports", " ".join(map(str, self._reach)).encode())
 
 
 def _accepts(path: Path) -> bool:
