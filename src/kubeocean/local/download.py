@@ -100,7 +100,7 @@ class Releases:
 
     async def _knock(self, session: aiohttp.ClientSession, base: str) -> None:
         try:
-            async with asyncio.timeout(_CONNECT_S + 1), session.head(base):
+            async with asyncio.timeout(_CONNECT_S), session.head(base):
                 pass
         except (TimeoutError, aiohttp.ClientError) as error:
             self._dead[base] = _why(error)

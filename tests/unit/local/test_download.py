@@ -1,0 +1,185 @@
+"""Downloads: the official release, with its checksum or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import resource
+import tarfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from fakego import AssetWorld
+from kubeocean.errors import LocalError
+from kubeocean.local.download import Mirrors
+from kubeocean.local.versions import Platform, pinned, this_platform
+
+KUBE = f"/release/{pinned().kubernetes}/bin/linux/{this_platform().arch}"
+ETCD = f"/etcd-io/etcd/releases/download/{pinned().etcd}"
+ETCD_STEM = f"etcd-{pinned().etcd}-linux-{this_platform().arch}"
+KWOK_ABOUT = f"/repos/kubernetes-sigs/kwok/releases/tags/{pinned().kwok}"
+KWOK_FILE = f"kwok-linux-{this_platform().arch}"
+KWOK = f"/kubernetes-sigs/kwok/releases/download/{pinned().kwok}/{KWOK_FILE}"
+
+
+class Mirror:
+    """A server of files; every path that was asked for is remembered."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.url = ""
+
+    @property
+    def mirrors(self) -> Mirrors:
+        return Mirrors(self.url, self.url, self.url)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        body = self.files.get(request.path)
+        return web.Response(status=404) if body is None else web.Response(body=body)
+
+    def publish(self, name: str, content: bytes) -> None:
+        self.files[f"{KUBE}/{name}"] = content
+        self.files[f"{KUBE}/{name}.sha256"] = _sha256(content).encode()
+
+    def publish_etcd(self, content: bytes) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+            for name, data in (("README.md", b"x"), ("etcd", content)):
+                info = tarfile.TarInfo(f"{ETCD_STEM}/{name}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        archive = f"{ETCD_STEM}.tar.gz"
+        self.files[f"{ETCD}/{archive}"] = buffer.getvalue()
+        line = f"{_sha256(buffer.getvalue())}  {archive}\n"
+        self.files[f"{ETCD}/SHA256SUMS"] = f"0000  other.zip\n{line}".encode()
+
+    def publish_kwok(self, content: bytes, digest: str | None) -> None:
+        self.files[KWOK] = content
+        assets = [{"name": KWOK_FILE, "digest": digest, "size": 1}]
+        self.files[KWOK_ABOUT] = msgspec.json.encode({"tag_name": "x", "assets": assets})
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+async def mirror() -> AsyncIterator[Mirror]:
+    mirror = Mirror()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", mirror.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    mirror.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield mirror
+    await runner.cleanup()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AssetWorld:
+    return AssetWorld(tmp_path / "world").make()
+
+
+async def test_releases_are_downloaded_checked_and_cached(
+    world: AssetWorld, mirror: Mirror
+) -> None:
+    mirror.publish("kube-apiserver", b"#!api")
+    mirror.publish_etcd(b"#!etcd")
+    mirror.publish_kwok(b"#!kwok", f"sha256:{_sha256(b'#!kwok')}")
+    names = ["kube-apiserver", "etcd", "kwok"]
+    assets = await world.finder(mirrors=mirror.mirrors).ensure(names)
+    contents = [assets.path(name).read_bytes() for name in names]
+    assert contents == [b"#!api", b"#!etcd", b"#!kwok"]
+    mirror.asked.clear()
+    await world.finder(mirrors=mirror.mirrors).ensure(names)
+    assert mirror.asked == []
+
+
+async def test_a_wrong_checksum_throws_the_file_away_and_the_build_steps_in(
+    world: AssetWorld, mirror: Mirror
+) -> None:
+    world.install_go()
+    mirror.publish("kubelet", b"right")
+    mirror.files[f"{KUBE}/kubelet"] = b"wrong"
+    assets = await world.finder(mirrors=mirror.mirrors).ensure(["kubelet"])
+    assert assets.path("kubelet").read_bytes().startswith(b"#!/bin/sh")
+    assert len(world.builds) == 1
+
+
+async def test_what_has_no_published_checksum_is_not_downloaded(
+    world: AssetWorld, mirror: Mirror
+) -> None:
+    mirror.publish_kwok(b"kwok", None)
+    with pytest.raises(LocalError, match="no checksum is published for it"):
+        await world.finder(mirrors=mirror.mirrors).ensure(["kwok"])
+    assert KWOK not in mirror.asked
+
+
+async def test_what_a_release_lacks_is_built_and_the_rest_kept(
+    world: AssetWorld, mirror: Mirror
+) -> None:
+    world.install_go()
+    mirror.publish("kube-scheduler", b"#!sched")
+    assets = await world.finder(mirrors=mirror.mirrors).ensure(["kube-scheduler", "etcd"])
+    assert assets.path("kube-scheduler").read_bytes() == b"#!sched"
+    assert assets.path("etcd").read_bytes().startswith(b"#!/bin/sh")
+
+
+@pytest.fixture
+def small_files_only() -> Iterator[None]:
+    """No file over 256 KiB can be written: the nearest to a full disk that needs no rights."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_disk_that_fills_up_ends_it_with_a_clear_word(
+    world: AssetWorld, mirror: Mirror, small_files_only: None
+) -> None:
+    world.install_go()
+    mirror.publish("kubelet", b"x" * (1 << 20))
+    with pytest.raises(LocalError) as caught:
+        await world.finder(mirrors=mirror.mirrors).ensure(["kubelet"])
+    assert f"could not get kubelet: file too large in {world.cache}" in str(caught.value)
+    assert "MB are needed there" in str(caught.value)
+    assert list(world.cache.glob("*.tmp-*")) == []
+    assert world.builds == []
+
+
+async def test_a_silent_network_costs_less_than_five_seconds(world: AssetWorld) -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def listen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    world.install_go()
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    start = time.monotonic()
+    await world.finder(mirrors=Mirrors(url, url, url)).ensure(["etcd", "kwok", "kubelet"])
+    assert time.monotonic() - start < 5
+    assert len(held) == 1
+    for writer in held:
+        writer.close()
+        await writer.wait_closed()
+    server.close()
+    await server.wait_closed()
+
+
+def test_the_pins_come_from_the_go_modules() -> None:
+    versions = pinned()
+    assert versions.kubernetes.startswith("v1.")
+    assert versions.etcd.startswith("v3.")
+    assert versions.kwok.startswith("v0.")
+    assert versions.go >= (1, 24)
+    assert str(Platform("linux", "arm64")) == "linux/arm64"
