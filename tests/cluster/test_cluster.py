@@ -7,9 +7,10 @@ import socket
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from cryptography import x509
@@ -22,6 +23,7 @@ from kubernetes import config as official_config
 
 from conftest import NewCluster
 from kubeocean.errors import Forbidden, LocalError, NotFound
+from kubeocean.local import ports
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
@@ -119,18 +121,39 @@ async def test_a_stopped_cluster_starts_again_with_its_data_port_and_users(
         assert (await client.get(CONFIG_MAPS, "kept", "default")).uid == created.uid
 
 
-async def test_a_cluster_whose_port_was_taken_meanwhile_moves_with_its_kubeconfigs(
+async def test_a_cluster_whose_ports_were_taken_meanwhile_moves_with_its_kubeconfigs(
     new_cluster: NewCluster,
 ) -> None:
     cluster = await new_cluster()
-    user = cluster.user("ann", ["system:masters"])
-    port = int(cluster.server.rpartition(":")[2])
+    old, user = cluster.server, cluster.user("ann", ["system:masters"])
     await cluster.stop()
-    with socket.create_server(("127.0.0.1", port)):
+    taken = msgspec.json.decode((cluster.root / "ports.json").read_bytes(), type=dict[str, int])
+    with ExitStack() as stack:
+        for port in taken.values():
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
         await cluster.start()
-        assert not cluster.server.endswith(f":{port}")
+        assert cluster.server != old
         async with _opened(cluster, user) as client:
             await client.get(NAMESPACES, "default")
+
+
+async def test_a_port_lost_at_the_last_moment_is_replaced(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as thief:
+        lost = [thief.getsockname()[1]]
+
+        def reserve(*wanted: tuple[str, int]) -> ports.Reserved:
+            held = real(*wanted)
+            if lost:
+                held.ports = (held.ports[0], lost.pop(), *held.ports[2:])
+            return held
+
+        real = ports.reserve
+        monkeypatch.setattr(ports, "reserve", reserve)
+        cluster = await new_cluster()
+    assert not lost
+    assert "address already in use" in (cluster.root / "logs" / "etcd.log").read_text()
 
 
 async def test_two_clusters_run_side_by_side(new_cluster: NewCluster) -> None:
@@ -217,6 +240,8 @@ async def test_a_component_that_dies_is_reported_with_its_log(sturdy: Cluster) -
 async def test_a_root_is_used_by_one_cluster_at_a_time(sturdy: Cluster, assets: Assets) -> None:
     with pytest.raises(LocalError, match="runs already"):
         await Cluster("other", sturdy.root, assets).start()
+    with pytest.raises(LocalError, match="runs already"):
+        await sturdy.start()
     async with _opened(sturdy) as client:
         await client.get(NAMESPACES, "default")
 

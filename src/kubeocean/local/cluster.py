@@ -150,23 +150,37 @@ class Cluster:
 
         :raises LocalError: one does not; what was started is stopped again.
         """
+        self._take_root()
         try:
-            private_directory(self.root)
-            self._lock.acquire()
-            for tries_left in reversed(range(_START_TRIES)):
-                try:
-                    await self._start_on_ports(self._choose_ports())
-                    return
-                except LocalError as error:
-                    if not tries_left or not self._lost_a_port(error):
-                        raise
-                    await self._stop_all()
-        except OSError as error:  # a full disk, a directory that is not ours
+            await self._start_with_retries()
+        except OSError as error:
             await self.stop()
-            raise LocalError(f"could not start cluster {self.name}: {error}") from error
+            raise self._refused(error) from error
         except BaseException:
             await self.stop()
             raise
+
+    def _take_root(self) -> None:
+        """Whoever runs there already, we ourselves perhaps, is not disturbed."""
+        try:
+            private_directory(self.root)
+            self._lock.acquire()
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> LocalError:
+        """A full disk, or a directory that is not ours."""
+        return LocalError(f"could not start cluster {self.name}: {error}")
+
+    async def _start_with_retries(self) -> None:
+        for tries_left in reversed(range(_START_TRIES)):
+            try:
+                await self._start_on_ports(self._choose_ports())
+                return
+            except LocalError as error:
+                if not tries_left or not self._lost_a_port(error):
+                    raise
+                await self._stop_all()
 
     async def stop(self) -> None:
         """End all components, the first one last."""
@@ -212,7 +226,8 @@ class Cluster:
 
     def _lost_a_port(self, error: LocalError) -> bool:
         """Somebody took a port of our choice between our giving it up and the start."""
-        return _PORT_TAKEN in str(error) and not self._fixed_port
+        fixed = f":{self._fixed_port}: bind: {_PORT_TAKEN}"
+        return _PORT_TAKEN in str(error) and fixed not in str(error)
 
     def _new_process(self, component: str) -> Process:
         return Process(
