@@ -227,7 +227,7 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     """The typed error for an HTTP answer, or for the object of a watch's ERROR event (status 0)."""
     try:
         said = _decode_status(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         said = _Status()
     if said.kind != "Status" and not said.message:
         said = _Status(message=body[:_BODY_SHOWN].decode("utf-8", "replace").strip())

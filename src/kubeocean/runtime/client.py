@@ -383,9 +383,13 @@ def connect(
     wrap: Callable[[Transport], Transport] | None = None,
     clock: Clock | None = None,
     qps: float | None = None,
+    allow_exec: bool = False,
 ) -> Client:
-    """A client for a kubeconfig file, which is followed when it changes."""
-    source = KubeconfigAccess(kubeconfig, context=context)
+    """A client for a kubeconfig file, which is followed when it changes.
+
+    Credential plugins run only with `allow_exec`.
+    """
+    source = KubeconfigAccess(kubeconfig, context=context, allow_exec=allow_exec, clock=clock)
     transport: Transport = HttpTransport(source, clock=clock)
     if wrap is not None:
         transport = wrap(transport)

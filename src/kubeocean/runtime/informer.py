@@ -184,17 +184,19 @@ class Informer(Generic[ObjectT]):
 
     def _put(self, key: Key, new: ObjectT | None) -> None:
         old = self._items.get(key)
-        if old is not None and new is not None and old.uid != new.uid:
-            # Deleted and made again while we did not look: two changes, not one.
-            self._put(key, None)
-            old = None
         if new is None:
             if old is None:
                 return
             del self._items[key]
-        elif old is not None and old.resource_version == new.resource_version:
-            return
         else:
+            if old is not None:
+                was, is_ = old.metadata, new.metadata
+                if was.uid != is_.uid:
+                    # Deleted and made again while we did not look: two changes, not one.
+                    self._put(key, None)
+                    old = None
+                elif was.resource_version == is_.resource_version:
+                    return
             self._items[key] = new
         for index in self._indexes.values():
             index.move(key, old, new)
@@ -213,14 +215,16 @@ class _Index(Generic[ObjectT]):
         return self._keys.get(value, ())
 
     def move(self, key: Key, old: ObjectT | None, new: ObjectT | None) -> None:
-        before = frozenset(self._of(old)) if old is not None else frozenset()
-        after = frozenset(self._of(new)) if new is not None else frozenset()
-        for value in before - after:
+        before = tuple(self._of(old)) if old is not None else ()
+        after = tuple(self._of(new)) if new is not None else ()
+        if before == after:
+            return
+        for value in set(before).difference(after):
             keys = self._keys[value]
             keys.discard(key)
             if not keys:
                 del self._keys[value]
-        for value in after - before:
+        for value in set(after).difference(before):
             self._keys.setdefault(value, set()).add(key)
 
 

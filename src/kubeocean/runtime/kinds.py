@@ -70,8 +70,8 @@ class PodSpec(_Part, frozen=True, gc=False, rename="camel"):
     priority: int | None = None
     host_network: bool = False
     termination_grace_period_seconds: int | None = None
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
     overhead: dict[str, str | int | float] | None = None
     resources: ContainerResources | None = None
 
@@ -86,7 +86,7 @@ class PodStatus(_Part, frozen=True, gc=False, rename="camel"):
     pod_ip: str = msgspec.field(default="", name="podIP")
     host_ip: str = msgspec.field(default="", name="hostIP")
     start_time: str | None = None
-    conditions: list[Condition] | None = None
+    conditions: tuple[Condition, ...] | None = None
 
 
 class Pod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -110,7 +110,7 @@ class NodeSpec(_Part, frozen=True, gc=False, rename="camel"):
 
     provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
-    taints: list[Taint] | None = None
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(_Part, frozen=True, gc=False, rename="camel"):
@@ -125,8 +125,8 @@ class NodeStatus(_Part, frozen=True, gc=False, rename="camel"):
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
-    conditions: list[Condition] | None = None
-    addresses: list[NodeAddress] | None = None
+    conditions: tuple[Condition, ...] | None = None
+    addresses: tuple[NodeAddress, ...] | None = None
 
 
 class Node(Object, frozen=True, gc=False, rename="camel", kw_only=True):

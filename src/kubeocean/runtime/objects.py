@@ -2,7 +2,9 @@
 
 An object is a frozen msgspec struct with only the fields that we read; decoding skips the rest,
 which makes a Pod eight times cheaper than a dict and a cache fourteen times smaller. Because it is
-partial it is never sent back: writes are built from plain `Json` or as patches.
+partial it is never sent back: writes are built from plain `Json` or as patches. Sequences are
+tuples, which the garbage collector stops looking at; a list in each of 50,000 cached objects would
+stall the event loop.
 
 Where the whole object matters, `raw` keeps the server's bytes and `content()` decodes them.
 """
@@ -77,8 +79,8 @@ class Meta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    owner_references: list[OwnerReference] | None = None
-    finalizers: list[str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+    finalizers: tuple[str, ...] | None = None
 
 
 class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -194,8 +196,8 @@ def find_condition(conditions: Iterable[Condition] | None, type_: str) -> Condit
 
 def set_condition(
     conditions: Iterable[Condition] | None, new: Condition, *, now: str
-) -> list[Condition]:
-    """The list with `new` in the place of its type.
+) -> tuple[Condition, ...]:
+    """The conditions with `new` in the place of its type.
 
     The transition time moves only when the status does, so that an unchanged condition compares
     equal and costs no write.
@@ -205,9 +207,8 @@ def set_condition(
         if old.type == new.type:
             since = old.last_transition_time if old.status == new.status else now
             result[at] = msgspec.structs.replace(new, last_transition_time=since)
-            return result
-    result.append(msgspec.structs.replace(new, last_transition_time=now))
-    return result
+            return tuple(result)
+    return (*result, msgspec.structs.replace(new, last_transition_time=now))
 
 
 def controller_of(obj: Object) -> OwnerReference | None:

@@ -27,6 +27,7 @@ from yarl import URL
 
 from kubeocean import __version__
 from kubeocean.errors import ApiError, Unreachable
+from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
@@ -40,7 +41,8 @@ CONNECT_S: Final = 10.0
 # A watch's answer starts at once; a server that does not send even a head is stopped or gone.
 STREAM_HEAD_S: Final = 15.0
 UNARY_CONNECTIONS: Final = 64
-STREAM_BUFFER: Final = 1 << 20
+# Small enough that what was read is still in the processor's cache when it is split and decoded.
+STREAM_BUFFER: Final = 1 << 16
 LARGE: Final = 1 << 19
 
 
@@ -133,8 +135,9 @@ class HttpTransport:
 
     async def send(self, request: Request) -> Response:
         link = await self._current()
+        used = link.access
         response = await link.send(request)
-        if response.status == 401 and await self._source.refresh(rejected=True):
+        if response.status == 401 and await self._has_newer(used):
             # A 401 is answered before anything is done, so that repeating is safe for any verb.
             response = await (await self._current()).send(request)
         return response
@@ -142,8 +145,9 @@ class HttpTransport:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
         link = await self._current()
+        used = link.access
         async with link.stream(request) as stream:
-            if stream.status != 401 or not await self._source.refresh(rejected=True):
+            if stream.status != 401 or not await self._has_newer(used):
                 yield stream
                 return
         async with (await self._current()).stream(request) as stream:
@@ -183,6 +187,12 @@ class HttpTransport:
         if link is not None:
             await self._retire(link, access)
         return self._link
+
+    async def _has_newer(self, rejected: Access) -> bool:
+        """Whether there are other credentials than the rejected ones, found now or by another."""
+        if self._source.current() is rejected:
+            await self._source.refresh(rejected=True)
+        return self._source.current() is not rejected
 
     async def _retire(self, link: _Link, successor: Access) -> None:
         elsewhere = (link.access.server, link.access.ca) != (successor.server, successor.ca)
@@ -315,6 +325,8 @@ class _Link:
         headers["Accept"] = request.accept
         if request.body is not None:
             headers["Content-Type"] = request.content_type
+        if tracing.enabled():
+            headers.update(tracing.trace_headers())
         headers.update(request.headers)
         return headers
 

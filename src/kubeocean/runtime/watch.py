@@ -21,9 +21,16 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias
 
 import msgspec
-import structlog
 
-from kubeocean.errors import ApiError, BadRequest, Gone, Invalid, ServerTimeout, api_error
+from kubeocean.errors import (
+    ApiError,
+    BadRequest,
+    Gone,
+    InternalError,
+    Invalid,
+    ServerTimeout,
+    api_error,
+)
 from kubeocean.runtime.client import PAGE, Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.codec import (
@@ -33,6 +40,7 @@ from kubeocean.runtime.codec import (
     raw_event_decoder,
     with_raw,
 )
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Object, ObjectT, Resource
 from kubeocean.runtime.retries import jittered
@@ -108,11 +116,12 @@ class Watch(Generic[ObjectT]):
         self._page = page
         self._streaming = streaming
         self._version = ""
+        self._number = 0  # the same as a number, to compare with
         self._listed = False
         self._failures = 0
         resource = str(scope.resource)
         self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
-        self._log = structlog.get_logger("watch").bind(cluster=client.cluster, resource=resource)
+        self._log = get_logger("watch").bind(cluster=client.cluster, resource=resource)
 
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         """The account; it ends only when it is closed."""
@@ -120,7 +129,7 @@ class Watch(Generic[ObjectT]):
             try:
                 if not self._listed:
                     yield Restarted()
-                    self._version = ""
+                    self._begin_at("")
                 async with aclosing(self._attempt()) as account:
                     async for news in account:
                         yield news
@@ -210,6 +219,9 @@ class Watch(Generic[ObjectT]):
             if not chunk:
                 return
             self._counts.heard_at = self._clock.monotonic()
+            if not parts and chunk[-1:] == b"\n":
+                yield chunk  # as a rule: a server sends whole lines
+                continue
             head, newline, tail = chunk.rpartition(b"\n")
             if not newline:
                 parts.append(chunk)
@@ -227,16 +239,12 @@ class Watch(Generic[ObjectT]):
             if event.type == "ERROR":
                 raise api_error(0, obj.raw, doing=f"watch {self._scope.resource}")
             if event.type != "BOOKMARK":
-                if initial:
-                    events.append((event.type, obj))
-                elif self._is_newer(obj.resource_version):
-                    self._version = obj.resource_version
+                if initial or self._advance(obj.metadata.resource_version):
                     events.append((event.type, obj))
                 else:
                     self._counts.stale.inc()
                 continue
-            if self._is_newer(obj.resource_version):
-                self._version = obj.resource_version
+            self._advance(obj.metadata.resource_version)
             if initial and obj.annotations.get(_INITIAL_END) == "true":
                 news += [Changed(events, obj.resource_version), self._whole(obj.resource_version)]
                 events, initial = [], False
@@ -253,7 +261,12 @@ class Watch(Generic[ObjectT]):
                     return events
             except msgspec.ValidationError:
                 pass
-        return [self._decode_line(line) for line in block.split(b"\n") if line]
+        try:
+            return [self._decode_line(line) for line in block.split(b"\n") if line]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InternalError(
+                f"could not watch {self._scope.resource}: an event cannot be read: {error}"
+            ) from error
 
     def _decode_line(self, line: bytes) -> WatchEvent[ObjectT]:
         event = raw_event_decoder().decode(line)
@@ -266,15 +279,26 @@ class Watch(Generic[ObjectT]):
             obj = with_raw(self._scope.resource.type(metadata=meta), raw)
         return WatchEvent(event.type, obj)
 
-    def _is_newer(self, version: str) -> bool:
-        """Versions of one resource only grow; one that does not is a repetition."""
+    def _advance(self, version: str) -> bool:
+        """Go on to this version, if it is newer than ours: versions of one resource only grow.
+
+        One that does not grow is a repetition.
+        """
         try:
-            return int(version) > int(self._version or 0)
+            number = int(version)
         except ValueError:  # a server that numbers in its own way; we cannot judge
-            return True
+            number = self._number + 1
+        if number <= self._number:
+            return False
+        self._version, self._number = version, number
+        return True
+
+    def _begin_at(self, version: str) -> None:
+        self._version = version
+        self._number = int(version) if version.isdecimal() else 0
 
     def _whole(self, version: str) -> Listed:
-        self._version = version
+        self._begin_at(version)
         self._listed = True
         self._failures = 0
         return Listed(version)

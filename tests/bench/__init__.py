@@ -1,0 +1,1 @@
+"""Benchmarks: counts and ratios, measured side by side in one run."""

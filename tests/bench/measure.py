@@ -1,0 +1,52 @@
+"""Measuring: CPU of this process, and the longest stall of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+
+__all__ = ["Stalls", "cpu_us", "resident"]
+
+
+async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
+    """CPU microseconds for a unit of `work`, which tells how many it did; the best round."""
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.process_time()
+        units = await work()
+        best = min(best, (time.process_time() - began) / units * 1e6)
+    return best
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(psutil.Process().memory_info().rss)
+
+
+class Stalls:
+    """How long the event loop let a heartbeat of 5 ms wait, at worst."""
+
+    BEAT_S = 0.005
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        beating = asyncio.create_task(self._beat())
+        try:
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            expected = loop.time() + self.BEAT_S
+            await asyncio.sleep(self.BEAT_S)
+            self.longest_s = max(self.longest_s, loop.time() - expected)
