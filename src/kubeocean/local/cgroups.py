@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,12 +37,14 @@ def hierarchies(mountinfo: str) -> list[Path]:
     return list(found.values())
 
 
-def create(name: str) -> str:
+def create(name: str, *, roots: Sequence[Path] | None = None) -> str:
     """Make the cgroup of that name everywhere; its path, as a kubelet wants to be told it."""
-    for root in _roots():
+    for root in _roots() if roots is None else roots:
         for cgroup in (root / PARENT, root / PARENT / name):
+            _share_controllers(cgroup.parent)
             cgroup.mkdir(exist_ok=True)
             _inherit(cgroup)
+        _share_controllers(root / PARENT / name)
     return f"/{PARENT}/{name}"
 
 
@@ -77,6 +80,18 @@ async def remove(name: str, *, clock: Clock) -> None:
 
 def _roots() -> list[Path]:
     return hierarchies(_MOUNTS.read_text())
+
+
+def _share_controllers(cgroup: Path) -> None:
+    """In version 2 a cgroup hands down only what it is told to. (Where version 1 has the memory,
+    it has all else that matters, too.)"""
+    try:
+        available = (cgroup / "cgroup.controllers").read_text().split()
+    except FileNotFoundError:
+        return
+    for controller in available if "memory" in available else ():
+        with contextlib.suppress(OSError):  # some do not nest; a kubelet names those it misses
+            (cgroup / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _inherit(cgroup: Path) -> None:

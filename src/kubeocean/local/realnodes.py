@@ -2,7 +2,9 @@
 
 Each node is a world of its own: network, mounts, processes, host name. Whatever ends us ends the
 first process of that world, and the kernel then ends all others, with their mounts and interfaces.
-The API server stays on the loopback: a forwarder carries the node's connections there.
+The API server stays on the loopback: a forwarder carries the node's connections there, so pods find
+it at the `kubernetes` service. Other services are not routed and names are not served: no
+kube-proxy, no DNS.
 
 Needs root and some programs of the distribution; `available` says what is missing.
 """
