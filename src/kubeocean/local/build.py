@@ -136,6 +136,7 @@ class Builder:
             "GOEXPERIMENT": "",
             "GOFLAGS": "-mod=readonly -buildvcs=false",
             "GOOS": self._platform.os,
+            "GOROOT": "",  # that of another Go, if any
             "GOTMPDIR": str(scratch),  # large, and ours to remove when the build is interrupted
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",

