@@ -1,0 +1,1 @@
+"""Our kinds: constants, names, views, validation, conditions and custom resource definitions."""
