@@ -97,10 +97,10 @@ class Home:
                 process.kill()
                 await running.ended()
 
-    def processes(self) -> list[str]:
+    def processes(self) -> dict[int, str]:
         """The command lines of all processes that have anything to do with this home."""
         mark = os.fsencode(self.root)
-        found: list[str] = []
+        found: dict[int, str] = {}
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit():
                 continue
@@ -110,5 +110,5 @@ class Home:
             except OSError:
                 continue
             if mark in words or place.startswith(mark):
-                found.append(words.replace(b"\0", b" ").decode("utf-8", "replace"))
+                found[int(entry.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
         return found

@@ -174,7 +174,7 @@ async def test_an_interrupted_start_leaves_nothing(
 
 
 def _sleepers(home: Home) -> list[str]:
-    return [line for line in home.processes() if line.startswith("sleep")]
+    return [line for line in home.processes().values() if line.startswith("sleep")]
 
 
 async def test_a_full_disk_is_told_with_the_place(home: Home) -> None:

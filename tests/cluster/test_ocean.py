@@ -1,0 +1,111 @@
+"""The ocean, as its users start and stop it: on real control planes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from commands import Home
+from kubeocean.local.assets import Assets
+from kubeocean.local.state import OceanState
+from kubeocean.runtime.client import connect
+from kubeocean.runtime.kinds import CONFIG_MAPS, NODES
+from kubeocean.runtime.objects import find_condition
+from waiting import until
+
+
+@pytest.fixture
+async def home(tmp_path: Path, assets: Assets) -> AsyncIterator[Home]:
+    """A home of its own; the assets are there before the first command asks for them."""
+    home = Home(tmp_path / "home")
+    yield home
+    await home.run("down", "--purge")
+    assert home.processes() == {}
+
+
+async def _ready_nodes(kubeconfig: str | Path, context: str) -> set[str]:
+    client = connect(kubeconfig, context=context)
+    try:
+        nodes = (await client.list(NODES)).items
+    finally:
+        await client.close()
+    conditions = {node.name: find_condition(node.status.conditions, "Ready") for node in nodes}
+    return {name for name, found in conditions.items() if found and found.status == "True"}
+
+
+async def _up(home: Home, *words: str) -> OceanState:
+    result = await home.run("up", "--output", "json", *words)
+    assert result.code == 0, result.err
+    return msgspec.json.decode(result.out, type=OceanState)
+
+
+async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_supervisor(
+    home: Home,
+) -> None:
+    state = await _up(home, "--workers", "1", "--nodes", "2")
+    assert [cluster.context for cluster in state.clusters] == ["computing", "worker-1"]
+    assert await _ready_nodes(state.kubeconfig, "worker-1") == {"sim-0", "sim-1"}
+    assert await _ready_nodes(state.kubeconfig, "computing") == set()
+    client = connect(state.kubeconfig, context="worker-1")
+    await client.create(CONFIG_MAPS, {"metadata": {"name": "kept"}}, namespace="default")
+    await client.close()
+
+    again = await home.run("up")
+    assert again.code == 0
+    assert "ocean was already up: 1 worker with 2 simulated nodes" in again.out
+    assert f"export KUBECONFIG={state.kubeconfig}" in again.out
+    assert "kubectl --context worker-1 get nodes" in again.out
+    other = await home.run("up", "--workers", "2")
+    assert other.code == 1
+    assert "ocean is up with --workers 1, not 2: take it down first" in other.err
+    assert (await home.run("kubeconfig")).out == f"{state.kubeconfig}\n"
+    one = Path((await home.run("kubeconfig", "--context", "worker-1")).out.strip())
+    assert await _ready_nodes(one, "worker-1") == {"sim-0", "sim-1"}
+
+    os.kill(state.process.pid, signal.SIGKILL)
+    await until(lambda: not home.processes(), within=10, what="the end of all processes")
+    assert (await home.run("kubeconfig")).code == 1
+
+    after = await _up(home, "--workers", "1", "--nodes", "1")
+    assert after.process != state.process
+    assert [c.server for c in after.clusters] == [c.server for c in state.clusters]
+    assert await _ready_nodes(after.kubeconfig, "worker-1") == {"sim-0"}
+    client = connect(after.kubeconfig, context="worker-1")
+    assert (await client.get(CONFIG_MAPS, "kept", "default")).name == "kept"
+    await client.close()
+
+    down = await home.run("down")
+    assert down.code == 0
+    assert "ocean is down; its data is kept" in down.out
+    assert home.processes() == {}
+    assert (await home.run("down", "--purge")).code == 0
+    assert not home.directory().path.exists()
+
+
+async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home) -> None:
+    async with home.running("up", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
+        await up.says("It ends with Ctrl-C")
+        (root,) = home.temporary.iterdir()
+        assert f"export KUBECONFIG={root}/kubeconfig" in up.said
+        assert await _ready_nodes(root / "kubeconfig", "worker-1") == {"sim-0"}
+        up.signal(signal.SIGINT)
+        assert await up.ended() == 130
+    assert home.processes() == {}
+    assert list(home.temporary.iterdir()) == []
+    assert not home.directory().path.exists()
+
+
+async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home) -> None:
+    async with home.running("up", "--ephemeral", "--workers", "0") as up:
+        await up.says("It ends with Ctrl-C")
+        found = home.processes().items()
+        (scheduler,) = (pid for pid, line in found if "kube-scheduler" in line.split()[0])
+        os.kill(scheduler, signal.SIGKILL)
+        assert await up.ended() == 1
+    assert "kube-scheduler of cluster computing ended with exit code -9" in up.said
+    assert home.processes() == {}
