@@ -10,6 +10,7 @@ BIN := .venv/bin
 KUBEOCEAN := $(BIN)/kubeocean
 PYTHON ?=
 ARGS ?=
+ASSETS ?=
 JOBS ?= 3
 REAL_NODES ?= yes
 TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
@@ -26,7 +27,7 @@ down: setup ## stop them (ARGS=--purge removes their data)
 
 test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for one at a time)
 	@start=$$(date +%s); \
-	$(MAKE) --no-print-directory check assets real-nodes-here || exit 1; \
+	$(MAKE) --no-print-directory check assets real-nodes-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
 	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
@@ -41,7 +42,7 @@ check: setup ## format, lint, types, import layers
 	@echo "check: import layers" && $(BIN)/lint-imports >.venv/layers.log 2>&1 || { cat .venv/layers.log; exit 1; }
 
 bench: setup assets ## counts and ratios, as a table and as JSON
-	@$(BIN)/python -m pytest -p no:cacheprovider -q -s tests/bench $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
 	@scripts/real-nodes
@@ -51,7 +52,7 @@ lock: setup ## resolve the dependencies anew into requirements.lock
 		--python-version 3.11 --all-extras --group dev --output-file requirements.lock pyproject.toml
 
 assets: setup
-	@$(KUBEOCEAN) assets --kubelet --quiet
+	@$(KUBEOCEAN) assets --quiet $(ASSETS)
 
 # Real nodes are a part of the proof wherever they can run; REAL_NODES=no leaves them out.
 real-nodes-here:
