@@ -159,7 +159,8 @@ class RealNode:
         :raises LocalError: with the end of its log.
         """
         while True:
-            for component, process in self.world.processes.items():
+            processes = self._world.processes if self._world is not None else {}
+            for component, process in processes.items():
                 if not process.running and component not in self._asked_to_end:
                     what = f"{component} of node {self.name}"
                     raise failure(process, f"{what} ended with exit code {process.returncode}")
