@@ -1,0 +1,312 @@
+"""The vocabulary: every name that Kubeocean shares with its users and with its own past.
+
+Users select by these strings, other implementations wrote them, and Kubernetes has some of its own;
+none of them is spelled anywhere else. What carries our domain belongs to a `Domain`, so that an
+installation of another name is served by the same code with another `Domain`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, overload
+
+from kubeocean.runtime.labels import check_subdomain
+from kubeocean.runtime.objects import Key
+
+__all__ = [
+    "API_VERSION",
+    "APP_COMPONENT",
+    "APP_INSTANCE",
+    "APP_MANAGED_BY",
+    "APP_NAME",
+    "APP_PART_OF",
+    "CATEGORY",
+    "COMPONENT_LOGS_PROXY",
+    "COMPONENT_PROXIER",
+    "COMPONENT_SYNCER",
+    "COMPONENT_TLS",
+    "DEFAULT",
+    "DNS_SERVICE",
+    "ENV_BINDING_NAME",
+    "ENV_HOSTNAME",
+    "ENV_POD_IP",
+    "ENV_POD_NAME",
+    "ENV_POD_NAMESPACE",
+    "ENV_PROXIER_TEMPLATES",
+    "ENV_SERVICE_HOST",
+    "ENV_SERVICE_PORT",
+    "ENV_SYNCER_TEMPLATES",
+    "EXCLUDED_INSTANCE_TYPES",
+    "GROUP",
+    "HEALTH_PORT",
+    "HOST_PORT_COMMAND",
+    "HOST_PORT_CONTAINER",
+    "HOST_PORT_IMAGE",
+    "HOST_PORT_PRIORITY_CLASS",
+    "INSTANCE_TYPE_VNODE",
+    "KUBECONFIG_KEY",
+    "KUBELET_PORT",
+    "LABEL_EXCLUDE_BALANCERS",
+    "LABEL_HOSTNAME",
+    "LABEL_INSTANCE_TYPE",
+    "LABEL_INSTANCE_TYPE_BETA",
+    "LABEL_K8S_APP",
+    "LABEL_NODE_TYPE",
+    "LOG_CONFIG_GROUP",
+    "LOG_CONFIG_VERSION",
+    "METRICS_PORT",
+    "NODE_LEASE_DURATION_S",
+    "NODE_LEASE_NAMESPACE",
+    "NODE_TYPE_VIRTUAL",
+    "PRIORITY_CLASS_VALUE",
+    "PROXIER_PORT_FALLBACK",
+    "PROXIER_PORT_FIRST",
+    "PROXIER_PORT_LAST",
+    "PROXIER_TEMPLATES",
+    "RENEWAL_AUTOMATIC",
+    "SERVER_SERVICE",
+    "SYNCER_TEMPLATES",
+    "TAINT_UNSCHEDULABLE",
+    "TAPESTRY",
+    "TRUE",
+    "VERSION",
+    "VNODE_METRICS_PORT",
+    "Domain",
+]
+
+# Our kinds
+
+GROUP: Final = "cloud.tencent.com"
+VERSION: Final = "v1beta1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "kubeocean"  # `kubectl get kubeocean`
+LOG_CONFIG_GROUP: Final = "cls.cloud.tencent.com"
+LOG_CONFIG_VERSION: Final = "v1"
+KUBECONFIG_KEY: Final = "kubeconfig"  # of the Secret that a binding names
+
+TRUE: Final = "true"  # the value of labels, annotations and taints that are switches
+
+
+class _Key:
+    """A key in whatever domain it is asked for."""
+
+    def __init__(self, name: str, *, subdomain: str = "") -> None:
+        self._name = name
+        self._subdomain = subdomain
+
+    @overload
+    def __get__(self, domain: None, owner: type[Domain]) -> _Key: ...
+    @overload
+    def __get__(self, domain: Domain, owner: type[Domain]) -> str: ...
+    def __get__(self, domain: Domain | None, owner: type[Domain]) -> _Key | str:
+        return self if domain is None else f"{self._subdomain}{domain.name}/{self._name}"
+
+
+class _Object:
+    """The name of an object, after the product of whatever domain it is asked for."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    @overload
+    def __get__(self, domain: None, owner: type[Domain]) -> _Object: ...
+    @overload
+    def __get__(self, domain: Domain, owner: type[Domain]) -> str: ...
+    def __get__(self, domain: Domain | None, owner: type[Domain]) -> _Object | str:
+        return self if domain is None else f"{domain.product}-{self._suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The domain of our labels, annotations, taints and finalizers, and what is named after it."""
+
+    name: str = "kubeocean.io"
+
+    def __post_init__(self) -> None:
+        check_subdomain(self.name, field="domain")
+
+    @property
+    def product(self) -> str:
+        """The value of `managed_by`, and what the names of our objects begin with."""
+        return self.name.partition(".")[0]
+
+    # Labels of everything that we make
+
+    managed_by = _Key("managed-by")  # the product
+    cluster_binding = _Key("cluster-binding")  # the name of the ClusterBinding
+    physical_cluster_id = _Key("physical-cluster-id")  # its clusterID
+
+    # New: whose a physical object is, where several computing clusters share a worker
+    computing_cluster_id = _Key("computing-cluster-id")
+    virtual_uid = _Key("virtual-uid")
+
+    # Labels of virtual nodes and CSINodes; the first two are annotations as well
+    physical_node_name = _Key("physical-node-name")
+    physical_node_uid = _Key("physical-node-uid")
+    physical_node_inner_ip = _Key("physical-node-innerip")
+    proxier_port = _Key("proxier_port")
+
+    # Label of worker nodes: the policy that lends them
+    policy_applied = _Key("policy-applied")
+
+    # Labels of pods
+    host_port_pod = _Key("hostport-fake-pod")
+    virtual_namespace = _Key("virtual-namespace")  # an annotation of other physical objects
+    workload_type = _Key("workload-type")
+    workload_name = _Key("workload-name")
+
+    # Labels of Secrets, volumes and LogConfigs
+    service_account_token = _Key("service-account-token")
+    used_by_pv = _Key("used-by-pv")
+    virtual_log_config = _Key("virtual-logconfig")
+
+    # Labels of certificate signing requests
+    component = _Key("component")
+    cluster_id = _Key("cluster-id")
+    node_name = _Key("node-name")
+
+    # Annotations of virtual nodes and CSINodes
+    last_sync_time = _Key("last-sync-time")
+    policies_applied = _Key("policies-applied")
+    policy_details = _Key("policy-details")
+    expected_metadata = _Key("expected-metadata")
+    prometheus_url = _Key("prometheus-url")
+    deletion_taint_time = _Key("deletion-taint-time")
+    physical_csinode_uid = _Key("physical-csinode-uid")
+    physical_cluster_name = _Key("physical-cluster-name")
+
+    # Annotations that tie pods together
+    virtual_pod_namespace = _Key("virtual-pod-namespace")
+    virtual_pod_name = _Key("virtual-pod-name")
+    virtual_pod_uid = _Key("virtual-pod-uid")
+    virtual_node_name = _Key("virtual-node-name")
+    physical_pod_namespace = _Key("physical-pod-namespace")
+    physical_pod_name = _Key("physical-pod-name")
+    physical_pod_uid = _Key("physical-pod-uid")
+    running_daemonset = _Key("running-daemonset")
+
+    # Annotations that tie other objects together
+    physical_name = _Key("physical-name")
+    physical_namespace = _Key("physical-namespace")
+    virtual_name = _Key("virtual-name")
+    service_account = _Key("service-account")
+
+    # Annotations of the proxier's certificate, and of the binding about it
+    certificate_renewed = _Key("certificate-renewed")
+    renewal_reason = _Key("renewal-reason")
+    logs_proxy_enabled = _Key("logs-proxy-enabled")
+    logs_proxy_secret_name = _Key("logs-proxy-secret-name")
+    logs_proxy_secret_namespace = _Key("logs-proxy-secret-namespace")
+
+    # Taints of virtual nodes
+    taint_vnode = _Key("vnode")
+    taint_physical_unschedulable = _Key("physical-node-unschedulable")
+    taint_out_of_time_windows = _Key("out-of-time-windows")
+    taint_vnode_deleting = _Key("vnode-deleting")
+
+    # Finalizers; the last two were never set by a release, and are removed where they are found
+    finalizer_manager = _Key("clusterbinding-manager")
+    finalizer_syncer = _Key("clusterbinding-syncer")
+    finalizer_vnode = _Key("vnode")
+    finalizer_policy = _Key("finalizer", subdomain="policy.")
+    finalizer_virtual_pod = _Key("virtual-pod")
+    finalizer_synced_resource = _Key("synced-resource")
+
+    # Objects
+    manager = _Object("manager")
+    syncer = _Object("syncer")
+    proxier = _Object("proxier")
+    system_namespace = _Object("system")
+    host_port_namespace = _Object("fake")
+    worker_namespace = _Object("worker")
+    priority_class = _Object("default")
+
+    def synced_by(self, cluster_id: str) -> str:
+        """The label of a virtual object that is copied into that cluster."""
+        return f"{self.name}/synced-by-{cluster_id}"
+
+    def deleting(self, cluster_id: str) -> str:
+        """The annotation of a virtual object whose copy in that cluster has to go."""
+        return f"{self.name}/deleting-{cluster_id}"
+
+    def finalizer_for(self, cluster_id: str) -> str:
+        """The finalizer of a virtual object while it has a copy in that cluster."""
+        return f"{self.name}/finalizer-{cluster_id}"
+
+    def owns(self, key: str) -> bool:
+        """Whether a label, annotation, taint or finalizer is one of ours."""
+        prefix = key.partition("/")[0]
+        return prefix == self.name or prefix.endswith(f".{self.name}")
+
+    @property
+    def system_namespaces(self) -> frozenset[str]:
+        """Namespaces of the computing cluster whose pods stay there."""
+        kubernetes = {"kube-system", "kube-public", NODE_LEASE_NAMESPACE}
+        return frozenset(kubernetes | {self.system_namespace, self.host_port_namespace})
+
+
+DEFAULT: Final = Domain()
+TAPESTRY: Final = Domain("tapestry.io")  # the earlier name of the project
+
+# Labels and taints of Kubernetes, and what virtual nodes say in them
+
+LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
+LABEL_NODE_TYPE: Final = "type"
+LABEL_EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
+LABEL_K8S_APP: Final = "k8s-app"
+TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+NODE_TYPE_VIRTUAL: Final = "virtual-kubelet"
+INSTANCE_TYPE_VNODE: Final = "vnode"
+EXCLUDED_INSTANCE_TYPES: Final = frozenset({"external", INSTANCE_TYPE_VNODE, "eklet"})
+
+APP_NAME: Final = "app.kubernetes.io/name"
+APP_INSTANCE: Final = "app.kubernetes.io/instance"
+APP_COMPONENT: Final = "app.kubernetes.io/component"
+APP_PART_OF: Final = "app.kubernetes.io/part-of"
+APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+COMPONENT_SYNCER: Final = "syncer"
+COMPONENT_PROXIER: Final = "proxier"
+COMPONENT_TLS: Final = "tls"
+COMPONENT_LOGS_PROXY: Final = "logs-proxy"  # of certificate signing requests
+RENEWAL_AUTOMATIC: Final = "auto-renewal"
+
+# Objects that others provide
+
+SERVER_SERVICE: Final = Key("default", "kubernetes-intranet")
+DNS_SERVICE: Final = Key("kube-system", "kube-dns-intranet")
+NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
+NODE_LEASE_DURATION_S: Final = 40
+
+# Objects that we make
+
+PRIORITY_CLASS_VALUE: Final = -10_000
+HOST_PORT_CONTAINER: Final = "fake-container"
+HOST_PORT_IMAGE: Final = "busybox:1.28"
+HOST_PORT_COMMAND: Final = ("sleep", "100000000")
+HOST_PORT_PRIORITY_CLASS: Final = "system-node-critical"
+
+# Ports
+
+METRICS_PORT: Final = 8080
+HEALTH_PORT: Final = 8081
+KUBELET_PORT: Final = 10250
+VNODE_METRICS_PORT: Final = 9006
+PROXIER_PORT_FIRST: Final = 15_000
+PROXIER_PORT_LAST: Final = 65_535
+PROXIER_PORT_FALLBACK: Final = 8080  # where a virtual node has no label that names its port
+
+# Environment
+
+ENV_SYNCER_TEMPLATES: Final = "KUBEOCEAN_SYNCER_TEMPLATE_DIR"
+ENV_PROXIER_TEMPLATES: Final = "KUBEOCEAN_PROXIER_TEMPLATE_DIR"
+SYNCER_TEMPLATES: Final = "/etc/kubeocean/syncer-template"
+PROXIER_TEMPLATES: Final = "/etc/kubeocean/proxier-template"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+ENV_POD_IP: Final = "POD_IP"
+ENV_BINDING_NAME: Final = "CLUSTER_BINDING_NAME"
+ENV_SERVICE_HOST: Final = "KUBERNETES_SERVICE_HOST"
+ENV_SERVICE_PORT: Final = "KUBERNETES_SERVICE_PORT"
+ENV_HOSTNAME: Final = "HOSTNAME"

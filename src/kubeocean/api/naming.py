@@ -1,0 +1,198 @@
+"""Names: what an object is called, as a function of what it stands for.
+
+The same question always has the same answer, so a second attempt to create meets the first one. The
+rules are those of the earlier implementation, to the letter, because its objects are adopted; where
+its rule would give a name that no server accepts we differ, and nothing can have been made under
+such a name:
+
+- a cut that ends in a dot loses the dot (`a.-…` is no DNS name);
+- what would be longer than a name may be is cut, and a hash of the whole is put after it.
+
+Given DNS names, all results are DNS names: labels where the kind asks for one, else subdomains of
+at most 63 characters, or 253 for signing requests and election leases, which hold a binding's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kubeocean.api.group import DEFAULT, PROXIER_PORT_FIRST, PROXIER_PORT_LAST, Domain
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.labels import check_label_value
+
+__all__ = [
+    "HOST_PORT_PREFIX",
+    "VNODE_PREFIX",
+    "host_port_pod",
+    "label_value",
+    "legacy_token_secret",
+    "log_config",
+    "manager_election",
+    "physical_name",
+    "proxier_deployment",
+    "proxier_port",
+    "proxier_ports",
+    "proxier_service",
+    "signing_request",
+    "signing_request_prefix",
+    "syncer_deployment",
+    "syncer_election",
+    "tls_secret",
+    "token_secret",
+    "virtual_node",
+]
+
+VNODE_PREFIX: Final = "vnode-"
+HOST_PORT_PREFIX: Final = "fake-pod-for-hostport-"
+
+_LONGEST: Final = 63
+_LONGEST_SUBDOMAIN: Final = 253
+_HEAD: Final = 30  # what is kept before a hash
+_LOG_CONFIG_HEAD: Final = 54
+_LOG_CONFIG_HASH: Final = 6
+_PORTS: Final = PROXIER_PORT_LAST - PROXIER_PORT_FIRST + 1
+_NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+# Objects that stand for one on the other side
+
+
+def virtual_node(cluster_id: str, node: str) -> str:
+    """The virtual node of a worker's node; its lease and its CSINode are called the same."""
+    name = f"{VNODE_PREFIX}{cluster_id}-{node}"
+    return name if len(name) <= _LONGEST else _hashed(name)
+
+
+def physical_name(name: str, namespace: str = "") -> str:
+    """The copy of a Pod, ConfigMap, Secret or claim; of a volume, which has no namespace, too."""
+    return f"{_cut(name, _HEAD)}-{_md5(f'{namespace}/{name}')}"
+
+
+def token_secret(pod: str, namespace: str, *, volume: str, uid: str) -> str:
+    """The Secret with the token that a volume of a pod projects."""
+    return physical_name(f"{pod}-{volume}-{uid}", namespace)
+
+
+def legacy_token_secret(pod: str, namespace: str, *, uid: str) -> str:
+    """What such a Secret was called once; only for clearing up."""
+    return physical_name(f"{pod}-{uid}", namespace)
+
+
+def log_config(virtual: str, group: int | None = None) -> str:
+    """The copy of a LogConfig, or of one of the groups that it is split into."""
+    base = virtual if group is None else f"{virtual}-g{group}"
+    digest = hashlib.sha256(base.encode()).hexdigest()
+    return f"{_cut(base, _LOG_CONFIG_HEAD)}-{digest[:_LOG_CONFIG_HASH]}"
+
+
+def host_port_pod(vnode: str, ports: Iterable[tuple[str, str, int]]) -> str:
+    """The pod that holds these ports (address, protocol, number) of a virtual node.
+
+    Ports of a pod cannot change: another set is another pod, and has another name.
+    """
+    held = ",".join(f"{address}/{protocol}/{port}" for address, protocol, port in sorted(ports))
+    return HOST_PORT_PREFIX + _md5(f"{vnode}/{held}")
+
+
+# Objects of a binding
+
+
+def syncer_deployment(cluster_id: str, domain: Domain = DEFAULT) -> str:
+    return f"{domain.syncer}-{cluster_id}"
+
+
+def proxier_deployment(cluster_id: str, domain: Domain = DEFAULT) -> str:
+    return f"{domain.proxier}-{cluster_id}"
+
+
+def proxier_service(cluster_id: str, domain: Domain = DEFAULT) -> str:
+    return f"{domain.proxier}-{cluster_id}-svc"
+
+
+def tls_secret(cluster_id: str) -> str:
+    """The proxier's certificate, if nobody provides another."""
+    return f"{cluster_id}-logs-proxy-tls"
+
+
+def manager_election(domain: Domain = DEFAULT) -> str:
+    """The lease that managers compete for."""
+    return f"{domain.manager}-leader"
+
+
+def syncer_election(binding: str, domain: Domain = DEFAULT) -> str:
+    """The lease that the syncers of a binding compete for, unless a flag names another."""
+    return _bounded(f"{domain.syncer}-{binding}", _LONGEST_SUBDOMAIN)
+
+
+def signing_request_prefix(binding: str, domain: Domain = DEFAULT) -> str:
+    """What the names of all signing requests of a binding begin with.
+
+    Those of `a` begin like those of `a-b` too: a label says whose one is.
+    """
+    # Room for a pod's name and the time, as `signing_request` adds them.
+    room = _LONGEST_SUBDOMAIN - 1 - (_LONGEST + 1 + 20)
+    return _bounded(f"{domain.proxier}-{binding}", room) + "-"
+
+
+def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEFAULT) -> str:
+    """One request for a certificate, by one pod, at one time."""
+    asking = _bounded(pod or "unknown-pod", _LONGEST)
+    return f"{signing_request_prefix(binding, domain)}{asking}-{now_ns}"
+
+
+# Ports and label values
+
+
+def proxier_port(vnode: str) -> int:
+    """Where the proxier listens for a virtual node, if that is free."""
+    return PROXIER_PORT_FIRST + _fnv1a32(vnode.encode()) % _PORTS
+
+
+def proxier_ports(vnode: str) -> Iterator[int]:
+    """All ports in the order in which they are tried: upwards from the first choice, and around."""
+    first = proxier_port(vnode)
+    yield from range(first, PROXIER_PORT_LAST + 1)
+    yield from range(PROXIER_PORT_FIRST, first)
+
+
+def label_value(text: str) -> str:
+    """The text itself if a label can hold it; else what can be held of it, and a hash of it all.
+
+    Names of nodes and bindings may be longer than a label's value, and an IPv6 address has colons;
+    who needs the text itself finds it in an annotation or in the object's name.
+    """
+    try:
+        check_label_value(text)
+    except ConfigError:
+        readable = _NOT_IN_LABELS.sub("-", text)[:_HEAD].strip("-_.")
+        return f"{readable}-{_md5(text)}".lstrip("-")
+    return text
+
+
+def _hashed(name: str) -> str:
+    return f"{_cut(name, _HEAD)}-{_md5(name)}"
+
+
+def _bounded(name: str, longest: int) -> str:
+    """The name, or as much of it as fits before a hash of it all."""
+    return name if len(name) <= longest else f"{_cut(name, longest - 33)}-{_md5(name)}"
+
+
+def _cut(name: str, length: int) -> str:
+    return name[:length].removesuffix(".")
+
+
+def _md5(text: str) -> str:
+    """Tells names apart; nothing secret or signed depends on it."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _fnv1a32(data: bytes) -> int:
+    """Fowler, Noll and Vo's hash, 32 bits, variant 1a."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
