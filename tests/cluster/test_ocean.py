@@ -62,7 +62,7 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
     assert "kubectl --context worker-1 get nodes" in again.out
     other = await home.run("up", "--workers", "2")
     assert other.code == 1
-    assert "ocean is up with --workers 1, not 2: take it down first" in other.err
+    assert "is up with 1 worker with 2 simulated nodes; to have it with --workers 2," in other.err
     assert (await home.run("kubeconfig")).out == f"{state.kubeconfig}\n"
     one = Path((await home.run("kubeconfig", "--context", "worker-1")).out.strip())
     assert await _ready_nodes(one, "worker-1") == {"sim-0", "sim-1"}

@@ -1,7 +1,7 @@
 """Running: how a command's work is run and how it ends.
 
 Whatever goes wrong is one message on stderr and an exit code; KUBEOCEAN_DEBUG=1 shows where it came
-from. SIGTERM and Ctrl-C cancel the work, which cleans up after itself before we end.
+from. SIGTERM, SIGHUP and Ctrl-C cancel the work, which cleans up after itself before we end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["command_line", "fail", "run"]
 _FAILED = 1
 _USAGE = 2
 _INTERRUPTED = 130
-_TERMINATED = 143
+_SIGNALLED = 128  # and the number of the signal
 
 
 def run(work: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -40,26 +40,27 @@ def run(work: Callable[[], Coroutine[object, object, None]]) -> None:
 
 
 async def _guarded(work: Callable[[], Coroutine[object, object, None]]) -> int:
-    """asyncio turns Ctrl-C into a cancellation; this does the same for SIGTERM."""
+    """asyncio turns Ctrl-C into a cancellation; this does the same for other polite signals."""
     import asyncio
     import signal
 
     task = asyncio.current_task()
     assert task is not None
-    terminated = False
+    received = 0
 
-    def terminate() -> None:
-        nonlocal terminated
-        terminated = True
+    def cancel(number: int) -> None:
+        nonlocal received
+        received = number
         task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, cancel, number)
     try:
         await work()
     except asyncio.CancelledError:
-        if not terminated:
+        if not received:
             raise
-        return _TERMINATED
+        return _SIGNALLED + received
     return 0
 
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from kubeocean.errors import LocalError
-from kubeocean.local.assets import DEFAULT, EVERYTHING, ensure
+from kubeocean.local import ports
+from kubeocean.local.assets import DEFAULT, EVERYTHING, Assets, ensure
 from kubeocean.local.cache import disk_full
 from kubeocean.local.locks import exclusive
 from kubeocean.local.ocean import Ocean, Shape
 from kubeocean.local.progress import Progress, readable_bytes
+from kubeocean.local.realnodes import available
 from kubeocean.local.state import OceanState, ProcessId, StateDirectory, processes_under, state_home
 from kubeocean.local.supervisor import launch
 from kubeocean.runtime.clock import Clock, RealClock
@@ -55,19 +57,28 @@ class Wish:
             port=self.port or 0,
         )
 
-    def differences(self, shape: Shape) -> list[str]:
-        """Where `shape` is not what was asked for."""
-        wanted = {
+    def differs(self, shape: Shape) -> bool:
+        """Whether something was asked for that `shape` is not."""
+        return any(value != getattr(shape, field) for field, value in self._asked().items())
+
+    def __str__(self) -> str:
+        """As it is written on a command line."""
+        words: list[str] = []
+        for field, value in self._asked().items():
+            if isinstance(value, bool):
+                words.append("--real-nodes" if value else "--simulated-nodes")
+            else:
+                words.append(f"--{field} {value}")
+        return " ".join(words)
+
+    def _asked(self) -> dict[str, int | bool]:
+        given = {
             "workers": self.workers,
             "nodes": self.nodes,
             "real_nodes": self.real_nodes,
             "port": self.port,
         }
-        return [
-            f"--{field.replace('_', '-')} {getattr(shape, field)}, not {value}"
-            for field, value in wanted.items()
-            if value is not None and value != getattr(shape, field)
-        ]
+        return {field: value for field, value in given.items() if value is not None}
 
 
 class Lifecycle:
@@ -104,11 +115,7 @@ class Lifecycle:
             if state is not None and state.alive:
                 return await self._join(state, wish), True
             await self._sweep()
-            assets = await ensure(
-                EVERYTHING if shape.real_nodes else DEFAULT,
-                progress=self._progress,
-                environ=self._environ,
-            )
+            assets = await _assets(shape, environ=self._environ, progress=self._progress)
             with disk_full("start an ocean", self.directory.path, needed=_LOW_SPACE):
                 self.directory.make()
                 self.directory.forget()
@@ -124,11 +131,10 @@ class Lifecycle:
                 yield
 
     async def _join(self, state: OceanState, wish: Wish) -> OceanState:
-        if differences := wish.differences(state.shape):
+        if wish.differs(state.shape):
             raise LocalError(
-                f"{state.name} is up with {'; '.join(differences)}: "
-                f"take it down first (`kubeocean down --name {state.name}`), "
-                f"or choose another name (--name)"
+                f"{state.name} is up with {state.shape}; to have it with {wish}, take it down "
+                f"first (`kubeocean down --name {state.name}`), or choose another --name"
             )
         return state if state.phase == "running" else await self._wait_until_running(None)
 
@@ -226,11 +232,23 @@ async def ephemeral_ocean(
     shape: Shape, *, environ: Mapping[str, str], progress: Progress
 ) -> AsyncIterator[Ocean]:
     """An ocean of our own, in a directory that goes with it."""
-    names = EVERYTHING if shape.real_nodes else DEFAULT
-    assets = await ensure(names, progress=progress, environ=environ)
+    assets = await _assets(shape, environ=environ, progress=progress)
     with tempfile.TemporaryDirectory(prefix="kubeocean-", ignore_cleanup_errors=True) as root:
         async with Ocean(Path(root), assets, shape, ephemeral=True, progress=progress) as ocean:
             yield ocean
+
+
+async def _assets(shape: Shape, *, environ: Mapping[str, str], progress: Progress) -> Assets:
+    """What `shape` is made of; a build takes minutes, so what cannot work is said before it."""
+    if shape.real_nodes and (reason := available()) is not None:
+        raise LocalError(f"could not start real nodes: {reason}")
+    if shape.port and ports.in_use(shape.port):
+        raise LocalError(
+            f"could not start the computing cluster: port {shape.port} of 127.0.0.1 is in use "
+            f"(`ss -ltnp sport = :{shape.port}` shows by what); stop that or choose another port"
+        )
+    names = EVERYTHING if shape.real_nodes else DEFAULT
+    return await ensure(names, progress=progress, environ=environ)
 
 
 def _kill(process: ProcessId) -> None:

@@ -159,7 +159,9 @@ async def test_a_component_that_fails_is_told_with_its_last_words(home: Home) ->
 
 
 @pytest.mark.parametrize("mode", [(), ("--ephemeral",)])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 async def test_an_interrupted_start_leaves_nothing(
     home: Home, mode: tuple[str, ...], number: signal.Signals, code: int
 ) -> None:
@@ -210,8 +212,9 @@ async def test_two_at_once_start_one_ocean(home: Home) -> None:
 
 def test_the_command_is_imported_in_no_time(home: Home) -> None:
     script = (
-        "import sys, time; start = time.perf_counter(); import kubeocean.cli.main;"
-        "print(time.perf_counter() - start);"
+        # CPU time: what the machine does beside us does not count.
+        "import sys, time; start = time.process_time(); import kubeocean.cli.main;"
+        "print(time.process_time() - start);"
         "print([m for m in ('aiohttp', 'cryptography', 'yaml', 'msgspec', 'asyncio')"
         " if m in sys.modules])"
     )

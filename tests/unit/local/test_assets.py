@@ -16,6 +16,7 @@ import fakego
 from fakego import AssetWorld
 from kubeocean.errors import InvariantError, LocalError
 from kubeocean.local.assets import CONTROL_PLANE, Assets
+from kubeocean.local.progress import PlainProgress
 from waiting import until
 
 
@@ -101,6 +102,13 @@ async def test_the_users_go_settings_do_not_change_what_is_built(world: AssetWor
     assert seen["GOFLAGS"] == "-mod=readonly -buildvcs=false"
     assert (seen["GOWORK"], seen["GOOS"], seen["CGO_ENABLED"]) == ("off", "linux", "0")
     assert seen["GOPROXY"] == "https://mirror.example"
+
+
+async def test_a_build_shows_how_far_it_is(world: AssetWorld) -> None:
+    world.install_go(mode='echo "go: downloading example.com v1" >&2; echo a/b >&2; sleep 0.6')
+    await world.finder(progress=PlainProgress(world.lines.append, every_s=0.1)).ensure(["kwok"])
+    assert "building kwok …" in world.lines
+    assert any("2 of about 660 packages, a/b" in line for line in world.lines)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not executable", "no manifest", "bad manifest"])
