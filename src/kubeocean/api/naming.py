@@ -6,7 +6,7 @@ its rule would give a name that no server accepts we differ, and nothing can hav
 such a name:
 
 - a cut that ends in a dot loses the dot (`a.-…` is no DNS name);
-- what would be longer than a name may be is cut, and a hash of the whole is put after it.
+- what would be longer than its kind allows is cut, and a hash of the whole is put after it.
 
 Given DNS names, all results are DNS names: labels where the kind asks for one, else subdomains of
 at most 63 characters, or 253 for signing requests and election leases, which hold a binding's name.
@@ -51,6 +51,7 @@ HOST_PORT_PREFIX: Final = "fake-pod-for-hostport-"
 _LONGEST: Final = 63
 _LONGEST_SUBDOMAIN: Final = 253
 _HEAD: Final = 30  # what is kept before a hash
+_TAIL: Final = 33  # a dash and the hash
 _LOG_CONFIG_HEAD: Final = 54
 _LOG_CONFIG_HASH: Final = 6
 _PORTS: Final = PROXIER_PORT_LAST - PROXIER_PORT_FIRST + 1
@@ -63,7 +64,7 @@ _NOT_IN_LABELS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 def virtual_node(cluster_id: str, node: str) -> str:
     """The virtual node of a worker's node; its lease and its CSINode are called the same."""
     name = f"{VNODE_PREFIX}{cluster_id}-{node}"
-    return name if len(name) <= _LONGEST else _hashed(name)
+    return _bounded(name, _LONGEST)
 
 
 def physical_name(name: str, namespace: str = "") -> str:
@@ -127,20 +128,18 @@ def syncer_election(binding: str, domain: Domain = DEFAULT) -> str:
     return _bounded(f"{domain.syncer}-{binding}", _LONGEST_SUBDOMAIN)
 
 
+def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEFAULT) -> str:
+    """One request for a certificate, by one pod, at one time."""
+    name = f"{domain.proxier}-{binding}-{pod or 'unknown-pod'}-{now_ns}"
+    return _bounded(name, _LONGEST_SUBDOMAIN)
+
+
 def signing_request_prefix(binding: str, domain: Domain = DEFAULT) -> str:
     """What the names of all signing requests of a binding begin with.
 
-    Those of `a` begin like those of `a-b` too: a label says whose one is.
+    Those of `a-b` begin like those of `a`: a label says whose one is.
     """
-    # Room for a pod's name and the time, as `signing_request` adds them.
-    room = _LONGEST_SUBDOMAIN - 1 - (_LONGEST + 1 + 20)
-    return _bounded(f"{domain.proxier}-{binding}", room) + "-"
-
-
-def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEFAULT) -> str:
-    """One request for a certificate, by one pod, at one time."""
-    asking = _bounded(pod or "unknown-pod", _LONGEST)
-    return f"{signing_request_prefix(binding, domain)}{asking}-{now_ns}"
+    return _cut(f"{domain.proxier}-{binding}-", _LONGEST_SUBDOMAIN - _TAIL)
 
 
 # Ports and label values
@@ -172,13 +171,9 @@ def label_value(text: str) -> str:
     return text
 
 
-def _hashed(name: str) -> str:
-    return f"{_cut(name, _HEAD)}-{_md5(name)}"
-
-
 def _bounded(name: str, longest: int) -> str:
     """The name, or as much of it as fits before a hash of it all."""
-    return name if len(name) <= longest else f"{_cut(name, longest - 33)}-{_md5(name)}"
+    return name if len(name) <= longest else f"{_cut(name, longest - _TAIL)}-{_md5(name)}"
 
 
 def _cut(name: str, length: int) -> str:

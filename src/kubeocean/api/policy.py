@@ -3,26 +3,54 @@
 A `ResourceLeasingPolicy` lives in the worker cluster and names its binding, which lives in the
 computing cluster, by that binding's object name. These are views: what the server holds, as it is
 written there, with the fields that we know. What it means is for `leasing` to say.
+
+`problems` says what is wrong with a policy. A server with our definition of the kind refuses nearly
+all of it when it is written; `problems` is for what was there before, and for what only we can see.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from kubeocean.api.group import GROUP, VERSION
+from kubeocean.api.problems import Problem, empty, unreadable_selector
+from kubeocean.api.zones import zone_names
+from kubeocean.errors import ConfigError
 from kubeocean.runtime.objects import Condition, Json, Object, Resource
+from kubeocean.runtime.quantity import ZERO, Quantity
 
 __all__ = [
+    "DAYS",
     "RESOURCE_LEASING_POLICIES",
+    "TIME_OF_DAY",
     "Eviction",
+    "PolicyPhase",
     "PolicySpec",
     "PolicyStatus",
     "ReclaimStatus",
     "ResourceLeasingPolicy",
     "ResourceLimit",
     "TimeWindow",
+    "problems",
 ]
+
+DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+TIME_OF_DAY: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME_OF_DAY: Final = re.compile(TIME_OF_DAY)
+
+
+class PolicyPhase(StrEnum):
+    """What `status.phase` says; `PENDING` is what nobody has looked at yet."""
+
+    PENDING = "Pending"
+    ACTIVE = "Active"
+    INACTIVE = "Inactive"
+    FAILED = "Failed"
 
 
 class TimeWindow(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -102,10 +130,74 @@ class ResourceLeasingPolicy(Object, frozen=True, gc=False, rename="camel", kw_on
 
 
 RESOURCE_LEASING_POLICIES: Final = Resource(
-    "cloud.tencent.com",
-    "v1beta1",
-    "resourceleasingpolicies",
-    "ResourceLeasingPolicy",
-    False,
-    ResourceLeasingPolicy,
+    GROUP, VERSION, "resourceleasingpolicies", "ResourceLeasingPolicy", False, ResourceLeasingPolicy
 )
+
+
+def problems(spec: PolicySpec) -> tuple[Problem, ...]:
+    """Everything that is wrong, in the order of the fields.
+
+    Our definition of the kind refuses all of it but labels and values that no node can have.
+    """
+    return tuple(_problems(spec))
+
+
+def _problems(spec: PolicySpec) -> Iterator[Problem]:
+    yield from empty("spec.cluster", spec.cluster, "a ClusterBinding")
+    yield from unreadable_selector("spec.nodeSelector", spec.node_selector)
+    for index, window in enumerate(spec.time_windows or ()):
+        yield from _window_problems(f"spec.timeWindows[{index}]", window)
+    for index, limit in enumerate(spec.resource_limits or ()):
+        yield from _limit_problems(f"spec.resourceLimits[{index}]", limit)
+    if spec.graceful_reclaim_period_seconds < 0:
+        yield Problem(
+            "spec.gracefulReclaimPeriodSeconds",
+            spec.graceful_reclaim_period_seconds,
+            "may not be negative; taken for 0",
+            blocks=False,
+        )
+    if spec.time_zone and spec.time_zone not in zone_names():
+        said = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
+        yield Problem("spec.timeZone", spec.time_zone, said)
+    yield from _below("spec.forceReclaimDeadlineSeconds", spec.force_reclaim_deadline_seconds, 0)
+    yield from _below("spec.maxEvictionsPerMinute", spec.max_evictions_per_minute, 1)
+    yield from _below("spec.coolDownSeconds", spec.cool_down_seconds, 0)
+
+
+def _window_problems(field: str, window: TimeWindow) -> Iterable[Problem]:
+    for name, time in (("start", window.start), ("end", window.end)):
+        if not _TIME_OF_DAY.fullmatch(time):
+            said = "must be a time of day as HH:MM, from 00:00 to 23:59"
+            yield Problem(f"{field}.{name}", time, said)
+    for index, day in enumerate(window.days or ()):
+        if day.lower() not in DAYS:
+            said = "must be a day of the week in English, such as Monday"
+            yield Problem(f"{field}.days[{index}]", day, said)
+
+
+def _limit_problems(field: str, limit: ResourceLimit) -> Iterable[Problem]:
+    if not limit.resource:
+        said = "must name a resource such as cpu; ignored"
+        yield Problem(f"{field}.resource", limit.resource, said, blocks=False)
+    if limit.quantity is not None:
+        yield from _quantity_problems(f"{field}.quantity", limit.quantity)
+    if limit.percent is not None and limit.percent > 100:
+        yield Problem(f"{field}.percent", limit.percent, "must be between 1 and 100")
+    if limit.percent is not None and limit.percent < 1:
+        said = "must be between 1 and 100; taken for not set"
+        yield Problem(f"{field}.percent", limit.percent, said, blocks=False)
+
+
+def _quantity_problems(field: str, quantity: str | int | float) -> Iterable[Problem]:
+    try:
+        negative = Quantity.parse(quantity) < ZERO
+    except ConfigError:
+        yield Problem(field, quantity, "must be a quantity such as 500m, 2, 1.5Gi or 1e3")
+    else:
+        if negative:
+            yield Problem(field, quantity, "may not be negative")
+
+
+def _below(field: str, number: int | None, least: int) -> Iterable[Problem]:
+    if number is not None and number < least:
+        yield Problem(field, number, f"must be at least {least}")

@@ -1,0 +1,116 @@
+"""Bindings: one worker cluster, bound to the computing cluster.
+
+A `ClusterBinding` lives in the computing cluster, says how the worker is reached and which of its
+nodes may be seen. These are views: what the server holds, as it is written there, with the fields
+that we know.
+
+`problems` says what is wrong with a binding; that its Secret or namespace does not exist is not for
+here to see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from kubeocean.api.group import GROUP, VERSION
+from kubeocean.api.problems import Problem, empty, misnamed, unreadable_selector
+from kubeocean.runtime.objects import Condition, Json, Object, Resource
+
+__all__ = [
+    "CLUSTER_BINDINGS",
+    "CLUSTER_ID",
+    "CLUSTER_ID_LONGEST",
+    "BindingPhase",
+    "BindingSpec",
+    "BindingStatus",
+    "ClusterBinding",
+    "SecretReference",
+    "problems",
+]
+
+CLUSTER_ID: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+CLUSTER_ID_LONGEST: Final = 24
+_CLUSTER_ID: Final = re.compile(CLUSTER_ID)
+
+
+class BindingPhase(StrEnum):
+    """What `status.phase` says."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    FAILED = "Failed"
+
+
+class SecretReference(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A Secret of the computing cluster."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What the user wants."""
+
+    cluster_id: str = msgspec.field(default="", name="clusterID")
+    secret_ref: SecretReference = msgspec.field(default_factory=SecretReference)
+    node_selector: Json | None = None  # read by `NodeSelector.from_document`; none means all nodes
+    mount_namespace: str = ""
+    service_namespaces: tuple[str, ...] | None = None
+    disable_node_default_taint: bool = False
+    pod_priority_class_name: str = ""
+    running_daemonset_by_default: bool = False
+    direct_scheduling: bool = False
+
+
+class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What became of it."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
+    last_sync_time: str | None = None
+    observed_generation: int = 0
+    virtual_nodes: int = 0
+
+
+class ClusterBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A binding."""
+
+    spec: BindingSpec = msgspec.field(default_factory=BindingSpec)
+    status: BindingStatus = msgspec.field(default_factory=BindingStatus)
+
+
+CLUSTER_BINDINGS: Final = Resource(
+    GROUP, VERSION, "clusterbindings", "ClusterBinding", False, ClusterBinding
+)
+
+
+def problems(spec: BindingSpec) -> tuple[Problem, ...]:
+    """Everything that is wrong, in the order of the fields.
+
+    Our definition of the kind refuses a clusterID that cannot be one and most selectors that no
+    server would take. It takes the rest, as it always did; the binding then does not become Ready.
+    """
+    return tuple(_problems(spec))
+
+
+def _problems(spec: BindingSpec) -> Iterator[Problem]:
+    if not _CLUSTER_ID.fullmatch(spec.cluster_id) or len(spec.cluster_id) > CLUSTER_ID_LONGEST:
+        said = f"must be at most {CLUSTER_ID_LONGEST} lowercase letters, digits and inner dashes"
+        yield Problem("spec.clusterID", spec.cluster_id, said)
+    for field, name, what in (
+        ("spec.secretRef.name", spec.secret_ref.name, "a Secret with a kubeconfig"),
+        ("spec.secretRef.namespace", spec.secret_ref.namespace, "the namespace of that Secret"),
+        ("spec.mountNamespace", spec.mount_namespace, "a namespace of the worker cluster"),
+    ):
+        yield from misnamed(field, name, what)
+    yield from unreadable_selector("spec.nodeSelector", spec.node_selector)
+    for index, namespace in enumerate(spec.service_namespaces or ()):
+        yield from empty(f"spec.serviceNamespaces[{index}]", namespace, "a namespace")
+    if spec.pod_priority_class_name:
+        what = "a PriorityClass of the worker cluster"
+        yield from misnamed("spec.podPriorityClassName", spec.pod_priority_class_name, what)
