@@ -1,0 +1,63 @@
+"""Reasons: what events and pod statuses are called.
+
+Events are for people, but people filter by reason; those marked new are not in the contract of the
+earlier implementation.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["PHYSICAL_POD_LOST", "BindingEvent", "NodeEvent", "PodEvent", "PolicyEvent"]
+
+PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
+
+
+class BindingEvent(StrEnum):
+    """What happened to a binding."""
+
+    RECONCILING = "Reconciling"
+    STATUS_UPDATED = "StatusUpdated"
+    READY = "Ready"
+    WAITING_SYNCER_CLEANUP = "WaitingSyncerCleanup"
+    CLEANUP_IN_PROGRESS = "CleanupInProgress"
+    CLEANUP = "Cleanup"
+    CLEANUP_FAILED = "CleanupFailed"
+    PROXIER_CLEANUP_FAILED = "ProxierCleanupFailed"
+    CERTIFICATE_CLEANUP_FAILED = "CertificateCleanupFailed"
+    DELETED = "Deleted"
+    # New
+    WORKER_UNREACHABLE = "WorkerUnreachable"
+    WORKER_ANSWERS = "WorkerAnswers"
+    CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
+
+
+class PolicyEvent(StrEnum):
+    """What happened to a policy; all new."""
+
+    INVALID = "Invalid"
+    WINDOW_OPENED = "WindowOpened"
+    WINDOW_CLOSED = "WindowClosed"
+    RECLAIM_STARTED = "ReclaimStarted"
+    RECLAIM_BLOCKED = "ReclaimBlocked"
+    RECLAIMED = "Reclaimed"
+    RECLAIM_STOPPED = "ReclaimStopped"
+
+
+class NodeEvent(StrEnum):
+    """What happened to a virtual node; all new."""
+
+    LEASED = "Leased"
+    RECLAIMING = "Reclaiming"
+    NAME_TAKEN = "NameTaken"
+
+
+class PodEvent(StrEnum):
+    """What happened to a virtual pod."""
+
+    FAILED_CREATE = "FailedCreatePod"
+    FAILED_SCHEDULING = "FailedSchedulingPod"
+    # New
+    RECLAIMED = "Reclaimed"
+    RECLAIM_FORCED = "ReclaimForced"
