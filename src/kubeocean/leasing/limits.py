@@ -1,0 +1,89 @@
+"""Limits: how much of what is left over a policy lends.
+
+A limit is an amount, a share in percent of what is left over, or the smaller of both. Limits apply
+in the order of their list, and each to what the one before it left: twice 50 % is 25 %. An amount
+of zero and a share of zero or less are no limit; a resource without a limit is lent whole, and a
+limit of a resource that the node does not have means nothing.
+
+Shares are exact: thousandths, or whole units of what is written in powers of two, rounded down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.api.policy import ResourceLimit
+from kubeocean.errors import ConfigError
+from kubeocean.leasing.amounts import Amounts, round_down
+from kubeocean.runtime.quantity import Quantity
+
+__all__ = ["Limit", "apply_limits", "parse_limits"]
+
+_ALL: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most this much of a resource; None is no limit."""
+
+    resource: str
+    quantity: Quantity | None = None
+    percent: int | None = None
+
+    @classmethod
+    def parse(cls, written: ResourceLimit, *, field: str = "") -> Limit:
+        """Read a policy's limit; a `ConfigError` names the field below `field`, and its value."""
+        if not written.resource:
+            raise ConfigError("must name a resource", field=f"{field}.resource", value="")
+        return cls(
+            written.resource,
+            quantity=_parse_quantity(written.quantity, field=f"{field}.quantity"),
+            percent=_parse_percent(written.percent, field=f"{field}.percent"),
+        )
+
+    def of(self, amount: Quantity) -> Quantity:
+        """What is lent of this amount."""
+        lent = amount
+        if self.percent is not None:
+            lent = amount.percent(self.percent)
+        if self.quantity is not None:
+            lent = min(lent, self.quantity)
+        return round_down(self.resource, lent)
+
+
+def parse_limits(
+    written: Iterable[ResourceLimit] | None, *, field: str = "resourceLimits"
+) -> tuple[Limit, ...]:
+    """The limits of a policy; the first mistake in them is a `ConfigError`."""
+    return tuple(
+        Limit.parse(limit, field=f"{field}[{index}]") for index, limit in enumerate(written or ())
+    )
+
+
+def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quantity]:
+    """What is lent of what is left over."""
+    lent = dict(leftover)
+    for limit in limits:
+        if limit.resource in lent:
+            lent[limit.resource] = limit.of(lent[limit.resource])
+    return lent
+
+
+def _parse_quantity(written: str | int | float | None, *, field: str) -> Quantity | None:
+    if written is None:
+        return None
+    quantity = Quantity.parse(written, field=field)
+    if quantity.nano < 0:
+        raise ConfigError("must not be negative", field=field, value=written)
+    return quantity if quantity else None
+
+
+def _parse_percent(written: int | None, *, field: str) -> int | None:
+    """More than everything is a mistake; the earlier implementation took it for nothing."""
+    if written is None or written <= 0:
+        return None
+    if written > _ALL:
+        raise ConfigError("must be from 1 to 100", field=field, value=written)
+    return written

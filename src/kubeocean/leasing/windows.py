@@ -1,0 +1,192 @@
+"""Windows: when a policy lends.
+
+A policy lends while the wall clock in its zone shows a minute of one of its windows; both ends are
+such minutes, so 20:00-20:00 is one minute long and 20:00-21:00 ends as the clock turns to 21:01.
+A window that ends before it starts runs past midnight and belongs to the day it starts on: Friday
+18:00-08:00 ends on Saturday. Without windows a policy lends always.
+
+The wall clock decides on days when it is changed, too: minutes that it skips are not lent, minutes
+that it shows twice are lent twice. Nothing here reads a clock; callers pass aware instants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from kubeocean.api.policy import TimeWindow
+from kubeocean.errors import ConfigError, InvariantError
+
+__all__ = ["Calendar", "Window", "next_edge", "within", "zone_of"]
+
+_DAY: Final = 24 * 60  # all in minutes
+_WEEK: Final = 7 * _DAY
+_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From a minute of the day to another, both included, on days that count from Monday, 0."""
+
+    start: int
+    end: int
+    days: frozenset[int] = frozenset(range(7))
+
+    @classmethod
+    def parse(cls, written: TimeWindow, *, field: str = "") -> Window:
+        """Read a policy's window; a `ConfigError` names the field below `field`, and its value."""
+        days = {
+            _parse_day(day, field=f"{field}.days[{index}]")
+            for index, day in enumerate(written.days or ())
+        }
+        return cls(
+            start=_parse_time(written.start, field=f"{field}.start"),
+            end=_parse_time(written.end, field=f"{field}.end"),
+            days=frozenset(days or range(7)),
+        )
+
+    def spans(self) -> Iterable[range]:
+        """Its minutes of the week, from Monday 00:00; a span that passes Sunday's end is split."""
+        length = (self.end - self.start) % _DAY + 1
+        for day in self.days:
+            first = day * _DAY + self.start
+            yield range(first, min(first + length, _WEEK))
+            if first + length > _WEEK:
+                yield range(first + length - _WEEK)
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """All windows of a policy, in their zone."""
+
+    zone: tzinfo
+    spans: tuple[range, ...]  # of minutes of the week: ascending, and none touches the next
+    edges: tuple[int, ...]  # where lending starts or ends; none, if it never does
+
+    @classmethod
+    def of(
+        cls, windows: Sequence[TimeWindow] | None, zone: tzinfo, *, field: str = "timeWindows"
+    ) -> Calendar:
+        """The calendar of a policy's windows; the first mistake in them is a `ConfigError`."""
+        parsed = [
+            Window.parse(window, field=f"{field}[{index}]")
+            for index, window in enumerate(windows or ())
+        ]
+        spans = _merge(span for window in parsed for span in window.spans())
+        if not windows:
+            spans = (range(_WEEK),)
+        # What ends with the week where it begins again is in both sets, and no edge.
+        edges = {span.start for span in spans} ^ {span.stop % _WEEK for span in spans}
+        return cls(zone, spans, tuple(sorted(edges)))
+
+
+def within(calendar: Calendar, instant: datetime) -> bool:
+    """Whether the policy lends at this instant."""
+    minute = _minute_of_week(_local(instant, calendar.zone))
+    return any(minute in span for span in calendar.spans)
+
+
+def next_edge(calendar: Calendar, instant: datetime) -> datetime | None:
+    """The first instant after this one at which `within` changes, in UTC; None if it never does."""
+    if not calendar.edges:
+        return None
+    lending, start = within(calendar, instant), instant.astimezone(UTC)
+    while True:
+        edge = _edge_by_the_wall(calendar, start)
+        changed = _clock_change(calendar.zone, start, edge)
+        if changed is None:
+            return edge
+        if within(calendar, changed) != lending:
+            return changed
+        start = changed
+
+
+def zone_of(name: str, *, local: tzinfo, field: str = "timeZone") -> tzinfo:
+    """The zone that a policy names in the tz database; without a name, `local`."""
+    if not name:
+        return local
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # a path; a directory of zones; nothing at all
+        message = "must be a time zone of the IANA database such as Europe/Berlin"
+        raise ConfigError(message, field=field, value=name) from None
+
+
+def _parse_time(text: str, *, field: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ConfigError("must be a time from 00:00 to 23:59", field=field, value=text)
+    return int(found[1]) * 60 + int(found[2])
+
+
+def _parse_day(text: str, *, field: str) -> int:
+    try:
+        return _DAYS.index(text.lower())
+    except ValueError:
+        message = "must be the English name of a weekday such as Monday"
+        raise ConfigError(message, field=field, value=text) from None
+
+
+def _merge(spans: Iterable[range]) -> tuple[range, ...]:
+    """The same minutes in the fewest spans."""
+    merged: list[range] = []
+    for span in sorted(spans, key=lambda span: span.start):
+        if merged and span.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, span.stop))
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _local(instant: datetime, zone: tzinfo) -> datetime:
+    if instant.tzinfo is None:
+        raise InvariantError("an instant must say its zone", instant=instant)
+    return instant.astimezone(zone)
+
+
+def _minute_of_week(local: datetime) -> int:
+    return local.weekday() * _DAY + local.hour * 60 + local.minute
+
+
+def _edge_by_the_wall(calendar: Calendar, start: datetime) -> datetime:
+    """The next edge if nobody changes the clocks before."""
+    local = start.astimezone(calendar.zone)
+    minute = _minute_of_week(local)
+    ahead = min((edge - minute - 1) % _WEEK + 1 for edge in calendar.edges)
+    into_minute = timedelta(seconds=local.second, microseconds=local.microsecond)
+    return start + timedelta(minutes=ahead) - into_minute
+
+
+# In all of the tz database no two changes of a zone's clocks are closer than 167 hours: two looks
+# a day apart cannot miss a pair.
+_LOOK: Final = timedelta(days=1)
+_SECOND: Final = timedelta(seconds=1)
+
+
+def _clock_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | None:
+    """The first instant in (start, end] at which the zone's distance from UTC is another."""
+    offset = start.astimezone(zone).utcoffset()
+    before = start.replace(microsecond=0)  # clocks are changed at whole seconds
+    while before < end:
+        after = min(before + _LOOK, end)
+        if after.astimezone(zone).utcoffset() != offset:
+            return _bisect(zone, before, after)
+        before = after
+    return None
+
+
+def _bisect(zone: tzinfo, before: datetime, after: datetime) -> datetime:
+    """The change between two instants, of which the first does not see it and the second does."""
+    offset = before.astimezone(zone).utcoffset()
+    while after - before > _SECOND:
+        middle = before + (after - before) // _SECOND // 2 * _SECOND
+        if middle.astimezone(zone).utcoffset() == offset:
+            before = middle
+        else:
+            after = middle
+    return after
