@@ -34,6 +34,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self.longest_s = 0.0
+        self.longest_cpu_s = 0.0  # what this process itself spent meanwhile: no neighbour counts
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -47,6 +48,7 @@ class Stalls:
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            expected = loop.time() + self.BEAT_S
+            expected, spent = loop.time() + self.BEAT_S, time.process_time()
             await asyncio.sleep(self.BEAT_S)
             self.longest_s = max(self.longest_s, loop.time() - expected)
+            self.longest_cpu_s = max(self.longest_cpu_s, time.process_time() - spent)
