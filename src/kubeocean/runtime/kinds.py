@@ -36,6 +36,7 @@ __all__ = [
     "NodeStatus",
     "ObjectReference",
     "Pod",
+    "PodCondition",
     "PodSpec",
     "PodStatus",
     "Taint",
@@ -57,7 +58,6 @@ class Container(_Part, frozen=True, gc=False, rename="camel"):
     """A container of a pod, as far as accounting needs it."""
 
     name: str = ""
-    image: str = ""
     resources: ContainerResources | None = None
     restart_policy: str | None = None
 
@@ -76,17 +76,21 @@ class PodSpec(_Part, frozen=True, gc=False, rename="camel"):
     resources: ContainerResources | None = None
 
 
+class PodCondition(_Part, frozen=True, gc=False, rename="camel"):
+    """One of a pod's conditions; when and in which words does not matter to any decision."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
 class PodStatus(_Part, frozen=True, gc=False, rename="camel"):
     """What became of it."""
 
     phase: str = ""
     reason: str = ""
-    message: str = ""
-    # `hostIP` and `podIP` are Kubernetes' own exceptions from camel case.
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    start_time: str | None = None
-    conditions: tuple[Condition, ...] | None = None
+    pod_ip: str = msgspec.field(default="", name="podIP")  # not camel case in Kubernetes either
+    conditions: tuple[PodCondition, ...] | None = None
 
 
 class Pod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
