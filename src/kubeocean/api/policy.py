@@ -26,8 +26,11 @@ from kubeocean.runtime.quantity import ZERO, Quantity
 
 __all__ = [
     "DAYS",
+    "DAY_HINT",
     "RESOURCE_LEASING_POLICIES",
+    "TIME_HINT",
     "TIME_OF_DAY",
+    "ZONE_HINT",
     "Eviction",
     "PolicyPhase",
     "PolicySpec",
@@ -42,6 +45,11 @@ __all__ = [
 DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 TIME_OF_DAY: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME_OF_DAY: Final = re.compile(TIME_OF_DAY)
+
+# What to write instead; servers say the same
+TIME_HINT: Final = "must be a time of day as HH:MM, from 00:00 to 23:59"
+DAY_HINT: Final = "must be a day of the week in English, such as Monday"
+ZONE_HINT: Final = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
 
 
 class PolicyPhase(StrEnum):
@@ -137,7 +145,8 @@ RESOURCE_LEASING_POLICIES: Final = Resource(
 def problems(spec: PolicySpec) -> tuple[Problem, ...]:
     """Everything that is wrong, in the order of the fields.
 
-    Our definition of the kind refuses all of it but labels and values that no node can have.
+    Our definition of the kind refuses all of it, except labels that no node can have and exponents
+    that no quantity has.
     """
     return tuple(_problems(spec))
 
@@ -153,12 +162,11 @@ def _problems(spec: PolicySpec) -> Iterator[Problem]:
         yield Problem(
             "spec.gracefulReclaimPeriodSeconds",
             spec.graceful_reclaim_period_seconds,
-            "may not be negative; taken for 0",
+            "must be zero or more; taken for 0",
             blocks=False,
         )
     if spec.time_zone and spec.time_zone not in zone_names():
-        said = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
-        yield Problem("spec.timeZone", spec.time_zone, said)
+        yield Problem("spec.timeZone", spec.time_zone, ZONE_HINT)
     yield from _below("spec.forceReclaimDeadlineSeconds", spec.force_reclaim_deadline_seconds, 0)
     yield from _below("spec.maxEvictionsPerMinute", spec.max_evictions_per_minute, 1)
     yield from _below("spec.coolDownSeconds", spec.cool_down_seconds, 0)
@@ -167,12 +175,10 @@ def _problems(spec: PolicySpec) -> Iterator[Problem]:
 def _window_problems(field: str, window: TimeWindow) -> Iterable[Problem]:
     for name, time in (("start", window.start), ("end", window.end)):
         if not _TIME_OF_DAY.fullmatch(time):
-            said = "must be a time of day as HH:MM, from 00:00 to 23:59"
-            yield Problem(f"{field}.{name}", time, said)
+            yield Problem(f"{field}.{name}", time, TIME_HINT)
     for index, day in enumerate(window.days or ()):
         if day.lower() not in DAYS:
-            said = "must be a day of the week in English, such as Monday"
-            yield Problem(f"{field}.days[{index}]", day, said)
+            yield Problem(f"{field}.days[{index}]", day, DAY_HINT)
 
 
 def _limit_problems(field: str, limit: ResourceLimit) -> Iterable[Problem]:
@@ -192,10 +198,10 @@ def _quantity_problems(field: str, quantity: str | int | float) -> Iterable[Prob
     try:
         negative = Quantity.parse(quantity) < ZERO
     except ConfigError:
-        yield Problem(field, quantity, "must be a quantity such as 500m, 2, 1.5Gi or 1e3")
+        yield Problem(field, quantity, "must be a quantity such as 500m, 2 or 1.5Gi")
     else:
         if negative:
-            yield Problem(field, quantity, "may not be negative")
+            yield Problem(field, quantity, "must be zero or more")
 
 
 def _below(field: str, number: int | None, least: int) -> Iterable[Problem]:

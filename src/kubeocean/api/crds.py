@@ -1,0 +1,354 @@
+"""Definitions of our kinds, for API servers.
+
+A server that has them takes every object that the earlier implementation called valid, and refuses
+what can only be a mistake with a sentence that says what to write instead. Objects from before stay
+usable: since Kubernetes 1.30 a server lets pass what was wrong already and is not touched.
+
+CEL knows no time zones, so the rule for them lists the names; what is new in the IANA database is
+known after an upgrade. An enumeration would do the same, but answer with all six hundred of them.
+
+The files in `crds/` are what `render` makes; `scripts/crds` writes them anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from kubeocean.api.binding import CLUSTER_BINDINGS, CLUSTER_ID, CLUSTER_ID_LONGEST
+from kubeocean.api.group import APP_PART_OF, CATEGORY, DEFAULT
+from kubeocean.api.policy import (
+    DAY_HINT,
+    DAYS,
+    RESOURCE_LEASING_POLICIES,
+    TIME_HINT,
+    TIME_OF_DAY,
+    ZONE_HINT,
+)
+from kubeocean.api.schema import (
+    array,
+    conditions,
+    flag,
+    node_selector,
+    number,
+    obj,
+    quantity,
+    rule,
+    text,
+    time,
+)
+from kubeocean.api.zones import zone_names
+from kubeocean.runtime.objects import Json, ObjectT, Resource
+
+__all__ = ["binding_definition", "definitions", "policy_definition", "render", "write"]
+
+_DIRECTORY: Final = Path(__file__).parent / "crds"
+_NOTE: Final = "# Made from kubeocean.api.crds by scripts/crds; do not edit.\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what is used twice twice: people read these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def definitions() -> tuple[Json, ...]:
+    """Both CustomResourceDefinitions: for the computing cluster, for the worker."""
+    return binding_definition(), policy_definition()
+
+
+def render() -> dict[str, str]:
+    """The definitions as YAML, by file name."""
+    return {
+        f"{each['spec']['names']['plural']}.yaml": _NOTE
+        + yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=100)
+        for each in definitions()
+    }
+
+
+def write(directory: Path = _DIRECTORY) -> None:
+    """Put the definitions where they are checked in."""
+    for name, content in render().items():
+        (directory / name).write_text(content, encoding="utf-8")
+
+
+# ClusterBinding
+
+
+def binding_definition() -> Json:
+    """The definition of ClusterBinding; it belongs in the computing cluster."""
+    unchanged = rule(
+        "!has(oldSelf.spec) || (has(self.spec) && self.spec.clusterID == oldSelf.spec.clusterID)",
+        "cannot be changed, because virtual nodes are named after it;"
+        " delete the binding and make another",
+        fieldPath=".spec.clusterID",
+        reason="FieldValueForbidden",
+    )
+    schema = obj(
+        "A worker cluster, bound to this computing cluster: its nodes are shown here as virtual"
+        " nodes, as far as policies in the worker lend them.",
+        unchanged,
+        spec=_binding_spec(),
+        status=_binding_status(),
+    )
+    columns = (
+        _column("ClusterID", ".spec.clusterID"),
+        _column("Phase", ".status.phase"),
+        _column("Nodes", ".status.virtualNodes", type_="integer", wide=True),
+        _column("Reason", '.status.conditions[?(@.type=="Ready")].reason', wide=True),
+        _column("Age", ".metadata.creationTimestamp", type_="date"),
+    )
+    return _definition(CLUSTER_BINDINGS, "cb", schema, columns)
+
+
+def _binding_spec() -> Json:
+    secret = obj(
+        "The Secret of this cluster whose key `kubeconfig` reaches the worker.",
+        name=text("Its name."),
+        namespace=text("Its namespace."),
+    )
+    return obj(
+        "What is wanted.",
+        required=("clusterID", "secretRef"),
+        clusterID=text(
+            "Identifies the worker. It is part of the names of virtual nodes, and so unique and"
+            " never changed.",
+            maxLength=CLUSTER_ID_LONGEST,
+            pattern=f"^{CLUSTER_ID}$",
+        ),
+        secretRef=secret | {"x-kubernetes-map-type": "atomic"},
+        nodeSelector=node_selector(
+            "Which nodes of the worker may become virtual nodes; all, if there is none."
+        ),
+        mountNamespace=text("The namespace of the worker that receives everything; it must exist."),
+        serviceNamespaces=array(
+            "Namespaces whose Services are wanted in the worker.", {"type": "string"}
+        ),
+        disableNodeDefaultTaint=flag(
+            f"Virtual nodes do not get the taint {DEFAULT.taint_vnode}:NoSchedule."
+        ),
+        podPriorityClassName=text(
+            f"The PriorityClass of pods in the worker; {DEFAULT.priority_class}, which is made"
+            " there, if there is none."
+        ),
+        runningDaemonsetByDefault=flag(
+            "Pods of DaemonSets run in the worker, also without the annotation"
+            f" {DEFAULT.running_daemonset}."
+        ),
+        directScheduling=flag(
+            "Pods are put on their node in the worker without asking its scheduler."
+        ),
+    )
+
+
+def _binding_status() -> Json:
+    return obj(
+        "What became of it.",
+        phase=text("Pending, Ready or Failed."),
+        conditions=conditions("Whether it works, whether the worker answers, and why not."),
+        lastSyncTime=time("When it became Ready."),
+        observedGeneration=number("The generation that the status is about.", wide=True),
+        virtualNodes=number("How many virtual nodes it has."),
+    )
+
+
+# ResourceLeasingPolicy
+
+
+def policy_definition() -> Json:
+    """The definition of ResourceLeasingPolicy; it belongs in the workers."""
+    schema = obj(
+        "What the owner of this cluster lends to a computing cluster, when, and how it is taken"
+        " back.",
+        spec=_policy_spec(),
+        status=_policy_status(),
+    )
+    columns = (
+        _column("Cluster", ".spec.cluster"),
+        _column("Phase", ".status.phase"),
+        _column("Active", ".status.activeTimeWindow", type_="boolean"),
+        _column("Nodes", ".status.leasedNodes", type_="integer", wide=True),
+        _column("Zone", ".spec.timeZone", wide=True),
+        _column("Next", ".status.nextTransitionTime", wide=True),
+        _column("Age", ".metadata.creationTimestamp", type_="date"),
+    )
+    return _definition(RESOURCE_LEASING_POLICIES, "rlp", schema, columns)
+
+
+def _policy_spec() -> Json:
+    return obj(
+        "What the owner wants.",
+        required=("cluster",),
+        cluster=text("The name of the ClusterBinding in the computing cluster.", minLength=1),
+        nodeSelector=node_selector(
+            "Which nodes are lent, of those that the binding may use; all, if there is none."
+        ),
+        timeWindows=array(
+            "When they are lent; always, if there is none.", _time_window(), most=256
+        ),
+        timeZone=text(
+            "The IANA time zone of the windows, such as Europe/Berlin; that of the syncer's"
+            " process, if there is none.",
+            rule(
+                f"self == '' || self in [{', '.join(map(repr, sorted(zone_names())))}]",
+                ZONE_HINT,
+                shown="self",
+            ),
+            maxLength=64,
+        ),
+        resourceLimits=array(
+            "How much of a node is lent; of what is not listed, all that is left over.",
+            _resource_limit(),
+            most=512,
+        ),
+        forceReclaim=flag(
+            "When nodes are taken back, pods that do not leave are evicted. Without it they stay,"
+            " and no new ones come."
+        ),
+        gracefulReclaimPeriodSeconds=number(
+            "How long pods may stay after their node is taken back, before they are evicted."
+        ),
+        forceReclaimDeadlineSeconds=number(
+            "How long evictions respect disruption budgets; what is still there after that is"
+            " deleted. Counts from the end of the grace period."
+        ),
+        maxEvictionsPerMinute=number(
+            "At most so many pods are evicted in a minute; any number, if there is none.", least=1
+        ),
+        coolDownSeconds=number(
+            "How long a node that pods were evicted from is not lent again, so that changes in"
+            " quick succession do not evict again and again."
+        ),
+    )
+
+
+def _time_window() -> Json:
+    time_rule = rule(
+        f"self.matches('^{TIME_OF_DAY}$')",
+        TIME_HINT,
+        shown="self",
+    )
+    day = text(
+        "Monday to Sunday, in English; upper and lower case are the same.",
+        rule(
+            f"self.lowerAscii() in {list(DAYS)}",
+            DAY_HINT,
+            shown="self",
+        ),
+        maxLength=64,
+    )
+    return obj(
+        "A part of the day, on some days of the week.",
+        required=("start", "end"),
+        start=text("The first minute, as HH:MM.", time_rule, maxLength=64),
+        end=text(
+            "The last minute, as HH:MM. Before the start it means that of the next day, and the"
+            " whole window belongs to the day that it starts on.",
+            time_rule,
+            maxLength=64,
+        ),
+        days=array("On which days; every day, if there is none.", day, most=64),
+    )
+
+
+def _resource_limit() -> Json:
+    return obj(
+        "How much of a resource is lent; with a quantity and a percentage, the smaller one.",
+        required=("resource",),
+        resource=text("The resource, such as cpu, memory or nvidia.com/gpu.", minLength=1),
+        quantity=quantity("At most this amount."),
+        percent=number(
+            "At most this percentage of what the pods of this cluster leave over.",
+            least=1,
+            most=100,
+        ),
+    )
+
+
+def _policy_status() -> Json:
+    return obj(
+        "What became of it.",
+        phase=text("Pending, Active, Inactive or Failed."),
+        conditions=conditions("Whether it is well-formed, whether it lends, and why not."),
+        lastAppliedTime=time("When the phase changed last."),
+        activeTimeWindow=flag("Whether it lends now."),
+        observedGeneration=number("The generation that the status is about.", wide=True),
+        nextTransitionTime=time("When that changes next."),
+        leasedNodes=number("How many nodes it lends."),
+        reclaim=_reclaim_status(),
+    )
+
+
+def _reclaim_status() -> Json:
+    eviction = obj(
+        "A pod that had to go.",
+        namespace=text("Its namespace in the computing cluster."),
+        name=text("Its name."),
+        node=text("The virtual node that it ran on."),
+        time=time("When it was evicted."),
+        reason=text("Why, in one word."),
+        message=text("Why, in a sentence."),
+    )
+    return obj(
+        "How taking back goes, or went the last time.",
+        startTime=time("When no new pods were let in any more."),
+        evictionTime=time("When the grace period ends, and evictions start."),
+        deadlineTime=time("When disruption budgets are no longer respected."),
+        completionTime=time("When it was over."),
+        pending=number("Pods that still have to go."),
+        evicted=number("Pods that were evicted."),
+        blocked=number("Pods that a disruption budget holds back."),
+        lastEvictions=array("The latest of them.", eviction, most=100),
+    )
+
+
+# What every definition has
+
+
+def _column(name: str, path: str, *, type_: str = "string", wide: bool = False) -> Json:
+    column: Json = {"name": name, "type": type_, "jsonPath": path}
+    return column | ({"priority": 1} if wide else {})
+
+
+def _definition(
+    resource: Resource[ObjectT], short: str, schema: Json, columns: tuple[Json, ...]
+) -> Json:
+    schema["properties"] = {
+        "apiVersion": text("The version of this representation."),
+        "kind": text("The kind of this object."),
+        "metadata": {"type": "object"},
+        **schema["properties"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{resource.plural}.{resource.group}",
+            "labels": {APP_PART_OF: DEFAULT.product},
+        },
+        "spec": {
+            "group": resource.group,
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "shortNames": [short],
+                "categories": [CATEGORY],
+            },
+            "scope": "Cluster",
+            "versions": [
+                {
+                    "name": resource.version,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": list(columns),
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                }
+            ],
+        },
+    }

@@ -1,0 +1,203 @@
+"""Schemas: the pieces that definitions of kinds are made of.
+
+Everything is plain OpenAPI as Kubernetes takes it. A rule is an expression (CEL) with the sentence
+that a person gets to read when it does not hold. Servers bound the cost of rules before they see an
+object, so whatever a rule looks at has a largest size: far above what anybody writes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "array",
+    "conditions",
+    "flag",
+    "node_selector",
+    "number",
+    "obj",
+    "quantity",
+    "rule",
+    "text",
+    "time",
+]
+
+
+def text(description: str, *rules: Json, **limits: object) -> Json:
+    return {"description": description, "type": "string", **limits, **_rules(rules)}
+
+
+def time(description: str) -> Json:
+    return {"description": description, "type": "string", "format": "date-time"}
+
+
+def flag(description: str) -> Json:
+    return {"description": description, "type": "boolean"}
+
+
+def number(
+    description: str, *, least: int = 0, most: int | None = None, wide: bool = False
+) -> Json:
+    """A whole number, of 32 bits unless it is wide."""
+    limits = {"minimum": least} | ({} if most is None else {"maximum": most})
+    return {
+        "description": description,
+        "type": "integer",
+        "format": "int64" if wide else "int32",
+        **limits,
+    }
+
+
+def array(description: str, items: Json, *, most: int | None = None, **options: object) -> Json:
+    """A list; `most` where a rule looks into it."""
+    limit = {} if most is None else {"maxItems": most}
+    return {"description": description, "type": "array", **limit, "items": items, **options}
+
+
+def obj(description: str, *rules: Json, required: tuple[str, ...] = (), **properties: Json) -> Json:
+    return {
+        "description": description,
+        "type": "object",
+        **({"required": list(required)} if required else {}),
+        "properties": properties,
+        **_rules(rules),
+    }
+
+
+def rule(expression: str, message: str, *, shown: str = "", **options: str) -> Json:
+    """What has to hold, and what to say if it does not; `shown` is a text for the end of that."""
+    telling = {"messageExpression": f"'{message}, not \"' + {shown} + '\"'"} if shown else {}
+    return {"rule": expression, "message": message, **telling, **options}
+
+
+def _rules(rules: tuple[Json, ...]) -> Json:
+    return {"x-kubernetes-validations": list(rules)} if rules else {}
+
+
+# Types of Kubernetes
+
+
+_NUMBER: Final = r"([0-9]+(\\.[0-9]*)?|\\.[0-9]+)"
+_QUANTITY: Final = rf"^[+-]?{_NUMBER}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+
+
+def quantity(description: str) -> Json:
+    """An amount, as a number or as a text."""
+    readable = rule(
+        f"type(self) == int || string(self).matches('{_QUANTITY}')",
+        "must be a quantity such as 500m, 2 or 1.5Gi",
+        shown="string(self)",
+    )
+    positive = rule(
+        "type(self) == int ? int(self) >= 0 : !string(self).startsWith('-')",
+        "must be zero or more",
+        shown="string(self)",
+    )
+    return {
+        "description": description,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "maxLength": 64,
+        **_rules((readable, positive)),
+    }
+
+
+_OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_EXPRESSION_RULES: Final = (
+    rule(
+        "!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
+        "In and NotIn need at least one value",
+    ),
+    rule(
+        "!(self.operator in ['Exists', 'DoesNotExist'])"
+        " || !has(self.values) || size(self.values) == 0",
+        "Exists and DoesNotExist take no values",
+    ),
+    rule(
+        "!(self.operator in ['Gt', 'Lt']) || (has(self.values) && size(self.values) == 1"
+        " && self.values[0].matches('^-?[0-9]+$'))",
+        "Gt and Lt take one value, a whole number",
+    ),
+)
+_FIELD_RULE: Final = rule(
+    "self.key == 'metadata.name' && self.operator in ['In', 'NotIn']"
+    " && has(self.values) && size(self.values) == 1",
+    "the only field that nodes are selected by is metadata.name, In or NotIn one value",
+)
+
+
+def node_selector(description: str) -> Json:
+    """A NodeSelector of Kubernetes, with the rules that its own API server has for it."""
+    atomic = {"x-kubernetes-list-type": "atomic"}
+    term = obj(
+        "Requirements that must all hold for a node; none at all hold for no node.",
+        matchExpressions=array(
+            "Requirements on the labels of a node.",
+            _requirement("A requirement on a label.", "The label.", *_EXPRESSION_RULES),
+            most=128,
+            **atomic,
+        ),
+        matchFields=array(
+            "Requirements on the fields of a node.",
+            _requirement("A requirement on a field.", "The field: metadata.name.", _FIELD_RULE),
+            most=128,
+            **atomic,
+        ),
+    )
+    terms = array(
+        "Terms of which one must hold; an empty list means all nodes.",
+        term | {"x-kubernetes-map-type": "atomic"},
+        most=128,
+        **atomic,
+    )
+    selector = obj(description, required=("nodeSelectorTerms",), nodeSelectorTerms=terms)
+    return selector | {"x-kubernetes-map-type": "atomic"}
+
+
+def _requirement(description: str, key: str, *rules: Json) -> Json:
+    return obj(
+        description,
+        *rules,
+        required=("key", "operator"),
+        key=text(key, maxLength=317),
+        operator=text("How the key relates to the values.", enum=_OPERATORS),
+        values=array(
+            "Texts; for Gt and Lt one whole number.",
+            {"type": "string", "maxLength": 253},
+            most=1024,
+            **{"x-kubernetes-list-type": "atomic"},
+        ),
+    )
+
+
+def conditions(description: str) -> Json:
+    """The conditions of a status, as Kubernetes has them everywhere."""
+    entry = obj(
+        "One of them.",
+        required=("type", "status", "reason", "message", "lastTransitionTime"),
+        type=text(
+            "What it is about.",
+            maxLength=316,
+            pattern=(
+                r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+                r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+            ),
+        ),
+        status=text("Whether it holds.", enum=["True", "False", "Unknown"]),
+        reason=text(
+            "Why, in one word for programs.",
+            minLength=1,
+            maxLength=1024,
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+        message=text("Why, in a sentence for people.", maxLength=32_768),
+        lastTransitionTime=time("Since when the status is what it is."),
+        observedGeneration=number("The generation that this was said about.", wide=True),
+    )
+    return array(
+        description,
+        entry,
+        **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )

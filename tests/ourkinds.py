@@ -1,0 +1,27 @@
+"""Our kinds on a server, for tests."""
+
+from __future__ import annotations
+
+from kubeocean.api.crds import definitions
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
+from kubeocean.runtime.patches import ApplyPatch
+from waiting import until
+
+__all__ = ["install_our_kinds"]
+
+
+async def install_our_kinds(client: Client) -> None:
+    """Make the server know our kinds, and wait until it serves them; again costs nothing."""
+    for definition in definitions():
+        name = definition["metadata"]["name"]
+        await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, ApplyPatch(definition, force=True))
+
+        async def served(name: str = name) -> bool:
+            found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name, keep_raw=True)
+            conditions = found.content().get("status", {}).get("conditions") or []
+            held = {c["type"] for c in conditions if c["status"] == "True"}
+            assert "NonStructuralSchema" not in held, conditions
+            return "Established" in held
+
+        await until(served)
