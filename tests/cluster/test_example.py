@@ -1,0 +1,45 @@
+"""The example of the documentation does what it says, and then is quiet."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CONFIG_MAPS
+from waiting import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "seen.py"
+PAGE = Path(__file__).parents[2] / "docs" / "extend" / "reconciler.md"
+
+
+async def test_the_example_labels_and_is_quiet(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    kubeconfig = cluster.user("seen-example", groups=["system:masters"])
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLE), "--kubeconfig", str(kubeconfig)], stderr=subprocess.PIPE
+    )
+    try:
+        for n in range(5):
+            body = {"metadata": {"name": f"c{n}", "labels": {"app": "x"}}}
+            await client.create(CONFIG_MAPS, body, namespace=namespace)
+
+        async def labelled() -> bool:
+            listing = await client.list(CONFIG_MAPS, namespace, labels="app,seen=yes")
+            return len(listing.items) == 5
+
+        await until(labelled)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors.decode()
+    writes = [r for r in cluster.audit.requests(user="seen-example") if r.verb == "patch"]
+    assert len(writes) == 5
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    assert EXAMPLE.read_text().strip() in PAGE.read_text()
