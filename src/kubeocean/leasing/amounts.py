@@ -69,13 +69,14 @@ def round_up(resource: str, amount: Quantity) -> Quantity:
 
 
 def add(total: dict[str, Quantity], more: Amounts) -> None:
-    """Put `more` on top of `total`."""
+    """Put `more` on top of `total`; nothing of a resource leaves no trace."""
     for name, amount in more.items():
-        total[name] = total.get(name, ZERO) + amount
+        if amount:
+            total[name] = total.get(name, ZERO) + amount
 
 
 def subtract(total: dict[str, Quantity], less: Amounts) -> None:
-    """Undo `add`; what comes to nothing is not kept, so that undoing all leaves nothing."""
+    """Undo `add`."""
     for name, amount in less.items():
         rest = total.get(name, ZERO) - amount
         if rest:

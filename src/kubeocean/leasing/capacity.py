@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kubeocean.leasing.amounts import Amounts, Written, read_amounts, round_down
+from kubeocean.leasing.amounts import Amounts, Written, read_amounts, round_down, round_up
 from kubeocean.leasing.limits import Limit, apply_limits
 from kubeocean.runtime.quantity import ZERO, Quantity
 
@@ -58,7 +58,8 @@ def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Lim
     """What to offer of a node on which others and we request so much."""
     whole = {name: max(round_down(name, amount), _zero(amount)) for name, amount in base.items()}
     leftover = {
-        name: max(amount - others.get(name, ZERO), _zero(amount)) for name, amount in whole.items()
+        name: max(round_down(name, amount - others.get(name, ZERO)), _zero(amount))
+        for name, amount in whole.items()
     }
     lent = apply_limits(leftover, limits)
     return Capacity(whole, leftover, lent, _floor(lent, ours, whole))
@@ -68,7 +69,7 @@ def _floor(lent: Amounts, ours: Amounts, base: Amounts) -> Mapping[str, Quantity
     """Lift each amount to what is used, as far as the node has it; the node's notation is kept."""
     offered = {}
     for name, amount in lent.items():
-        used = min(ours.get(name, ZERO), base[name])
+        used = min(round_up(name, ours.get(name, ZERO)), base[name])
         offered[name] = amount if amount >= used else Quantity(used.nano, base[name].format)
     return offered
 

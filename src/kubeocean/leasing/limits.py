@@ -35,8 +35,6 @@ class Limit:
     @classmethod
     def parse(cls, written: ResourceLimit, *, field: str = "") -> Limit:
         """Read a policy's limit; a `ConfigError` names the field below `field`, and its value."""
-        if not written.resource:
-            raise ConfigError("must name a resource", field=f"{field}.resource", value="")
         return cls(
             written.resource,
             quantity=_parse_quantity(written.quantity, field=f"{field}.quantity"),
@@ -76,7 +74,7 @@ def _parse_quantity(written: str | int | float | None, *, field: str) -> Quantit
         return None
     quantity = Quantity.parse(written, field=field)
     if quantity.nano < 0:
-        raise ConfigError("must not be negative", field=field, value=written)
+        raise ConfigError("must be zero or more", field=field, value=written)
     return quantity if quantity else None
 
 
@@ -85,5 +83,5 @@ def _parse_percent(written: int | None, *, field: str) -> int | None:
     if written is None or written <= 0:
         return None
     if written > _ALL:
-        raise ConfigError("must be from 1 to 100", field=field, value=written)
+        raise ConfigError("must be between 1 and 100", field=field, value=written)
     return written

@@ -136,7 +136,7 @@ def _held(status: _Status) -> dict[str, Amounts]:
     """By container: what a node that reports it has given and set apart."""
     statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
     return {
-        each.name: larger(_requested(each.resources), read_amounts(each.allocated_resources))
+        each.name: larger(_requested(each.resources), _set_apart(each))
         for each in statuses
         if each.resources is not None
     }
@@ -144,6 +144,10 @@ def _held(status: _Status) -> dict[str, Amounts]:
 
 def _requested(resources: _Resources | None) -> Amounts:
     return read_amounts(resources.requests, field="requests") if resources else {}
+
+
+def _set_apart(status: _ContainerStatus) -> Amounts:
+    return read_amounts(status.allocated_resources, field="allocatedResources")
 
 
 def _resize_is_infeasible(conditions: Iterable[_Condition] | None) -> bool:

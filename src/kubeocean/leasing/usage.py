@@ -23,7 +23,7 @@ class _Share:
 class NodeUsage:
     """The requests on a node: of our pods, and of everybody else's."""
 
-    __slots__ = ("_ours", "_others", "_shares")
+    __slots__ = ("_others", "_ours", "_shares")
 
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}

@@ -18,15 +18,22 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from kubeocean.api.policy import TimeWindow
+from kubeocean.api.policy import (
+    DAY_HINT,
+    DAYS,
+    TIME_HINT,
+    TIME_OF_DAY,
+    ZONE_HINT,
+    TimeWindow,
+)
+from kubeocean.api.zones import zone_names
 from kubeocean.errors import ConfigError, InvariantError
 
 __all__ = ["Calendar", "Window", "next_edge", "within", "zone_of"]
 
 _DAY: Final = 24 * 60  # all in minutes
 _WEEK: Final = 7 * _DAY
-_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+_TIME: Final = re.compile(TIME_OF_DAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +117,23 @@ def zone_of(name: str, *, local: tzinfo, field: str = "timeZone") -> tzinfo:
     """The zone that a policy names in the tz database; without a name, `local`."""
     if not name:
         return local
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):  # a path; a directory of zones; nothing at all
-        message = "must be a time zone of the IANA database such as Europe/Berlin"
-        raise ConfigError(message, field=field, value=name) from None
+    if name not in zone_names():
+        raise ConfigError(ZONE_HINT, field=field, value=name)
+    return ZoneInfo(name)
 
 
 def _parse_time(text: str, *, field: str) -> int:
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ConfigError("must be a time from 00:00 to 23:59", field=field, value=text)
-    return int(found[1]) * 60 + int(found[2])
+    if _TIME.fullmatch(text) is None:
+        raise ConfigError(TIME_HINT, field=field, value=text)
+    hour, minute = text.split(":")
+    return int(hour) * 60 + int(minute)
 
 
 def _parse_day(text: str, *, field: str) -> int:
-    try:
-        return _DAYS.index(text.lower())
-    except ValueError:
-        message = "must be the English name of a weekday such as Monday"
-        raise ConfigError(message, field=field, value=text) from None
+    day = text.lower()
+    if day not in DAYS:
+        raise ConfigError(DAY_HINT, field=field, value=text)
+    return DAYS.index(day)
 
 
 def _merge(spans: Iterable[range]) -> tuple[range, ...]:

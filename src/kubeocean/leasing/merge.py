@@ -1,0 +1,102 @@
+"""Merge: which of several policies speaks for a node.
+
+Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
+the others are told why they do not. A policy that is being deleted does not apply.
+
+A mistake changes nothing that runs: a policy that was made invalid counts with the spec that was
+last valid, and one that never was valid does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+__all__ = ["Candidate", "Chosen", "PassedOver", "Reason", "Verdict", "choose"]
+
+SpecT = TypeVar("SpecT")
+
+
+class Reason(StrEnum):
+    """Why a policy does not decide about a node."""
+
+    DELETING = "Deleting"
+    INVALID = "Invalid"
+    NOT_SELECTED = "NotSelected"
+    NOT_OLDEST = "NotOldest"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[SpecT]):
+    """A policy, as it is and as it last made sense.
+
+    `created` is its creationTimestamp: servers write them so that their order is that of time.
+    """
+
+    name: str
+    created: str
+    spec: SpecT | None  # None: what is written is invalid
+    problem: str = ""  # what is wrong with it then
+    last_valid: SpecT | None = None
+    deleting: bool = False
+
+    @property
+    def effective(self) -> SpecT | None:
+        """The spec that counts; None if none ever did."""
+        return self.spec if self.spec is not None else self.last_valid
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[SpecT]):
+    """The policy that decides. `problem` is set if it is an older spec of it that does."""
+
+    name: str
+    spec: SpecT
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A policy that does not decide, and why."""
+
+    name: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[SpecT]):
+    """Who decides about a node, if anybody; the others in the order of their names."""
+
+    chosen: Chosen[SpecT] | None
+    passed_over: tuple[PassedOver, ...]
+
+    def reason_of(self, name: str) -> Reason | None:
+        """Why that policy does not decide; None if it does, or is not there."""
+        return next((each.reason for each in self.passed_over if each.name == name), None)
+
+
+def choose(
+    candidates: Iterable[Candidate[SpecT]], *, applies: Callable[[SpecT], bool]
+) -> Verdict[SpecT]:
+    """The verdict about a node to which a spec `applies`, or not."""
+    chosen: Chosen[SpecT] | None = None
+    passed_over: list[PassedOver] = []
+    for each in sorted(candidates, key=lambda each: (each.created, each.name)):
+        spec = each.effective
+        if each.deleting:
+            passed_over.append(PassedOver(each.name, Reason.DELETING, "it is being deleted"))
+        elif spec is None:
+            passed_over.append(PassedOver(each.name, Reason.INVALID, each.problem))
+        elif not applies(spec):
+            message = "it does not select this node"
+            passed_over.append(PassedOver(each.name, Reason.NOT_SELECTED, message))
+        elif chosen is not None:
+            message = f"policy {chosen.name} is older, or as old and first by name"
+            passed_over.append(PassedOver(each.name, Reason.NOT_OLDEST, message))
+        else:
+            problem = each.problem if each.spec is None else ""
+            chosen = Chosen(each.name, spec, problem)
+    return Verdict(chosen, tuple(sorted(passed_over, key=lambda each: each.name)))
