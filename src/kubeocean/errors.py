@@ -208,7 +208,7 @@ _BY_REASON: Final[dict[str, type[ApiError]]] = {
 
 class _Details(msgspec.Struct, frozen=True, rename="camel"):
     causes: list[StatusCause] | None = None
-    retry_after_seconds: int = 0
+    retry_after_seconds: float | None = None
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -224,10 +224,13 @@ _BODY_SHOWN = 300  # enough of a foreign error page to recognise it
 
 
 def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") -> ApiError:
-    """The typed error for an HTTP answer, or for the object of a watch's ERROR event (status 0)."""
+    """The typed error for an HTTP answer, or for the object of a watch's ERROR event (status 0).
+
+    Whatever the body is: it never raises.
+    """
     try:
         said = _decode_status(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = _Status()
     if said.kind != "Status" and not said.message:
         said = _Status(message=body[:_BODY_SHOWN].decode("utf-8", "replace").strip())
@@ -239,14 +242,17 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
         status=status,
         reason=said.reason,
         causes=tuple(details.causes or ()),
-        retry_after_s=_seconds(retry_after) or (details.retry_after_seconds or None),
+        retry_after_s=_seconds(retry_after) or _seconds(details.retry_after_seconds or 0),
     )
 
 
-def _seconds(header: str) -> float | None:
-    """Retry-After in seconds; the date form is not used by API servers and counts as absent."""
+def _seconds(said: str | float) -> float | None:
+    """Retry-After in seconds, where it is a time to wait.
+
+    The date form is not used by API servers and counts as absent, as do nothing and nonsense.
+    """
     try:
-        value = float(header)
+        value = float(said)
     except ValueError:
         return None
-    return value if 0 <= value < float("inf") else None
+    return value if 0 < value < float("inf") else None
