@@ -2,15 +2,18 @@
 
 A request is built in one place and sent in another. Preconditions are part of the verbs: an update
 without a resourceVersion is refused, and a delete says which UID it means or says openly that it
-means none. Partial objects cannot be sent back: bodies are mappings, not the structs that reads
-return.
+means none. A verb on one object never becomes one on all of them: an empty name is refused. Partial
+objects cannot be sent back: bodies are mappings, not the structs that reads return.
+
+Every verb raises the `ApiError` of what the server said, also where it said what cannot be read.
+`timeout_s` is for all attempts together, from when the QPS limit lets the first one go.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeAlias
 
@@ -32,15 +35,20 @@ __all__ = ["Client", "Listing", "Propagation", "connect"]
 PAGE: Final = 500
 TIMEOUT_S: Final = 30.0
 Propagation: TypeAlias = Literal["Background", "Foreground", "Orphan"]
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[ObjectT]):
-    """All objects that matched, as they were together at `version`."""
+    """All objects that matched, as they were together at `version`, or one page of them.
+
+    A page that `begins` is the first one: what came before it is void.
+    """
 
     items: list[ObjectT]
     version: str
+    begins: bool = True
 
 
 class Client:
@@ -85,9 +93,9 @@ class Client:
 
         :raises NotFound: there is none of that name.
         """
-        request = self._request("GET", resource.path(namespace, name, subresource))
-        body = await self._send(request, f"get {resource} {_ref(namespace, name)}")
-        return self._decode(resource, body, keep_raw=keep_raw)
+        request = self._request("GET", _path(resource, namespace, name, subresource))
+        doing = f"get {resource} {_ref(namespace, name)}"
+        return _object(resource, await self._send(request, doing), doing, keep_raw=keep_raw)
 
     async def list(
         self,
@@ -105,7 +113,7 @@ class Client:
         async for part in self.pages(
             resource, namespace, labels=labels, fields=fields, page=page, keep_raw=keep_raw
         ):
-            if part.version != version:  # the first page, or a list that started over
+            if part.begins:
                 version = part.version
                 items.clear()
             items.extend(part.items)
@@ -122,7 +130,7 @@ class Client:
         keep_raw: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
         """The pages of a list. If the server forgets where we were, they start over in one piece,
-        with another version: what came before is void then."""
+        which `begins`."""
         chosen = selection(labels, fields)
         path = resource.path(namespace)
         doing = f"list {resource}"
@@ -136,8 +144,11 @@ class Client:
                     raise
                 token, limit = "", 0
                 continue
-            meta, items = decode_list(resource.type, body, keep_raw=keep_raw)
-            yield Listing(items, meta.resource_version)
+            try:
+                meta, items = decode_list(resource.type, body, keep_raw=keep_raw)
+            except _UNREADABLE as error:
+                raise _unreadable(doing, error) from error
+            yield Listing(items, meta.resource_version, begins=not token)
             token = meta.continue_
             if not token:
                 return
@@ -175,8 +186,8 @@ class Client:
         what = meta.get("name") or meta.get("generateName", "")
         path = resource.path(namespace)
         request = self._request("POST", path, body=body, query=self._writer(dry_run))
-        done = await self._send(request, f"create {resource} {_ref(namespace, what)}")
-        return self._decode(resource, done)
+        doing = f"create {resource} {_ref(namespace, what)}"
+        return _object(resource, await self._send(request, doing), doing)
 
     async def post(
         self,
@@ -187,10 +198,10 @@ class Client:
         namespace: str = "",
     ) -> Json:
         """Ask something of an object: an eviction, a token, a binding."""
-        path = resource.path(namespace, name, subresource)
+        path = _path(resource, namespace, name, subresource)
         request = self._request("POST", path, body=body, query=self._writer())
         doing = f"post {_what(resource, subresource)} of {_ref(namespace, name)}"
-        return _decode_json(await self._send(request, doing))
+        return _json(await self._send(request, doing), doing)
 
     async def update(
         self, resource: Resource[ObjectT], body: Mapping[str, Any], *, subresource: str = ""
@@ -202,11 +213,11 @@ class Client:
         meta = _metadata(body)
         if not meta.get("resourceVersion"):
             raise InvariantError("an update must carry the resourceVersion it was made from")
-        namespace, name = meta.get("namespace", ""), meta["name"]
-        path = resource.path(namespace, name, subresource)
+        namespace, name = meta.get("namespace", ""), meta.get("name", "")
+        path = _path(resource, namespace, name, subresource)
         request = self._request("PUT", path, body=body, query=self._writer())
-        what = f"{_what(resource, subresource)} {_ref(namespace, name)}"
-        return self._decode(resource, await self._send(request, f"update {what}"))
+        doing = f"update {_what(resource, subresource)} {_ref(namespace, name)}"
+        return _object(resource, await self._send(request, doing), doing)
 
     async def patch(
         self,
@@ -226,14 +237,14 @@ class Client:
         force = _if("force", "true" if isinstance(patch, ApplyPatch) and patch.force else "")
         request = self._request(
             "PATCH",
-            resource.path(namespace, name, subresource),
+            _path(resource, namespace, name, subresource),
             body=patch.body,
             query=(*self._writer(dry_run), *force),
             content_type=patch.content_type,
         )
-        doing = f"{'apply' if applies else 'patch'} {_what(resource, subresource)}"
-        done = await self._send(request, f"{doing} {_ref(namespace, name)}", idempotent=applies)
-        return self._decode(resource, done)
+        verb = "apply" if applies else "patch"
+        doing = f"{verb} {_what(resource, subresource)} {_ref(namespace, name)}"
+        return _object(resource, await self._send(request, doing, idempotent=applies), doing)
 
     async def delete(
         self,
@@ -251,7 +262,7 @@ class Client:
         :raises Conflict: the name belongs to another object now.
         """
         body = _delete_options(uid, resource_version, grace_s, propagation)
-        request = self._request("DELETE", resource.path(namespace, name), body=body)
+        request = self._request("DELETE", _path(resource, namespace, name), body=body)
         await self._send(request, f"delete {resource} {_ref(namespace, name)}")
 
     async def delete_all(
@@ -294,7 +305,7 @@ class Client:
 
     async def request_json(self, method: str, path: str, **asked: Any) -> Json:
         """The same, for an answer that is a JSON object."""
-        return _decode_json(await self.request(method, path, **asked))
+        return _json(await self.request(method, path, **asked), f"{method} {path}")
 
     @asynccontextmanager
     async def upgrade(
@@ -307,7 +318,8 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Tunnel]:
         """Bytes both ways, once the server has switched protocols."""
-        request = Request(method, path, query=tuple(query), headers=headers or {})
+        asked, timeout_s = tuple(query), self._timeout_s
+        request = Request(method, path, query=asked, headers=headers or {}, timeout_s=timeout_s)
         async with self.transport.upgrade(request, protocol) as tunnel:
             yield tunnel
 
@@ -335,6 +347,8 @@ class Client:
 
     async def _send(self, request: Request, doing: str, *, idempotent: bool = False) -> bytes:
         idempotent = idempotent or not request.writes
+        if self._limit is not None:
+            await self._limit.take()
         deadline = self._clock.monotonic() + self._timeout_s
         attempt = 0
         while True:
@@ -345,13 +359,15 @@ class Client:
                 if attempt >= self._retry.attempts or not repeatable(error, idempotent=idempotent):
                     raise
                 delay_s = self._retry.delay_s(attempt, error)
-                if self._clock.monotonic() + delay_s >= deadline:
+                left_s = deadline - self._clock.monotonic() - delay_s
+                if left_s <= 0:
                     raise
             await self._clock.sleep(delay_s)
+            if self._limit is not None:
+                await self._limit.take()
+            request = replace(request, timeout_s=left_s)
 
     async def _try(self, request: Request, doing: str) -> bytes:
-        if self._limit is not None:
-            await self._limit.take()
         response = await self.transport.send(request)
         if 200 <= response.status < 300:
             return response.body
@@ -364,14 +380,6 @@ class Client:
 
     def _writer(self, dry_run: bool = False) -> tuple[tuple[str, str], ...]:
         return (("fieldManager", self.field_manager), *_if("dryRun", "All" if dry_run else ""))
-
-    def _decode(
-        self, resource: Resource[ObjectT], body: bytes, *, keep_raw: bool = False
-    ) -> ObjectT:
-        try:
-            return decode_object(resource.type, body, keep_raw=keep_raw)
-        except msgspec.DecodeError as error:
-            raise InternalError(f"the answer about {resource} cannot be read: {error}") from error
 
 
 def connect(
@@ -403,6 +411,34 @@ def selection(labels: str, fields: str) -> tuple[tuple[str, str], ...]:
 
 def _if(name: str, value: str) -> tuple[tuple[str, str], ...]:
     return ((name, value),) if value else ()
+
+
+def _path(resource: Resource[Any], namespace: str, name: str, subresource: str = "") -> str:
+    """The path of one object; that of an object without a name would be the path of them all."""
+    if not name:
+        raise InvariantError("an object must be named", resource=str(resource), namespace=namespace)
+    return resource.path(namespace, name, subresource)
+
+
+def _object(
+    resource: Resource[ObjectT], body: bytes, doing: str, *, keep_raw: bool = False
+) -> ObjectT:
+    try:
+        return decode_object(resource.type, body, keep_raw=keep_raw)
+    except _UNREADABLE as error:
+        raise _unreadable(doing, error) from error
+
+
+def _json(body: bytes, doing: str) -> Json:
+    try:
+        return _decode_json(body)
+    except _UNREADABLE as error:
+        raise _unreadable(doing, error) from error
+
+
+def _unreadable(doing: str, error: Exception) -> InternalError:
+    """An answer that is not what it should be is the server's failure."""
+    return InternalError(f"could not {doing}: the answer cannot be read: {error}")
 
 
 def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
