@@ -115,7 +115,7 @@ class Informer(Generic[ObjectT]):
 
     def deleted(self, obj: ObjectT) -> None:
         """Remember that the server accepted our deletion of this very object."""
-        self._writes.expect_gone(obj)
+        self._writes.expect_gone(obj, now_at=self._version)
 
     async def caught_up(self, key: Key, *, timeout_s: float = CATCH_UP_S) -> bool:
         """Whether the cache shows our last write to this key, waiting a little for it.

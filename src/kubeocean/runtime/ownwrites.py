@@ -1,7 +1,10 @@
 """Own writes: which of our writes the cache has not shown yet.
 
 A write is *pending* from the server's answer until the watch has passed the version that the answer
-named, or, for a deletion, until that very object (by UID) is gone or shows that it is going.
+named. A deletion is pending until the watch has passed the version that was deleted and that very
+object (by UID) is gone or shows that it is going. Writes to one key are pending together: whoever
+waits for the key waits for the last of them, in whatever order the answers came.
+
 Entries leave when the watch passes them, so there are never more than the writes of the last
 minute, the time between two bookmarks.
 """
@@ -12,21 +15,26 @@ import asyncio
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Final, Generic
 
 from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.deadlines import within
 from kubeocean.runtime.objects import Key, ObjectT
 
 __all__ = ["OwnWrites"]
 
+_DIGITS: Final = 20  # of the largest version that an API server can give
+
 
 @dataclass(slots=True, eq=False)
 class _Pending:
+    """What the cache must show of one key; every part of it."""
+
     key: Key
-    uid: str
-    version: int | None  # None: a deletion, or a server whose versions are not numbers
-    raw_version: str
     since: float
+    version: int | None = None  # what the watch has yet to pass
+    exactly: str = ""  # what the object has yet to be, of a server whose versions are not numbers
+    doomed: str = ""  # the UID that has yet to go
     shown: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -48,36 +56,26 @@ class OwnWrites(Generic[ObjectT]):
 
     def expect_version(self, obj: ObjectT, *, now_at: str) -> None:
         """The server made `obj` of our write; the cache stands at version `now_at`."""
-        version = _number(obj.resource_version)
-        at = _number(now_at)
-        if version is not None and at is not None and version <= at:
-            return  # the watch was quicker than the answer
-        entry = self._add(obj, version)
-        if version is not None:
-            self._added += 1
-            heapq.heappush(self._by_version, (version, self._added, entry))
-        else:
-            self._check(obj.key)
+        self._expect(obj, now_at)
 
-    def expect_gone(self, obj: ObjectT) -> None:
-        """The server accepted our deletion of this object."""
-        self._add(obj, None)
-        self._check(obj.key)
+    def expect_gone(self, obj: ObjectT, *, now_at: str) -> None:
+        """The server accepted our deletion of this object; the cache stands at `now_at`."""
+        self._expect(obj, now_at, doomed=obj.uid)
 
     def passed(self, version: str, changed: Iterable[Key]) -> list[float]:
         """The cache reached `version`, and these keys changed; the delays of what it showed now."""
         now = self._clock.monotonic()
-        delays: list[float] = []
         at = _number(version)
+        shown: list[_Pending] = []
         while self._by_version and at is not None and self._by_version[0][0] <= at:
             _, _, entry = heapq.heappop(self._by_version)
-            if self._show(entry):
-                delays.append(now - entry.since)
+            if entry.version is not None and entry.version <= at:
+                entry.version = None
+                shown += self._check(entry)
         for key in changed:
-            entry_of_key = self._pending.get(key)
-            if entry_of_key is not None and self._check(key):
-                delays.append(now - entry_of_key.since)
-        return delays
+            if (pending := self._pending.get(key)) is not None:
+                shown += self._check(pending)
+        return [now - entry.since for entry in shown]
 
     def forget(self, key: Key) -> None:
         """What the server has now was compared with the cache; nothing is pending any more."""
@@ -87,41 +85,57 @@ class OwnWrites(Generic[ObjectT]):
 
     async def shown(self, key: Key, timeout_s: float) -> bool:
         """Whether the cache shows our last write to the key, within the time."""
-        entry = self._pending.get(key)
-        if entry is None:
-            return True
-        try:
-            async with asyncio.timeout(timeout_s):
+
+        async def all_shown() -> bool:
+            while (entry := self._pending.get(key)) is not None:
                 await entry.shown.wait()
+            return True
+
+        try:
+            return await within(self._clock, timeout_s, all_shown)
         except TimeoutError:
             return False
-        return key not in self._pending
 
-    def _add(self, obj: ObjectT, version: int | None) -> _Pending:
-        since = self._clock.monotonic()
-        entry = _Pending(obj.key, obj.uid, version, obj.resource_version, since)
-        before = self._pending.get(obj.key)
-        if before is not None:
-            before.shown.set()  # whoever waits looks again and finds the newer write
+    def _expect(self, obj: ObjectT, now_at: str, *, doomed: str = "") -> None:
+        version, at = _number(obj.resource_version), _number(now_at)
+        passed = version is not None and at is not None and version <= at
+        if passed and not doomed:
+            return  # the watch was quicker than the answer
+        entry = self._pending.get(obj.key) or _Pending(obj.key, 0.0)
         self._pending[obj.key] = entry
-        return entry
+        entry.since = self._clock.monotonic()
+        if doomed:
+            entry.doomed, entry.exactly = doomed, ""
+        elif version is None:
+            entry.exactly = obj.resource_version
+        if version is not None and not passed:
+            self._await_version(entry, version)
+        self._check(entry)
 
-    def _check(self, key: Key) -> bool:
-        entry = self._pending[key]
+    def _await_version(self, entry: _Pending, version: int) -> None:
+        if entry.version is None or version > entry.version:
+            entry.version = version
+            self._added += 1
+            heapq.heappush(self._by_version, (version, self._added, entry))
+
+    def _check(self, entry: _Pending) -> list[_Pending]:
+        """The entry, if the cache shows all of it now."""
+        cached = self._items.get(entry.key)
         if entry.version is not None:
-            return False  # the version decides, in `passed`
-        cached = self._items.get(key)
-        gone = cached is None or cached.uid != entry.uid or cached.deleting
-        same = cached is not None and cached.resource_version == entry.raw_version
-        return (gone or (same and not _number(entry.raw_version))) and self._show(entry)
+            return []
+        if entry.exactly and (cached is None or cached.resource_version != entry.exactly):
+            return []
+        if entry.doomed and cached and cached.uid == entry.doomed and not cached.deleting:
+            return []
+        return [entry] if self._show(entry) else []
 
     def _show(self, entry: _Pending) -> bool:
-        entry.shown.set()
         if self._pending.get(entry.key) is not entry:
-            return False  # a newer write took its place
+            return False  # shown before
         del self._pending[entry.key]
+        entry.shown.set()
         return True
 
 
 def _number(version: str) -> int | None:
-    return int(version) if version.isdecimal() else None
+    return int(version) if version.isdecimal() and len(version) <= _DIGITS else None
