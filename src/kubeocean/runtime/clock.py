@@ -16,6 +16,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from kubeocean.errors import InvariantError
+
 __all__ = ["Clock", "RealClock", "VirtualClock"]
 
 
@@ -74,6 +76,8 @@ class VirtualClock:
 
     async def advance(self, seconds: float) -> None:
         """Move time forward, waking every sleeper whose deadline is passed on the way."""
+        if seconds < 0:
+            raise InvariantError("time was asked to go back", seconds=seconds)
         await _settle()
         target = self._elapsed + seconds
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -83,7 +87,7 @@ class VirtualClock:
             self._elapsed = max(self._elapsed, deadline)
             wake.set_result(None)
             await _settle()
-        self._elapsed = target
+        self._elapsed = max(self._elapsed, target)  # another may have advanced it meanwhile
         await _settle()
 
 

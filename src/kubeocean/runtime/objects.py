@@ -199,14 +199,14 @@ def set_condition(
 ) -> tuple[Condition, ...]:
     """The conditions with `new` in the place of its type.
 
-    The transition time moves only when the status does, so that an unchanged condition compares
-    equal and costs no write.
+    The transition time moves only when the status does (or was never told), so that an unchanged
+    condition compares equal and costs no write.
     """
     result = list(conditions or ())
     for at, old in enumerate(result):
         if old.type == new.type:
-            since = old.last_transition_time if old.status == new.status else now
-            result[at] = msgspec.structs.replace(new, last_transition_time=since)
+            since = old.last_transition_time if old.status == new.status else None
+            result[at] = msgspec.structs.replace(new, last_transition_time=since or now)
             return tuple(result)
     return (*result, msgspec.structs.replace(new, last_transition_time=now))
 
@@ -231,5 +231,5 @@ _SERVER_FIELDS = (
 def prune_json(content: Mapping[str, Any]) -> Json:
     """A copy without status and what the server fills in: what a user could have written."""
     kept = {name: value for name, value in content.items() if name != "status"}
-    meta = {k: v for k, v in kept.get("metadata", {}).items() if k not in _SERVER_FIELDS}
+    meta = {k: v for k, v in (kept.get("metadata") or {}).items() if k not in _SERVER_FIELDS}
     return kept | {"metadata": meta}

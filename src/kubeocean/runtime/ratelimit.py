@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.clock import Clock
 
@@ -12,7 +14,7 @@ class TokenBucket:
     """Lets `rate` through a second on average, and `burst` at once after a pause.
 
     Callers are served in the order they came: each takes its token at once, possibly one that is
-    not there yet, and sleeps until it is.
+    not there yet, and sleeps until it is. Who is cancelled gives it back.
     """
 
     def __init__(self, rate: float, burst: int, *, clock: Clock) -> None:
@@ -32,4 +34,8 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1
         self._at = now
         if self._tokens < 0:
-            await self._clock.sleep(-self._tokens / self._rate)
+            try:
+                await self._clock.sleep(-self._tokens / self._rate)
+            except asyncio.CancelledError:
+                self._tokens += 1
+                raise
