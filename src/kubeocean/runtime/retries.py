@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from kubeocean.errors import (
     ApiError,
@@ -20,7 +21,9 @@ from kubeocean.errors import (
     Unreachable,
 )
 
-__all__ = ["RetryPolicy", "jittered", "repeatable"]
+__all__ = ["RetryPolicy", "backoff_s", "jittered", "repeatable"]
+
+_DOUBLINGS: Final = 64  # beyond any cap, below what a float can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class RetryPolicy:
         """How long to wait after failed attempt `attempt` (from 1); the server's word wins."""
         if error.retry_after_s is not None:
             return error.retry_after_s
-        return jittered(min(self.cap_s, self.base_s * 2.0 ** (attempt - 1)))
+        return jittered(backoff_s(attempt, self.base_s, self.cap_s))
 
 
 def repeatable(error: ApiError, *, idempotent: bool) -> bool:
@@ -49,6 +52,11 @@ def repeatable(error: ApiError, *, idempotent: bool) -> bool:
         isinstance(error, InternalError) and error.status in (500, 502)
     )
     return idempotent and passing
+
+
+def backoff_s(failures: int, first_s: float, last_s: float) -> float:
+    """How long to wait after so many failures in a row (from 1), however many they are."""
+    return min(last_s, first_s * 2.0 ** min(failures - 1, _DOUBLINGS))
 
 
 def jittered(seconds: float) -> float:
