@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from kubeocean.errors import Unreachable
+from multidict import CIMultiDict
+
+from kubeocean.errors import ConfigError, Unreachable, api_error
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.codec import encode
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
@@ -33,6 +35,7 @@ __all__ = ["Crashed", "Faults", "SkewedClock", "anything", "reads", "watches", "
 
 When: TypeAlias = Callable[[Request], bool]
 _FOREVER: Final = 1 << 60
+_BOOKMARK: Final = b'{"type":"BOOKMARK"'
 
 
 def anything(request: Request) -> bool:
@@ -61,12 +64,17 @@ class Crashed(BaseException):
 
 @dataclass(slots=True)
 class _Rule:
+    """One thing that shall go wrong, so many times more."""
+
     when: When
     times: int
-    respond: Callable[[Request], Response] | None = None
-    before: Unreachable | None = None
+    respond: Callable[[], Response] | None = None  # or raises
     lose_answer: bool = False
     delay_s: float = 0.0
+
+    @property
+    def only_delays(self) -> bool:
+        return self.respond is None and not self.lose_answer
 
     def takes(self, request: Request) -> bool:
         if self.times <= 0 or not self.when(request):
@@ -76,7 +84,11 @@ class _Rule:
 
 
 class Faults:
-    """What shall go wrong. Every method takes effect at once, also on watches that are open."""
+    """What shall go wrong. Every method takes effect at once, also on watches that are open.
+
+    Of the rules for requests, those that fit one follow each other in the order they were made, one
+    a request; delays come on top.
+    """
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None) -> None:
         self.writes = 0
@@ -89,6 +101,7 @@ class Faults:
         self._on_crash: Callable[[], None] | None = None
         self.partitioned = False
         self._streams: set[_FaultyStream] = set()
+        self._tunnels: set[Tunnel] = set()
         self._moving = asyncio.Event()
         self._moving.set()
         self.watch_delay_s = 0.0
@@ -119,13 +132,16 @@ class Faults:
             "reason": reason,
             "code": status,
         }
-        response = Response(status, dict(headers or {}), encode(body))
-        self._rules.append(_Rule(when, times, respond=lambda _: response))
+        response = Response(status, CIMultiDict(headers or {}), encode(body))
+        self._rules.append(_Rule(when, times, respond=lambda: response))
 
     def refuse(self, *, times: int = 1, when: When = anything) -> None:
         """Fail before the request is sent."""
-        error = Unreachable("injected: connection refused", sent=False)
-        self._rules.append(_Rule(when, times, before=error))
+
+        def refused() -> Response:
+            raise Unreachable("injected: connection refused", sent=False)
+
+        self._rules.append(_Rule(when, times, respond=refused))
 
     def lose_answer(self, *, times: int = 1, when: When = writes) -> None:
         """Carry the request out and lose the answer: the caller cannot know."""
@@ -145,9 +161,9 @@ class Faults:
         self._on_crash = by
 
     def partition(self) -> None:
-        """Nothing gets through: requests fail, open watches break."""
+        """Nothing gets through: requests fail, answers are lost, watches and tunnels break."""
         self.partitioned = True
-        self.cut()
+        self._break()
 
     def rejoin(self) -> None:
         """End a partition; whatever else was asked for still happens."""
@@ -165,8 +181,8 @@ class Faults:
 
     def cut(self) -> None:
         """Break every open watch."""
-        for stream in list(self._streams):
-            stream.cut()
+        for stream in self._streams:
+            stream.end(Unreachable("injected: connection reset"))
 
     def freeze(self) -> None:
         """Deliver nothing on any watch, though connections stay open, until `thaw`."""
@@ -182,11 +198,11 @@ class Faults:
             stream.rewind(events)
 
     def lose(self, share: float) -> None:
-        """Never deliver this share of the events."""
+        """Never deliver this share of the events; bookmarks are none."""
         self.watch_loss = share
 
     def lag(self, seconds: float) -> None:
-        """Deliver events late."""
+        """Deliver events so late."""
         self.watch_delay_s = seconds
 
     def repeat(self, times: int) -> None:
@@ -195,25 +211,51 @@ class Faults:
 
     # For the transport
 
-    def _admit(self, request: Request) -> _Rule | None:
+    async def _meet(self, request: Request) -> tuple[Response | None, bool]:
+        """What is answered instead of the server, if anything; whether its answer gets lost."""
+        if not self._crashed:
+            self.requests.append(request)
+        self._check(sent=False)
+        fits = [rule for rule in self._rules if rule.only_delays and rule.takes(request)]
+        rule = next((r for r in self._rules if not r.only_delays and r.takes(request)), None)
+        self._rules = [rule for rule in self._rules if rule.times > 0]
+        if fits:
+            await self._clock.sleep(sum(delay.delay_s for delay in fits))
+            self._check(sent=False)
+        if rule is None:
+            return None, False
+        return rule.respond() if rule.respond else None, rule.lose_answer
+
+    def _answered(self, request: Request, response: Response) -> None:
+        if request.writes and response.status < 300:
+            self.writes += 1
+            if self._crash_at is not None and self.writes >= self._crash_at:
+                self._crash()
+        self._check(sent=True)
+
+    def _check(self, *, sent: bool) -> None:
         if self._crashed:
             raise Crashed
-        self.requests.append(request)
         if self.partitioned:
-            raise Unreachable("injected: partitioned", sent=False)
-        return next((rule for rule in self._rules if rule.takes(request)), None)
+            raise Unreachable("injected: partitioned", sent=sent)
 
-    def _wrote(self) -> None:
-        self.writes += 1
-        if self._crash_at is not None and self.writes >= self._crash_at:
-            self._crashed = True
-            self._crash_at = None
-            if self._on_crash is not None:
-                self._on_crash()
-            raise Crashed
+    def _crash(self) -> None:
+        self._crashed = True
+        self._crash_at = None
+        self._break(Crashed)
+        if self._on_crash is not None:
+            self._on_crash()
 
-    def _loses(self) -> bool:
-        return self.watch_loss > 0 and self._chance.random() < self.watch_loss
+    def _break(self, kind: type[Crashed | Unreachable] = Unreachable) -> None:
+        for stream in self._streams:
+            stream.end(kind("injected: connection reset"))
+        for tunnel in self._tunnels:
+            tunnel.abort()
+
+    def _loses(self, line: bytes) -> bool:
+        if self.watch_loss <= 0 or line.startswith(_BOOKMARK):
+            return False
+        return self._chance.random() < self.watch_loss
 
 
 class _FaultyTransport:
@@ -221,54 +263,54 @@ class _FaultyTransport:
         self._inner = inner
         self._faults = faults
 
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
     async def send(self, request: Request) -> Response:
-        faults = self._faults
-        rule = faults._admit(request)
-        if rule is not None:
-            if rule.delay_s:
-                await faults._clock.sleep(rule.delay_s)
-            if rule.before is not None:
-                raise rule.before
-            if rule.respond is not None:
-                return rule.respond(request)
+        canned, lost = await self._faults._meet(request)
+        if canned is not None:
+            return canned
         response = await self._inner.send(request)
-        if request.writes and response.status < 300:
-            faults._wrote()
-        if rule is not None and rule.lose_answer:
+        self._faults._answered(request, response)
+        if lost:
             raise Unreachable("injected: answer lost", sent=True)
         return response
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
         faults = self._faults
-        rule = faults._admit(request)
-        if rule is not None:
-            if rule.delay_s:
-                await faults._clock.sleep(rule.delay_s)
-            if rule.before is not None:
-                raise rule.before
-            if rule.respond is not None:
-                yield _Canned(rule.respond(request))
-                return
+        canned, _ = await faults._meet(request)
+        if canned is not None:
+            yield _Canned(canned)
+            return
         async with self._inner.stream(request) as inner:
-            stream = _FaultyStream(inner, faults)
+            faults._check(sent=True)
+            stream = _FaultyStream(inner, faults, lines=request.watches and inner.status == 200)
             faults._streams.add(stream)
-            # Not a TaskGroup: it would wrap what the reader raises.
-            pump = asyncio.create_task(stream.pump())
+            # Not a TaskGroup here: it would wrap what the reader raises.
+            running = asyncio.create_task(stream.run())
             try:
                 yield stream
             finally:
                 faults._streams.discard(stream)
-                pump.cancel()
-                await asyncio.wait([pump])
+                running.cancel()
+                await asyncio.wait([running])
 
     @asynccontextmanager
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
-        rule = self._faults._admit(request)
-        if rule is not None and rule.before is not None:
-            raise rule.before
+        faults = self._faults
+        canned, _ = await faults._meet(request)
+        if canned is not None:
+            doing = f"upgrade {request.method} {request.path} to {protocol}"
+            raise api_error(canned.status, canned.body, doing=doing)
         async with self._inner.upgrade(request, protocol) as tunnel:
-            yield tunnel
+            faults._check(sent=True)
+            faults._tunnels.add(tunnel)
+            try:
+                yield tunnel
+            finally:
+                faults._tunnels.discard(tunnel)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -287,55 +329,79 @@ class _Canned:
         return body
 
 
-class _FaultyStream:
-    """A watch that passes through the plan, line by line.
+_News: TypeAlias = bytes | BaseException
 
-    A pump takes what the server sends and queues what the plan lets through, so that a break or a
-    repetition reaches the reader while the server is quiet.
+
+class _FaultyStream:
+    """A stream that passes through the plan; a watch does so line by line.
+
+    One task takes what the server sends, another delivers what the plan lets through when the plan
+    lets it through. So a break or a repetition reaches the reader while the server is quiet, and a
+    late event does not make the next one later.
     """
 
     REMEMBERED: Final = 256
 
-    def __init__(self, inner: Stream, faults: Faults) -> None:
+    def __init__(self, inner: Stream, faults: Faults, *, lines: bool) -> None:
         self.status = inner.status
         self.headers = inner.headers
         self._inner = inner
         self._faults = faults
-        self._out: asyncio.Queue[bytes | Unreachable] = asyncio.Queue()
+        self._lines = lines
+        self._arrived: asyncio.Queue[tuple[float, _News]] = asyncio.Queue()
+        self._out: asyncio.Queue[_News] = asyncio.Queue()
         self._tail = b""
         self._past: list[bytes] = []
 
     async def read(self) -> bytes:
         out = await self._out.get()
-        if isinstance(out, Unreachable):
-            raise out
-        return out
+        if isinstance(out, bytes):
+            return out
+        raise out
 
-    def cut(self) -> None:
-        self._out.put_nowait(Unreachable("injected: connection reset"))
+    def end(self, error: BaseException) -> None:
+        self._out.put_nowait(error)
 
     def rewind(self, events: int) -> None:
-        if self._past:
+        if events > 0 and self._past:
             self._out.put_nowait(b"".join(self._past[-events:]))
 
-    async def pump(self) -> None:
-        faults = self._faults
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._take())
+            group.create_task(self._deliver())
+
+    async def _take(self) -> None:
+        now = self._faults._clock.monotonic
         try:
             while chunk := await self._inner.read():
-                await faults._moving.wait()
-                if faults.watch_delay_s:
-                    await faults._clock.sleep(faults.watch_delay_s)
-                if lines := self._let_through(chunk):
-                    self._out.put_nowait(b"".join(lines))
-            self._out.put_nowait(b"")
+                self._arrived.put_nowait((now(), chunk))
+            self._arrived.put_nowait((now(), b""))
         except Unreachable as error:
-            self._out.put_nowait(error)
+            self._arrived.put_nowait((now(), error))
 
-    def _let_through(self, chunk: bytes) -> list[bytes]:
+    async def _deliver(self) -> None:
+        faults = self._faults
+        news: _News = b"."
+        while news and isinstance(news, bytes):
+            arrived_at, news = await self._arrived.get()
+            await faults._moving.wait()
+            due_s = arrived_at + faults.watch_delay_s - faults._clock.monotonic()
+            if due_s > 0:
+                await faults._clock.sleep(due_s)
+            if news and isinstance(news, bytes) and (passed := self._let_through(news)):
+                self._out.put_nowait(passed)
+        if self._tail:
+            self._out.put_nowait(self._tail)
+        self._out.put_nowait(news)
+
+    def _let_through(self, chunk: bytes) -> bytes:
+        if not self._lines:
+            return chunk
         *whole, self._tail = (self._tail + chunk).split(b"\n")
-        lines = [line + b"\n" for line in whole if not self._faults._loses()]
+        lines = [line + b"\n" for line in whole if not self._faults._loses(line)]
         self._past = (self._past + lines)[-self.REMEMBERED :]
-        return [line for line in lines for _ in range(1 + self._faults.watch_repeats)]
+        return b"".join(line * (1 + self._faults.watch_repeats) for line in lines)
 
 
 class SkewedClock:
@@ -344,6 +410,8 @@ class SkewedClock:
     def __init__(
         self, offset_s: float = 0.0, *, rate: float = 1.0, inner: Clock | None = None
     ) -> None:
+        if not rate > 0:
+            raise ConfigError("must be positive", field="rate", value=rate)
         self._inner = inner or RealClock()
         self._offset = timedelta(seconds=offset_s)
         self._rate = rate

@@ -6,17 +6,16 @@ an answer.
 
 Credentials may change while it runs. A new token is used from the next request on. A new
 certificate gets new connections, while watches that run on the old ones end when the server ends
-them. A new server or CA cuts the old connections at once. So a change never drops a watch more than
-once.
+them. A new server, or another way to know it (CA, name), cuts the old connections at once and
+begins a new `generation`. So a change never drops a watch more than once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from urllib.parse import urlencode
@@ -26,13 +25,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeocean import __version__
-from kubeocean.errors import ApiError, Unreachable
+from kubeocean.errors import Unauthorized, Unreachable
 from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.failures import explain, never_sent
 from kubeocean.runtime.tls import ssl_context
-from kubeocean.runtime.tunnel import Tunnel, open_tunnel
+from kubeocean.runtime.tunnel import HANDSHAKE_S, Tunnel, open_tunnel
 
 __all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
 
@@ -103,6 +103,10 @@ class Stream(Protocol):
 class Transport(Protocol):
     """A way to one API server."""
 
+    @property
+    def generation(self) -> int:
+        """Grows when requests begin to go to another server: no version from before holds there."""
+
     async def send(self, request: Request) -> Response:
         """One request, one answer.
 
@@ -126,6 +130,7 @@ class HttpTransport:
     """HTTP/1.1 over TLS with a pool of connections."""
 
     def __init__(self, source: AccessSource, *, clock: Clock | None = None) -> None:
+        self.generation = 0
         self._source = source
         self._clock = clock or RealClock()
         self._link: _Link | None = None
@@ -156,7 +161,16 @@ class HttpTransport:
     @asynccontextmanager
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
         link = await self._current()
-        async with link.upgrade(request, protocol) as tunnel:
+        used = link.access
+        # A stack, so that what the block raises is not taken for the server's answer.
+        async with AsyncExitStack() as stack:
+            try:
+                tunnel = await stack.enter_async_context(link.upgrade(request, protocol))
+            except Unauthorized:
+                if not await self._has_newer(used):
+                    raise
+                again = (await self._current()).upgrade(request, protocol)
+                tunnel = await stack.enter_async_context(again)
             yield tunnel
 
     async def close(self) -> None:
@@ -168,13 +182,13 @@ class HttpTransport:
             await link.cut()
 
     async def _current(self) -> _Link:
-        if self._closed:
-            raise Unreachable("the connection was closed by its owner", sent=False)
-        if self._clock.monotonic() >= self._refresh_at:
+        if self._clock.monotonic() >= self._refresh_at and not self._closed:
             # Moved before the await, so that only one of many waiting requests looks.
             self._refresh_at = self._clock.monotonic() + self._source.interval_s
             await self._source.refresh()
             self._refresh_at = self._clock.monotonic() + self._source.interval_s
+        if self._closed:
+            raise Unreachable("the connection was closed by its owner", sent=False)
         access = self._source.current()
         link = self._link
         if link is not None and link.access is access:
@@ -184,9 +198,10 @@ class HttpTransport:
             link.speak_as(access)
             return link
         self._link = _Link(access)
-        if link is not None:
-            await self._retire(link, access)
-        return self._link
+        if link is None:
+            return self._link
+        await self._retire(link, access)
+        return await self._current()  # much may have happened while the old one was closed
 
     async def _has_newer(self, rejected: Access) -> bool:
         """Whether there are other credentials than the rejected ones, found now or by another."""
@@ -195,12 +210,18 @@ class HttpTransport:
         return self._source.current() is not rejected
 
     async def _retire(self, link: _Link, successor: Access) -> None:
-        elsewhere = (link.access.server, link.access.ca) != (successor.server, successor.ca)
+        elsewhere = _whereabouts(link.access) != _whereabouts(successor)
+        self.generation += elsewhere
         if elsewhere or link.idle:
             await link.cut()
             return
         self._old.add(link)
         link.on_idle = self._old.discard
+
+
+def _whereabouts(access: Access) -> tuple[object, ...]:
+    """Which server it is, and how we know that it is."""
+    return access.server, access.ca, access.insecure, access.tls_server_name
 
 
 class _Link:
@@ -214,6 +235,7 @@ class _Link:
         self._origin = str(self._base.origin())
         self._ssl = ssl_context(access)
         self._busy = 0
+        self._tunnels: set[Tunnel] = set()
         self._unary = self._session(UNARY_CONNECTIONS)
         self._streams = self._session(0)
 
@@ -278,17 +300,20 @@ class _Link:
                 tls=self._ssl,
                 tls_server_name=self.access.tls_server_name,
                 proxy_url=self.access.proxy_url,
+                timeout_s=request.timeout_s or HANDSHAKE_S,
             ) as tunnel:
-                yield tunnel
-        except ApiError:
-            raise
-        except (OSError, TimeoutError) as error:
-            raise self._unreachable(request, error) from error
+                self._tunnels.add(tunnel)
+                try:
+                    yield tunnel
+                finally:
+                    self._tunnels.discard(tunnel)
         finally:
             await self._release()
 
     async def cut(self) -> None:
         """Close every connection, busy or not."""
+        for tunnel in self._tunnels:
+            tunnel.abort()
         await self._unary.close()
         await self._streams.close()
 
@@ -334,20 +359,23 @@ class _Link:
         connector = aiohttp.TCPConnector(
             ssl=self._ssl if self._ssl is not None else True, limit=connections, ttl_dns_cache=30
         )
-        return aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=STREAM_BUFFER,
             # aiohttp's own guess of proxies from the environment would bypass the kubeconfig.
             trust_env=False,
         )
+        # aiohttp would send PUT and DELETE again when a connection breaks, though the server may
+        # have carried them out. Who may repeat what is decided in one place, `retries`.
+        session._retry_connection = False
+        return session
 
     def _unreachable(self, request: Request, error: Exception) -> Unreachable:
-        never_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
-        why = _explain(error)
+        what = f"{request.method} {request.path}"
         return Unreachable(
-            f"could not reach {self.access.server} to {request.method} {request.path}: {why}",
-            sent=not never_sent,
+            f"could not reach {self.access.server} to {what}: {explain(error)}",
+            sent=not never_sent(error),
         )
 
 
@@ -368,19 +396,9 @@ class _HttpStream:
         try:
             return await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"lost the stream from {self._server}: {_explain(error)}") from error
+            raise Unreachable(f"lost the stream from {self._server}: {explain(error)}") from error
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
     """A large body in pieces: aiohttp writes bytes in one go, which would stall the event loop."""
     return io.BytesIO(body) if body is not None and len(body) > LARGE else body
-
-
-def _explain(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted ({error.certificate_error})"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason})"
-    return str(error) or type(error).__name__

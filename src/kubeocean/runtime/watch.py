@@ -29,6 +29,7 @@ from kubeocean.errors import (
     InternalError,
     Invalid,
     ServerTimeout,
+    Unreachable,
     api_error,
 )
 from kubeocean.runtime.client import PAGE, Client
@@ -43,7 +44,7 @@ from kubeocean.runtime.codec import (
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Object, ObjectT, Resource
-from kubeocean.runtime.retries import jittered
+from kubeocean.runtime.retries import backoff_s, jittered
 from kubeocean.runtime.transport import Stream
 
 __all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
@@ -55,6 +56,7 @@ SILENCE_S: Final = 65.0
 SHORTEST_S: Final = 300
 LONGEST_S: Final = 600
 BACKOFF_S: Final = (0.2, 5.0)
+REFUSAL_BYTES: Final = 1 << 16
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -118,6 +120,7 @@ class Watch(Generic[ObjectT]):
         self._version = ""
         self._number = 0  # the same as a number, to compare with
         self._listed = False
+        self._generation = 0  # of the server that our version comes from
         self._failures = 0
         resource = str(scope.resource)
         self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
@@ -130,6 +133,7 @@ class Watch(Generic[ObjectT]):
                 if not self._listed:
                     yield Restarted()
                     self._begin_at("")
+                    self._generation = self._client.transport.generation
                 async with aclosing(self._attempt()) as account:
                     async for news in account:
                         yield news
@@ -142,14 +146,14 @@ class Watch(Generic[ObjectT]):
             except ApiError as error:
                 await self._again("failed", error)
 
-    def _attempt(self) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+    def _attempt(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         if self._listed:
             return self._stream(initial=False)
         if self._streaming:
             return self._stream(initial=True)
         return self._paged()
 
-    async def _paged(self) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+    async def _paged(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         scope = self._scope
         version = ""
         async with aclosing(
@@ -163,11 +167,15 @@ class Watch(Generic[ObjectT]):
             )
         ) as pages:
             async for part in pages:
+                if part.begins and version:
+                    yield Restarted()  # the server forgot where we were
                 version = part.version
                 yield Changed([("ADDED", item) for item in part.items], version)
         yield self._whole(version)
 
-    async def _stream(self, *, initial: bool) -> AsyncGenerator[Changed[ObjectT] | Listed, None]:
+    async def _stream(
+        self, *, initial: bool
+    ) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         scope = self._scope
         query = [
             ("allowWatchBookmarks", "true"),
@@ -181,18 +189,32 @@ class Watch(Generic[ObjectT]):
         async with self._client.watch(
             scope.resource, scope.namespace, **selected, query=query
         ) as stream:
+            if initial:
+                self._generation = self._client.transport.generation
+            elif self._generation != self._client.transport.generation:
+                raise Gone(
+                    "another server is asked now; versions of the old one mean nothing to it"
+                )
             if stream.status != 200:
                 await self._refused(stream, initial)
                 return
+            heard = False
             async with aclosing(self._lines(stream)) as blocks:
                 async for block in blocks:
+                    heard = True
                     for news in self._read(block, initial=initial and not self._listed):
                         yield news
+            if not heard:
+                raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
 
     async def _refused(self, stream: Stream, initial: bool) -> None:
         body = b""
-        while len(body) < PAGE * 100 and (more := await stream.read()):
-            body += more
+        try:
+            async with asyncio.timeout(self._silence_s):
+                while len(body) < REFUSAL_BYTES and (more := await stream.read()):
+                    body += more
+        except TimeoutError:
+            pass  # the number is known; the words were not worth a longer wait
         after = stream.headers.get("Retry-After", "")
         error = api_error(
             stream.status, body, doing=f"watch {self._scope.resource}", retry_after=after
@@ -233,7 +255,7 @@ class Watch(Generic[ObjectT]):
         """What the lines say. Nothing is awaited here: a block is taken whole or not at all."""
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[Fate, ObjectT]] = []
-        self._failures = 0
+        listing = initial
         for event in self._decode(block):
             obj = event.object
             if event.type == "ERROR":
@@ -250,6 +272,9 @@ class Watch(Generic[ObjectT]):
                 events, initial = [], False
         if events or not news:
             news.append(Changed(events, self._version))
+        if not listing:
+            # Not for a listing: one that breaks off, or is void at once, must not be hurried.
+            self._failures = 0
         return news
 
     def _decode(self, block: bytes) -> list[WatchEvent[ObjectT]]:
@@ -259,11 +284,11 @@ class Watch(Generic[ObjectT]):
                 events = event_decoder(self._scope.resource.type).decode_lines(block)
                 if not any(event.type == "ERROR" for event in events):
                     return events
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, RecursionError):
                 pass
         try:
             return [self._decode_line(line) for line in block.split(b"\n") if line]
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InternalError(
                 f"could not watch {self._scope.resource}: an event cannot be read: {error}"
             ) from error
@@ -300,14 +325,13 @@ class Watch(Generic[ObjectT]):
     def _whole(self, version: str) -> Listed:
         self._begin_at(version)
         self._listed = True
-        self._failures = 0
         return Listed(version)
 
     async def _again(self, why: str, error: Exception) -> None:
         self._counts.restarts[why].inc()
         self._failures += 1
         first, last = BACKOFF_S
-        delay_s = jittered(min(last, first * 2.0 ** (self._failures - 1)))
+        delay_s = jittered(backoff_s(self._failures, first, last))
         if isinstance(error, ApiError) and error.retry_after_s is not None:
             delay_s = max(delay_s, error.retry_after_s)
         if why == "silent" or (why == "gone" and self._failures == 1):
