@@ -1,0 +1,361 @@
+"""Election: one leader at a time, on a Lease, by client-go's rules.
+
+A leader renews its lease every `retry_s`. It may act until `renew_s` after the *start* of its last
+renewal that succeeded. A candidate takes the lease when it has seen the record unchanged for as
+long as its holder promised to renew it, `lease_s`, on the candidate's own monotonic clock. Nobody
+trusts a time that somebody else wrote. As `lease_s` > `renew_s`, the leader has stopped before the
+candidate starts, also if the leader was frozen in between and does not know it yet.
+
+    0            renew_s         lease_s          since the start of the leader's last renewal
+    |--- may act --->|             |--- others may take the lease --->
+
+The end is hard: at the deadline `check` refuses, the leading coroutine is cancelled, and nothing
+else happens before it has ended. What it writes on its way out is refused by `check`, too. Only a
+request that was on its way when the process was frozen can still arrive; preconditions
+(resourceVersion, UID) are for those.
+
+One gap is the API's: who deletes a Lease by hand lets a candidate in that never saw the holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kubeocean.errors import (
+    AlreadyExists,
+    ApiError,
+    ConfigError,
+    Conflict,
+    KubeoceanError,
+    NotFound,
+)
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.leaselock import LeaseLock, Lock
+from kubeocean.runtime.leaserules import Move, Record, Sighting, decide, observe
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+
+__all__ = ["Campaign", "Election", "LeadershipLost", "unique_identity"]
+
+_JITTER: Final = 0.2  # of retry_s: candidates that started together drift apart
+_RACES: Final = (AlreadyExists, Conflict, NotFound)  # somebody else wrote before us
+_NEVER: Final = float("-inf")
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
+
+_log = get_logger(__name__)
+
+
+class LeadershipLost(KubeoceanError):
+    """We do not lead, or cannot be sure that we still do."""
+
+
+def unique_identity() -> str:
+    """A name for this process that no other has, not even its next incarnation."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+class Campaign:
+    """One candidate of an election that is held on any `Lock`."""
+
+    def __init__(
+        self,
+        lock: Lock,
+        *,
+        name: str,
+        identity: str = "",
+        lease_s: float = 15.0,
+        renew_s: float = 10.0,
+        retry_s: float = 2.0,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        _validate(name, lease_s, renew_s, retry_s)
+        self.name = name
+        self.identity = identity or unique_identity()
+        self._lock = lock
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        self._retry_s = retry_s
+        self._clock = clock or _WakingClock()
+        self._chance = chance or random.SystemRandom().random
+        self._seen: Sighting | None = None
+        self._fresh = False  # what we saw is what we wrote, and nobody has contradicted since
+        self._doubt = False  # a write of ours may have happened without our seeing it
+        self._deadline = _NEVER
+        self._status = (
+            (metrics or Metrics())
+            .gauge("leader_election_master_status", "1 on the replica that leads", ["name"])
+            .labels(name)
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        return self.may_write()
+
+    @property
+    def deadline(self) -> float:
+        """Until when we may write, on the clock's monotonic time; in the past if we do not lead."""
+        return self._deadline
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lease, as far as we know; "" for nobody."""
+        return self._seen.record.holder if self._seen and self._seen.record else ""
+
+    def may_write(self) -> bool:
+        """Whether nobody else can be the leader at this instant."""
+        return self._clock.monotonic() < self._deadline
+
+    def check(self) -> None:
+        """Call this before each write.
+
+        :raises LeadershipLost: it must not be made.
+        """
+        if not self.may_write():
+            raise LeadershipLost(f"{self.identity} does not lead {self.name}")
+
+    async def run(self, lead: Callable[[], Awaitable[None]], *, rejoin: bool = False) -> None:
+        """Wait until elected, then `lead` until it ends; then let others in at once.
+
+        When leadership is lost, `lead` is cancelled and awaited. With `rejoin` we are a candidate
+        again, and `lead` may be called again; without:
+
+        :raises LeadershipLost: and a program should end, for it can trust none of its state.
+        """
+        try:
+            while True:
+                await self._acquire()
+                if await self._reign(lead):
+                    return
+                if not rejoin:
+                    raise LeadershipLost(f"{self.identity} lost {self.name}: {self._why()}")
+        finally:
+            self._step_down()
+            await self._release()
+
+    async def _acquire(self) -> None:
+        while True:
+            self._fresh = False
+            await self._round(self._budget_s)
+            if self.may_write():  # not so if we were frozen between request and answer
+                break
+            self._step_down()
+            await self._clock.sleep(self._pause())
+        self._status.set(1)
+        _log.info("Became leader", election=self.name, identity=self.identity)
+
+    async def _reign(self, lead: Callable[[], Awaitable[None]]) -> bool:
+        """Whether `lead` ended by itself, rather than with our leadership."""
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            # The group would wrap an error of `lead`, so the error is carried around it.
+            try:
+                async with asyncio.timeout(None) as tenure:
+                    keeper = group.create_task(self._keep(tenure))
+                    try:
+                        await lead()
+                    finally:
+                        # Not earlier: who is asked to stop leads until he has stopped.
+                        keeper.cancel()
+            except Exception as error:
+                failure = error
+        self._step_down()
+        if failure is not None and not (tenure.expired() and isinstance(failure, TimeoutError)):
+            raise failure
+        return not tenure.expired()
+
+    async def _keep(self, tenure: asyncio.Timeout) -> None:
+        """Renew until that fails for too long; then end the tenure."""
+        move = Move.RENEW
+        while move is not Move.LOST and self._left_s() > 0:
+            await self._clock.sleep(min(self._pause(), self._left_s()))
+            move = await self._round(min(self._budget_s, self._left_s()))
+        _log.error("Lost leadership", election=self.name, identity=self.identity, why=self._why())
+        self._step_down()
+        tenure.reschedule(_NOW)
+
+    async def _round(self, budget_s: float) -> Move:
+        """One look and one move. Failures of the API are no news: the deadline decides."""
+        try:
+            return await within(self._clock, budget_s, self._move)
+        except _RACES as error:
+            _log.debug("Lost a race for lease", election=self.name, error=str(error))
+            return Move.WAIT
+        except (ApiError, TimeoutError) as error:
+            self._fresh = False
+            _log.warning(
+                "Failed to hold or take lease",
+                election=self.name,
+                identity=self.identity,
+                error=str(error),
+            )
+            return Move.WAIT
+
+    async def _move(self) -> Move:
+        seen = self._seen if self._fresh and self._seen else await self._look()
+        move = self._decide(seen)
+        if move in (Move.WAIT, Move.LOST):
+            return move
+        try:
+            await self._write(seen, move)
+        except _RACES:
+            if not self._fresh:
+                raise
+            # We wrote upon what we remembered. Look, and decide again.
+            self._fresh = False
+            return await self._move()
+        return move
+
+    def _decide(self, seen: Sighting) -> Move:
+        return decide(
+            seen,
+            identity=self.identity,
+            now=self._clock.monotonic(),
+            deadline=None if self._deadline == _NEVER else self._deadline,
+            lease_s=self._lease_s,
+        )
+
+    async def _look(self) -> Sighting:
+        before = self.holder
+        entry = await self._lock.read()
+        self._seen = observe(self._seen, entry, self._clock.monotonic())
+        self._doubt = False
+        if self.holder not in ("", before, self.identity):
+            _log.info("Saw another leader", election=self.name, leader=self.holder)
+        return self._seen
+
+    async def _write(self, seen: Sighting, move: Move) -> None:
+        """The lease is ours from the *start* of the request: whoever sees it, sees it later."""
+        started = self._clock.monotonic()
+        record = self._record(seen.record, move)
+        self._doubt = True
+        if move is Move.CREATE:
+            entry = await self._lock.create(record)
+        else:
+            entry = await self._lock.update(record, seen.version)
+        self._doubt = False
+        self._fresh = True
+        self._seen = Sighting(entry.record, entry.version, self._clock.monotonic())
+        self._deadline = started + self._renew_s
+
+    def _record(self, old: Record | None, move: Move) -> Record:
+        now = self._timestamp()
+        ours = old is not None and old.holder == self.identity
+        return Record(
+            holder=self.identity,
+            duration_s=math.ceil(self._lease_s),
+            acquired=old.acquired if ours and old else now,
+            renewed=now,
+            transitions=(old.transitions if old else 0) + (move is Move.TAKE),
+        )
+
+    async def _release(self) -> None:
+        """Let the others in now rather than in `lease_s`. By now nothing of ours leads."""
+        if self.holder != self.identity and not self._doubt:
+            return
+        try:
+            await within(self._clock, self._budget_s, self._give_up)
+        except (ApiError, TimeoutError) as error:
+            _log.warning("Failed to release lease", election=self.name, error=str(error))
+
+    async def _give_up(self) -> None:
+        seen = await self._look() if self._doubt or not self._seen else self._seen
+        now = self._timestamp()
+        while seen.record is not None and seen.record.holder == self.identity and seen.version:
+            free = Record("", 1, acquired=now, renewed=now, transitions=seen.record.transitions)
+            try:
+                self._seen = observe(seen, await self._lock.update(free, seen.version), seen.at)
+            except Conflict:
+                seen = await self._look()
+                continue
+            _log.info("Released lease", election=self.name, identity=self.identity)
+            return
+
+    def _why(self) -> str:
+        if self.holder != self.identity:
+            return f"held by {self.holder!r}"
+        return f"not renewed for {self._renew_s:g} s"
+
+    def _step_down(self) -> None:
+        self._deadline = _NEVER
+        self._status.set(0)
+
+    @property
+    def _budget_s(self) -> float:
+        """What one round may take, so that a hung connection leaves time for another round."""
+        return self._renew_s / 2
+
+    def _left_s(self) -> float:
+        return self._deadline - self._clock.monotonic()
+
+    def _pause(self) -> float:
+        return self._retry_s * (1 + _JITTER * self._chance())
+
+    def _timestamp(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Election(Campaign):
+    """One candidate of an election that is held on a Lease.
+
+    `client` should not share a rate limit with the work: renewals cannot wait. `identity` must be
+    unique to this process; without one it is made up.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str = "",
+        lease_s: float = 15.0,
+        renew_s: float = 10.0,
+        retry_s: float = 2.0,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        super().__init__(
+            LeaseLock(client, namespace=namespace, name=name),
+            name=name,
+            identity=identity,
+            lease_s=lease_s,
+            renew_s=renew_s,
+            retry_s=retry_s,
+            clock=clock,
+            metrics=metrics,
+        )
+
+
+class _WakingClock(RealClock):
+    """A monotonic clock that also counts the time for which the machine slept."""
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _validate(name: str, lease_s: float, renew_s: float, retry_s: float) -> None:
+    if not name:
+        raise ConfigError("an election needs a name", field="name")
+    if not retry_s > 0:
+        raise ConfigError("must be more than 0", field="retry_s", value=retry_s)
+    if not renew_s > retry_s * (1 + _JITTER):
+        raise ConfigError(
+            f"must be more than {1 + _JITTER:g} times retry_s ({retry_s:g})",
+            field="renew_s",
+            value=renew_s,
+        )
+    if not lease_s > renew_s:
+        raise ConfigError(
+            f"must be more than renew_s ({renew_s:g})", field="lease_s", value=lease_s
+        )
