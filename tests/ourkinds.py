@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
+from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.crds import definitions
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.errors import NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
+from kubeocean.runtime.objects import Resource
 from kubeocean.runtime.patches import ApplyPatch
 from waiting import until
 
@@ -25,3 +32,12 @@ async def install_our_kinds(client: Client) -> None:
             return "Established" in held
 
         await until(served)
+    for resource in (CLUSTER_BINDINGS, RESOURCE_LEASING_POLICIES):
+
+        async def answers(resource: Resource[Any] = resource) -> bool:
+            with contextlib.suppress(NotFound):
+                await client.list(resource, page=1)
+                return True
+            return False
+
+        await until(answers)

@@ -212,8 +212,8 @@ def _policy_spec() -> Json:
             "How long pods may stay after their node is taken back, before they are evicted."
         ),
         forceReclaimDeadlineSeconds=number(
-            "How long evictions respect disruption budgets; what is still there after that is"
-            " deleted. Counts from the end of the grace period."
+            "How long evictions respect disruption budgets, from the end of the grace period; what"
+            " is still there after that is deleted. 300, if there is none."
         ),
         maxEvictionsPerMinute=number(
             "At most so many pods are evicted in a minute; any number, if there is none.", least=1
@@ -259,7 +259,7 @@ def _resource_limit() -> Json:
         "How much of a resource is lent; with a quantity and a percentage, the smaller one.",
         required=("resource",),
         resource=text("The resource, such as cpu, memory or nvidia.com/gpu.", minLength=1),
-        quantity=quantity("At most this amount."),
+        quantity=quantity("At most this amount; 0 is no limit."),
         percent=number(
             "At most this percentage of what the pods of this cluster leave over.",
             least=1,

@@ -194,14 +194,16 @@ def _limit_problems(field: str, limit: ResourceLimit) -> Iterable[Problem]:
         yield Problem(f"{field}.percent", limit.percent, said, blocks=False)
 
 
-def _quantity_problems(field: str, quantity: str | int | float) -> Iterable[Problem]:
+def _quantity_problems(field: str, written: str | int | float) -> Iterable[Problem]:
     try:
-        negative = Quantity.parse(quantity) < ZERO
+        quantity = Quantity.parse(written)
     except ConfigError:
-        yield Problem(field, quantity, "must be a quantity such as 500m, 2 or 1.5Gi")
-    else:
-        if negative:
-            yield Problem(field, quantity, "must be zero or more")
+        yield Problem(field, written, "must be a quantity such as 500m, 2 or 1.5Gi")
+        return
+    if quantity < ZERO:
+        yield Problem(field, written, "must be zero or more")
+    if quantity == ZERO:
+        yield Problem(field, written, "zero is no limit", blocks=False)
 
 
 def _below(field: str, number: int | None, least: int) -> Iterable[Problem]:

@@ -50,10 +50,10 @@ def number(
     }
 
 
-def array(description: str, items: Json, *, most: int | None = None, **options: object) -> Json:
+def array(description: str, items: Json, *, most: int | None = None) -> Json:
     """A list; `most` where a rule looks into it."""
     limit = {} if most is None else {"maxItems": most}
-    return {"description": description, "type": "array", **limit, "items": items, **options}
+    return {"description": description, "type": "array", **limit, "items": items}
 
 
 def obj(description: str, *rules: Json, required: tuple[str, ...] = (), **properties: Json) -> Json:
@@ -79,6 +79,7 @@ def _rules(rules: tuple[Json, ...]) -> Json:
 # Types of Kubernetes
 
 
+# In CEL a backslash of a text is written twice.
 _NUMBER: Final = r"([0-9]+(\\.[0-9]*)?|\\.[0-9]+)"
 _QUANTITY: Final = rf"^[+-]?{_NUMBER}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 
@@ -104,6 +105,8 @@ def quantity(description: str) -> Json:
     }
 
 
+_ATOMIC: Final = {"x-kubernetes-map-type": "atomic"}
+_ATOMIC_LIST: Final = {"x-kubernetes-list-type": "atomic"}
 _OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 _EXPRESSION_RULES: Final = (
     rule(
@@ -117,7 +120,7 @@ _EXPRESSION_RULES: Final = (
     ),
     rule(
         "!(self.operator in ['Gt', 'Lt']) || (has(self.values) && size(self.values) == 1"
-        " && self.values[0].matches('^-?[0-9]+$'))",
+        " && self.values[0].matches('^[0-9]+$'))",
         "Gt and Lt take one value, a whole number",
     ),
 )
@@ -130,46 +133,33 @@ _FIELD_RULE: Final = rule(
 
 def node_selector(description: str) -> Json:
     """A NodeSelector of Kubernetes, with the rules that its own API server has for it."""
-    atomic = {"x-kubernetes-list-type": "atomic"}
     term = obj(
         "Requirements that must all hold for a node; none at all hold for no node.",
-        matchExpressions=array(
-            "Requirements on the labels of a node.",
-            _requirement("A requirement on a label.", "The label.", *_EXPRESSION_RULES),
-            most=128,
-            **atomic,
-        ),
-        matchFields=array(
-            "Requirements on the fields of a node.",
-            _requirement("A requirement on a field.", "The field: metadata.name.", _FIELD_RULE),
-            most=128,
-            **atomic,
-        ),
+        matchExpressions=_requirements("label", *_EXPRESSION_RULES),
+        matchFields=_requirements("field", _FIELD_RULE),
     )
     terms = array(
-        "Terms of which one must hold; an empty list means all nodes.",
-        term | {"x-kubernetes-map-type": "atomic"},
-        most=128,
-        **atomic,
+        "Terms of which one must hold; an empty list means all nodes.", term | _ATOMIC, most=128
     )
-    selector = obj(description, required=("nodeSelectorTerms",), nodeSelectorTerms=terms)
-    return selector | {"x-kubernetes-map-type": "atomic"}
+    selector = obj(
+        description, required=("nodeSelectorTerms",), nodeSelectorTerms=terms | _ATOMIC_LIST
+    )
+    return selector | _ATOMIC
 
 
-def _requirement(description: str, key: str, *rules: Json) -> Json:
-    return obj(
-        description,
+def _requirements(on: str, *rules: Json) -> Json:
+    values = array(
+        "Texts; for Gt and Lt one whole number.", {"type": "string", "maxLength": 253}, most=1024
+    )
+    requirement = obj(
+        f"A requirement on a {on}.",
         *rules,
         required=("key", "operator"),
-        key=text(key, maxLength=317),
-        operator=text("How the key relates to the values.", enum=_OPERATORS),
-        values=array(
-            "Texts; for Gt and Lt one whole number.",
-            {"type": "string", "maxLength": 253},
-            most=1024,
-            **{"x-kubernetes-list-type": "atomic"},
-        ),
+        key=text(f"The {on}.", maxLength=317),
+        operator=text(f"How the {on} relates to the values.", enum=_OPERATORS),
+        values=values | _ATOMIC_LIST,
     )
+    return array(f"Requirements on the {on}s of a node.", requirement, most=128) | _ATOMIC_LIST
 
 
 def conditions(description: str) -> Json:
@@ -196,8 +186,7 @@ def conditions(description: str) -> Json:
         lastTransitionTime=time("Since when the status is what it is."),
         observedGeneration=number("The generation that this was said about.", wide=True),
     )
-    return array(
-        description,
-        entry,
-        **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-    )
+    return array(description, entry) | {
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+    }
