@@ -135,8 +135,8 @@ def node_selector(description: str) -> Json:
     """A NodeSelector of Kubernetes, with the rules that its own API server has for it."""
     term = obj(
         "Requirements that must all hold for a node; none at all hold for no node.",
-        matchExpressions=_requirements("label", *_EXPRESSION_RULES),
-        matchFields=_requirements("field", _FIELD_RULE),
+        matchExpressions=_requirements("label", *_EXPRESSION_RULES, longest=63),
+        matchFields=_requirements("field", _FIELD_RULE, longest=253),
     )
     terms = array(
         "Terms of which one must hold; an empty list means all nodes.", term | _ATOMIC, most=128
@@ -147,10 +147,10 @@ def node_selector(description: str) -> Json:
     return selector | _ATOMIC
 
 
-def _requirements(on: str, *rules: Json) -> Json:
-    values = array(
-        "Texts; for Gt and Lt one whole number.", {"type": "string", "maxLength": 253}, most=1024
-    )
+def _requirements(on: str, *rules: Json, longest: int) -> Json:
+    """A list of them; `longest` is what a value can be."""
+    value = {"type": "string", "maxLength": longest}
+    values = array("Texts; for Gt and Lt one whole number.", value, most=1024)
     requirement = obj(
         f"A requirement on a {on}.",
         *rules,
