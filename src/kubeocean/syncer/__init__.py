@@ -1,0 +1,10 @@
+"""Syncer: one worker cluster, lent to the computing cluster.
+
+- `world`: the two clusters of a binding as the syncer sees them
+- `reach`: whether the worker answers
+- `forge`: what the other side's objects should look like; pure
+- `bottomup`: from the worker to the computing cluster: nodes, policies, leases, reclaim
+- `app`: the process
+"""
+
+__all__: list[str] = []

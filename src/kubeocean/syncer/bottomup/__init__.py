@@ -1,0 +1,3 @@
+"""Bottom-up: what the worker has is shown in the computing cluster."""
+
+__all__: list[str] = []

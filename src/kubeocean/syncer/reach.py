@@ -1,0 +1,172 @@
+"""Reach: whether the worker's API server answers.
+
+Every answer and every byte of a watch counts. If nothing was heard for a while the server is asked
+for its version, and a request that failed makes us ask at once; so a quiet worker costs a request
+now and then, and a dead one is known within seconds, or within `ASK_EVERY_S` plus `PATIENCE_S` if
+it only stopped talking.
+
+While it does not answer, nothing is decided from what it said last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Final
+
+from kubeocean.errors import Unreachable
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.transport import Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
+
+__all__ = ["Reach"]
+
+ASK_EVERY_S: Final = 25.0
+PATIENCE_S: Final = 5.0
+ASK_AGAIN_S: Final = 2.0  # while it does not answer
+DOUBTS: Final = 2  # one failure may be a blink
+
+_log = get_logger(__name__)
+
+
+class Reach:
+    """Listens to one worker. `wrap` puts it between a client and its transport."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self._heard_at = self._clock.monotonic()
+        self._doubt = asyncio.Event()
+        self._failures = 0
+        self._answers = True
+        self._since = self._clock.now()
+        self._handlers: list[Callable[[bool], None]] = []
+        self._transport: Transport | None = None
+
+    @property
+    def answers(self) -> bool:
+        return self._answers
+
+    @property
+    def since(self) -> datetime:
+        """Since when it answers, or does not."""
+        return self._since
+
+    def on_change(self, handler: Callable[[bool], None]) -> None:
+        """Call when the worker stops answering, and when it answers again."""
+        self._handlers.append(handler)
+
+    def wrap(self, inner: Transport) -> Transport:
+        self._transport = inner
+        return _Heard(inner, self)
+
+    async def run(self) -> None:
+        """Ask when nothing is heard, until cancelled."""
+        while True:
+            await self._until_due()
+            if self._clock.monotonic() - self._heard_at >= self._pause_s() or self._doubt.is_set():
+                self._doubt.clear()
+                await self._ask()
+
+    def heard(self) -> None:
+        self._heard_at = self._clock.monotonic()
+        self._failures = 0
+        if not self._answers:
+            self._turn(True)
+
+    def failed(self) -> None:
+        self._doubt.set()
+
+    def _pause_s(self) -> float:
+        return ASK_EVERY_S if self._answers and not self._failures else ASK_AGAIN_S
+
+    async def _until_due(self) -> None:
+        due_s = max(0.0, self._heard_at + self._pause_s() - self._clock.monotonic())
+        if self._failures:
+            due_s = ASK_AGAIN_S
+        if due_s == 0.0 or self._failures:
+            await self._clock.sleep(due_s)
+            return
+        nap = asyncio.create_task(self._clock.sleep(due_s))
+        doubt = asyncio.create_task(self._doubt.wait())
+        try:
+            await asyncio.wait([nap, doubt], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (nap, doubt):
+                task.cancel()
+            await asyncio.wait([nap, doubt])
+
+    async def _ask(self) -> None:
+        if self._transport is None:
+            return
+        try:
+            await self._transport.send(Request("GET", "/version", timeout_s=PATIENCE_S))
+        except Unreachable as error:
+            self._failures += 1
+            if self._failures >= DOUBTS and self._answers:
+                self._turn(False, error=str(error))
+        else:
+            self.heard()
+
+    def _turn(self, answers: bool, **facts: str) -> None:
+        self._answers = answers
+        self._since = self._clock.now()
+        if answers:
+            _log.info("Reached worker again")
+        else:
+            _log.warning("Lost worker", **facts)
+        for handler in self._handlers:
+            handler(answers)
+
+
+class _Heard:
+    """A transport that tells what it hears."""
+
+    def __init__(self, inner: Transport, reach: Reach) -> None:
+        self._inner = inner
+        self._reach = reach
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        try:
+            response = await self._inner.send(request)
+        except Unreachable:
+            self._reach.failed()
+            raise
+        self._reach.heard()
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        try:
+            async with self._inner.stream(request) as stream:
+                self._reach.heard()
+                yield _HeardStream(stream, self._reach)
+        except Unreachable:
+            self._reach.failed()
+            raise
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _HeardStream:
+    def __init__(self, inner: Stream, reach: Reach) -> None:
+        self.status = inner.status
+        self.headers: Mapping[str, str] = inner.headers
+        self._inner = inner
+        self._reach = reach
+
+    async def read(self) -> bytes:
+        data = await self._inner.read()
+        if data:
+            self._reach.heard()
+        return data
