@@ -35,8 +35,9 @@ class Terms:
 
         The first problem that one cannot work with is a `ConfigError`.
         """
-        for problem in blocking(problems(spec)):
-            raise ConfigError(problem.message, field=problem.field, value=problem.value)
+        wrong = blocking(problems(spec))
+        if wrong:
+            raise ConfigError(wrong[0].message, field=wrong[0].field, value=wrong[0].value)
         zone = zone_of(spec.time_zone, local=local)
         return cls(
             spec=spec,
