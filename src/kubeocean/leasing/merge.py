@@ -3,8 +3,8 @@
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
 the others are told why they do not. A policy that is being deleted does not apply.
 
-A mistake changes nothing that runs: a policy that was made invalid counts with the spec that was
-last valid, and one that never was valid does not count.
+A mistake changes nothing that runs: a policy that was made invalid counts with what it said
+before, and one that never was valid does not count.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+
+from kubeocean.leasing.terms import Terms
 
 __all__ = ["Candidate", "Chosen", "PassedOver", "Reason", "Verdict", "choose"]
-
-SpecT = TypeVar("SpecT")
 
 
 class Reason(StrEnum):
@@ -29,7 +28,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Generic[SpecT]):
+class Candidate:
     """A policy, as it is and as it last made sense.
 
     `created` is its creationTimestamp: servers write them so that their order is that of time.
@@ -37,23 +36,23 @@ class Candidate(Generic[SpecT]):
 
     name: str
     created: str
-    spec: SpecT | None  # None: what is written is invalid
+    terms: Terms | None  # None: what is written is invalid
     problem: str = ""  # what is wrong with it then
-    last_valid: SpecT | None = None
+    last_valid: Terms | None = None
     deleting: bool = False
 
     @property
-    def effective(self) -> SpecT | None:
-        """The spec that counts; None if none ever did."""
-        return self.spec if self.spec is not None else self.last_valid
+    def effective(self) -> Terms | None:
+        """The terms that count; None if none ever did."""
+        return self.terms if self.terms is not None else self.last_valid
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen(Generic[SpecT]):
-    """The policy that decides. `problem` is set if it is an older spec of it that does."""
+class Chosen:
+    """The policy that decides. `problem` is set if it does by what it said before."""
 
     name: str
-    spec: SpecT
+    terms: Terms
     problem: str = ""
 
 
@@ -67,10 +66,10 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Generic[SpecT]):
+class Verdict:
     """Who decides about a node, if anybody; the others in the order of their names."""
 
-    chosen: Chosen[SpecT] | None
+    chosen: Chosen | None
     passed_over: tuple[PassedOver, ...]
 
     def reason_of(self, name: str) -> Reason | None:
@@ -78,25 +77,23 @@ class Verdict(Generic[SpecT]):
         return next((each.reason for each in self.passed_over if each.name == name), None)
 
 
-def choose(
-    candidates: Iterable[Candidate[SpecT]], *, applies: Callable[[SpecT], bool]
-) -> Verdict[SpecT]:
-    """The verdict about a node to which a spec `applies`, or not."""
-    chosen: Chosen[SpecT] | None = None
+def choose(candidates: Iterable[Candidate], *, applies: Callable[[Terms], bool]) -> Verdict:
+    """The verdict about a node to which terms apply, or not."""
+    chosen: Chosen | None = None
     passed_over: list[PassedOver] = []
     for each in sorted(candidates, key=lambda each: (each.created, each.name)):
-        spec = each.effective
+        terms = each.effective
         if each.deleting:
             passed_over.append(PassedOver(each.name, Reason.DELETING, "it is being deleted"))
-        elif spec is None:
+        elif terms is None:
             passed_over.append(PassedOver(each.name, Reason.INVALID, each.problem))
-        elif not applies(spec):
+        elif not applies(terms):
             message = "it does not select this node"
             passed_over.append(PassedOver(each.name, Reason.NOT_SELECTED, message))
         elif chosen is not None:
             message = f"policy {chosen.name} is older, or as old and first by name"
             passed_over.append(PassedOver(each.name, Reason.NOT_OLDEST, message))
         else:
-            problem = each.problem if each.spec is None else ""
-            chosen = Chosen(each.name, spec, problem)
+            problem = each.problem if each.terms is None else ""
+            chosen = Chosen(each.name, terms, problem)
     return Verdict(chosen, tuple(sorted(passed_over, key=lambda each: each.name)))

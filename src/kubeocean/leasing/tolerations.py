@@ -53,5 +53,5 @@ def tolerated_s(tolerations: Iterable[Toleration], taint: _Taint) -> float:
     for toleration in tolerations:
         if tolerates(toleration, taint):
             seconds = toleration.toleration_seconds
-            return FOREVER if seconds is None else float(max(seconds, 0))
-    return 0.0
+            return FOREVER if seconds is None else max(seconds, 0)
+    return 0

@@ -3,49 +3,55 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubeocean.api.policy import PolicySpec
 from kubeocean.leasing.merge import Candidate, Chosen, Reason, choose
+from kubeocean.leasing.terms import Terms
 
 unhurried = settings(deadline=None)
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
-specs = st.none() | st.sampled_from(["here", "elsewhere"])
+HERE = Terms.of(PolicySpec("here"), local=UTC)
+ELSEWHERE = Terms.of(PolicySpec("elsewhere"), local=UTC)
+
+terms = st.none() | st.sampled_from([HERE, ELSEWHERE])
 
 
 @st.composite
-def candidates(draw: st.DrawFn) -> list[Candidate[str]]:
+def candidates(draw: st.DrawFn) -> list[Candidate]:
     names = draw(st.lists(st.text("abc", min_size=1, max_size=2), unique=True, max_size=6))
     return [
         Candidate(
             name,
             created=draw(st.sampled_from([OLD, NEW])),
-            spec=draw(specs),
+            terms=draw(terms),
             problem="broken",
-            last_valid=draw(specs),
+            last_valid=draw(terms),
             deleting=draw(st.booleans()),
         )
         for name in names
     ]
 
 
-def here(spec: str) -> bool:
-    return spec == "here"
+def here(terms: Terms) -> bool:
+    return terms is HERE
 
 
 @unhurried
 @given(candidates(), st.integers())
 def test_the_oldest_that_applies_decides_and_each_other_is_told_why(
-    policies: list[Candidate[str]], seed: int
+    policies: list[Candidate], seed: int
 ) -> None:
     verdict = choose(policies, applies=here)
     random.Random(seed).shuffle(policies)
     assert choose(policies, applies=here) == verdict, "the order of the list decides nothing"
 
-    able = [p for p in policies if not p.deleting and (p.spec or p.last_valid) == "here"]
+    able = [p for p in policies if not p.deleting and (p.terms or p.last_valid) is HERE]
     names = [name for _, name in sorted((p.created, p.name) for p in able)]
     assert (verdict.chosen.name if verdict.chosen else None) == (names[0] if names else None)
     assert {each.name for each in verdict.passed_over} == {p.name for p in policies} - {*names[:1]}
@@ -57,7 +63,7 @@ def test_the_oldest_that_applies_decides_and_each_other_is_told_why(
             case Reason.INVALID:
                 assert policy.effective is None
             case Reason.NOT_SELECTED:
-                assert policy.effective == "elsewhere"
+                assert policy.effective is ELSEWHERE
             case Reason.NOT_OLDEST:
                 assert policy.name in names[1:]
             case None:
@@ -65,29 +71,29 @@ def test_the_oldest_that_applies_decides_and_each_other_is_told_why(
 
 
 def test_of_policies_of_the_same_age_the_first_by_name_decides() -> None:
-    twins = [Candidate(name, OLD, "here") for name in ("b", "a")]
+    twins = [Candidate(name, OLD, HERE) for name in ("b", "a")]
     verdict = choose(twins, applies=here)
-    assert verdict.chosen == Chosen("a", "here")
+    assert verdict.chosen == Chosen("a", HERE)
     assert "policy a" in verdict.passed_over[0].message
 
 
 def test_a_policy_that_was_made_invalid_decides_as_it_did_before() -> None:
-    broken = Candidate("a", OLD, None, problem="no such day", last_valid="here")
-    younger = Candidate("b", NEW, "here")
+    broken = Candidate("a", OLD, None, problem="no such day", last_valid=HERE)
+    younger = Candidate("b", NEW, HERE)
     verdict = choose([broken, younger], applies=here)
-    assert verdict.chosen == Chosen("a", "here", problem="no such day")
+    assert verdict.chosen == Chosen("a", HERE, problem="no such day")
     assert verdict.reason_of("b") is Reason.NOT_OLDEST
 
 
 def test_a_policy_that_was_never_valid_does_not_stand_in_the_way() -> None:
-    broken = Candidate[str]("a", OLD, None, problem="no such day")
-    verdict = choose([broken, Candidate("b", NEW, "here")], applies=here)
-    assert verdict.chosen == Chosen("b", "here")
+    broken = Candidate("a", OLD, None, problem="no such day")
+    verdict = choose([broken, Candidate("b", NEW, HERE)], applies=here)
+    assert verdict.chosen == Chosen("b", HERE)
     assert verdict.passed_over[0].message == "no such day"
 
 
-def test_an_older_spec_counts_only_while_the_new_one_is_invalid() -> None:
-    moved = Candidate("a", OLD, "elsewhere", last_valid="here")
+def test_what_it_said_before_counts_only_while_it_is_invalid() -> None:
+    moved = Candidate("a", OLD, ELSEWHERE, last_valid=HERE)
     verdict = choose([moved], applies=here)
     assert verdict.chosen is None
     assert verdict.reason_of("a") is Reason.NOT_SELECTED
