@@ -100,7 +100,7 @@ class World:
             computing,
             NODES,
             labels=f"{domain.managed_by}={domain.product},{domain.cluster_binding}={binding}",
-            indexes={"pnode": self._pnode_of, "policy": self._policy_of},
+            indexes={"policy": self._policy_of},
             keep_raw=True,
         )
         self.guests = self._cache(
@@ -175,9 +175,10 @@ class World:
         running = (p for p in self.proxiers.items() if p.status.phase == "Running")
         return min((p.status.pod_ip for p in running if p.status.pod_ip), default="")
 
-    def _pnode_of(self, vnode: Node) -> tuple[str, ...]:
+    def pnode_of(self, vnode: Node) -> str:
+        """The name of the worker's node that a virtual node stands for."""
         name = vnode.annotations.get(self.domain.physical_node_name)
-        return (name or vnode.labels.get(self.domain.physical_node_name, ""),)
+        return name or vnode.labels.get(self.domain.physical_node_name, "")
 
     def _policy_of(self, vnode: Node) -> tuple[str, ...]:
         return (vnode.annotations.get(self.domain.policies_applied, ""),)

@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 from kubeocean.api import group
 from kubeocean.api.binding import ClusterBinding
-from kubeocean.api.policy import ResourceLeasingPolicy
 from kubeocean.leasing.merge import Candidate, Chosen, Reason, Verdict, choose
 from kubeocean.leasing.rules import Cause, Rules, rules_of
 from kubeocean.leasing.terms import Terms
@@ -32,7 +31,7 @@ __all__ = ["Decision", "Hold", "Ignore", "Lend", "TakeBack", "decide", "is_lenda
 class Lend:
     """The node is lent by this policy; `cause` is set while its windows are closed."""
 
-    policy: Chosen[Terms]
+    policy: Chosen
     cause: Cause | None
     rules: Rules
 
@@ -43,7 +42,7 @@ class TakeBack:
 
     cause: Cause
     rules: Rules
-    policy: Chosen[Terms] | None = None
+    policy: Chosen | None = None
     since: datetime | None = None
 
 
@@ -75,13 +74,14 @@ def decide(
     *,
     applied: str | None,
     binding: ClusterBinding | None,
-    candidates: Iterable[Candidate[Terms]],
+    candidates: Iterable[Candidate],
     now: datetime,
 ) -> Decision:
     """What is to become of a node; `applied` is the policy of its virtual node, if it has one."""
     known = list(candidates)
     own = next((each for each in known if each.name == applied), None)
-    spec = own.effective.spec if own is not None and own.effective is not None else None
+    known_terms = own.effective if own is not None else None
+    spec = known_terms.spec if known_terms is not None else None
     if binding is None:
         return Hold("the binding is not there") if applied is not None else Ignore()
     if binding.deleting:
@@ -94,7 +94,7 @@ def decide(
 
     verdict = choose(known, applies=lambda terms: _applies(terms, pnode, binding))
     if verdict.chosen is not None:
-        terms = verdict.chosen.spec
+        terms = verdict.chosen.terms
         cause = None if within(terms.calendar, now) else Cause.WINDOW_CLOSED
         return Lend(verdict.chosen, cause, rules_of(terms.spec, cause))
     if applied is None:
@@ -102,7 +102,7 @@ def decide(
     return _withdraw(applied, own, verdict)
 
 
-def _withdraw(applied: str, own: Candidate[Terms] | None, verdict: Verdict[Terms]) -> Decision:
+def _withdraw(applied: str, own: Candidate | None, verdict: Verdict) -> Decision:
     """Nobody lends a node that is lent: because of what became of the policy that did."""
     reason = verdict.reason_of(applied)
     if reason is Reason.INVALID:
@@ -129,17 +129,3 @@ def _unless_free(applied: str | None, decision: TakeBack) -> Decision:
 
 def _instant(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
-
-
-def candidate_of(
-    policy: ResourceLeasingPolicy, terms: Terms | None, last: Terms | None, problem: str
-) -> Candidate[Terms]:
-    """A policy as a candidate for deciding about nodes."""
-    return Candidate(
-        name=policy.name,
-        created=policy.metadata.creation_timestamp or "",
-        spec=terms,
-        problem=problem,
-        last_valid=last,
-        deleting=policy.deleting,
-    )

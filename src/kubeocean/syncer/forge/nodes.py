@@ -22,7 +22,7 @@ from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.forge.foreign import is_copied_annotation
 from kubeocean.syncer.forge.metadata import Expected, merge, merge_patch, merge_taints
 
-__all__ = ["Change", "Lent", "changes", "expected", "forge", "inner_ip"]
+__all__ = ["Change", "Lent", "changes", "expected", "forge", "inner_ip", "notice"]
 
 _TIMES: Final = ("lastHeartbeatTime", "lastTransitionTime")
 
@@ -111,6 +111,20 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     if spec:
         main["spec"] = spec
     return Change(main, {"status": status} if status else {})
+
+
+def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
+    """What to write to tell that a virtual node is taken back; nothing else of it changes."""
+    spec = vnode.get("spec") or {}
+    now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
+    keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
+    then = (*(taint for taint in now if taint.key not in keys), *taints)
+    change: Json = {}
+    if _by_key(now) != _by_key(then):
+        change["taints"] = [msgspec.to_builtins(taint) for taint in then]
+    if unschedulable and not spec.get("unschedulable"):
+        change["unschedulable"] = True
+    return {"spec": change} if change else {}
 
 
 def expected(lent: Lent) -> Expected:

@@ -1,0 +1,58 @@
+"""The syncer: everything that lends one worker, wired and run.
+
+`Syncer` is what a leader does: the caches of both clusters, then the controllers on them. It runs
+until it is cancelled, and may be run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kubeocean.runtime.components import Runnable
+from kubeocean.syncer.bottomup.bindings import Bindings
+from kubeocean.syncer.bottomup.book import Book
+from kubeocean.syncer.bottomup.guests import Guests
+from kubeocean.syncer.bottomup.leases import Leases
+from kubeocean.syncer.bottomup.nodes import Nodes
+from kubeocean.syncer.bottomup.policies import Policies
+from kubeocean.syncer.world import World
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """All controllers of one binding."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        book = Book(world)
+        guests = Guests(world)
+        self.nodes = Nodes(world, book, guests)
+        self.policies = Policies(world, book, self.nodes.enqueue_all)
+        self.leases = Leases(world)
+        self.bindings = Bindings(world)
+        world.guests.on_change(guests.follow)
+
+    @property
+    def ready(self) -> bool:
+        return self.world.synced
+
+    @property
+    def parts(self) -> tuple[Runnable, ...]:
+        """Bottom-up: what others stand on comes first."""
+        return (
+            self.world.events,
+            self.world.worker_events,
+            self.world.reach,
+            *self.world.caches,
+            self.bindings.controller,
+            self.policies.controller,
+            self.nodes.controller,
+            self.leases.controller,
+        )
+
+    async def run(self) -> None:
+        """Lend until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for part in self.parts:
+                group.create_task(part.run())

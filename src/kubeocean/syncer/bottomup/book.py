@@ -1,0 +1,84 @@
+"""The book of policies: those of this binding, read once for each generation.
+
+A policy that was made invalid is remembered as it last made sense, for as long as we run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from kubeocean.api.policy import ResourceLeasingPolicy
+from kubeocean.errors import ConfigError
+from kubeocean.leasing.merge import Candidate
+from kubeocean.leasing.terms import Terms
+from kubeocean.leasing.windows import within
+from kubeocean.syncer.world import World
+
+__all__ = ["Book", "Entry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a policy says."""
+
+    policy: ResourceLeasingPolicy
+    terms: Terms | None
+    problem: str
+    last_valid: Terms | None
+
+    @property
+    def effective(self) -> Terms | None:
+        return self.terms or self.last_valid
+
+    def lends(self, now: datetime) -> bool:
+        """Whether it makes sense and its windows are open."""
+        return self.terms is not None and within(self.terms.calendar, now)
+
+    def candidate(self) -> Candidate:
+        return Candidate(
+            name=self.policy.name,
+            created=self.policy.metadata.creation_timestamp or "",
+            terms=self.terms,
+            problem=self.problem,
+            last_valid=self.last_valid,
+            deleting=self.policy.deleting,
+        )
+
+
+class Book:
+    """All policies that name this binding."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._entries: dict[str, Entry] = {}
+
+    def follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
+        """A handler for the informer of policies."""
+        if new is None:
+            assert old is not None
+            self._entries.pop(old.name, None)
+            return
+        if new.spec.cluster != self._world.binding_name:
+            self._entries.pop(new.name, None)
+            return
+        before = self._entries.get(new.name)
+        if before is not None and before.policy.uid != new.uid:
+            before = None
+        self._entries[new.name] = self._read(new, before)
+
+    def get(self, name: str) -> Entry | None:
+        return self._entries.get(name)
+
+    def candidates(self) -> list[Candidate]:
+        return [entry.candidate() for entry in self._entries.values()]
+
+    def _read(self, policy: ResourceLeasingPolicy, before: Entry | None) -> Entry:
+        last = before.effective if before is not None else None
+        if before is not None and before.policy.spec == policy.spec:
+            return Entry(policy, before.terms, before.problem, before.last_valid)
+        try:
+            terms = Terms.of(policy.spec, local=self._world.zone)
+        except ConfigError as error:
+            return Entry(policy, None, str(error), last)
+        return Entry(policy, terms, "", terms)

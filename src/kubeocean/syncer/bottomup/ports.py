@@ -1,0 +1,54 @@
+"""Ports of the proxier: one for each virtual node of a binding, the same for as long as it exists.
+
+The port is kept in the node's label. A new node gets the first free one in the order that its name
+gives.
+"""
+
+from __future__ import annotations
+
+from kubeocean.api import naming
+from kubeocean.api.group import Domain
+from kubeocean.errors import InvariantError
+from kubeocean.runtime.kinds import Node
+
+__all__ = ["ProxierPorts"]
+
+
+class ProxierPorts:
+    """Who has which port. What is given out counts as taken before the node is seen."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._port_of: dict[str, int] = {}
+        self._node_at: dict[int, str] = {}
+
+    def follow(self, old: Node | None, new: Node | None) -> None:
+        """A handler for the informer of virtual nodes."""
+        if new is None:
+            assert old is not None
+            self._release(old.name)
+        else:
+            text = new.labels.get(self._domain.proxier_port, "")
+            if text.isdecimal() and self._port_of.get(new.name) != int(text):
+                self._release(new.name)
+                self._take(new.name, int(text))
+
+    def of(self, vnode: str) -> int:
+        """The port of a virtual node, old or new."""
+        port = self._port_of.get(vnode)
+        if port is None:
+            free = (each for each in naming.proxier_ports(vnode) if each not in self._node_at)
+            port = next(free, 0)
+            if not port:
+                raise InvariantError("all ports of the proxier are taken", node=vnode)
+            self._take(vnode, port)
+        return port
+
+    def _take(self, vnode: str, port: int) -> None:
+        if self._node_at.setdefault(port, vnode) == vnode:
+            self._port_of[vnode] = port
+
+    def _release(self, vnode: str) -> None:
+        port = self._port_of.pop(vnode, None)
+        if port is not None:
+            del self._node_at[port]
