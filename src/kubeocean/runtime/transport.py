@@ -235,6 +235,7 @@ class _Link:
         self._origin = str(self._base.origin())
         self._ssl = ssl_context(access)
         self._busy = 0
+        self._answers: set[aiohttp.ClientResponse] = set()
         self._tunnels: set[Tunnel] = set()
         self._unary = self._session(UNARY_CONNECTIONS)
         self._streams = self._session(0)
@@ -268,7 +269,11 @@ class _Link:
         self._busy += 1
         try:
             async with self._ask(self._unary, request, timeout) as answer:
-                body = await answer.read()
+                self._answers.add(answer)
+                try:
+                    body = await answer.read()
+                finally:
+                    self._answers.discard(answer)
                 return Response(answer.status, answer.headers, body)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise self._unreachable(request, error) from error
@@ -280,9 +285,11 @@ class _Link:
         self._busy += 1
         try:
             answer = await self._open(request)
+            self._answers.add(answer)
             try:
                 yield _HttpStream(answer, self.access.server)
             finally:
+                self._answers.discard(answer)
                 answer.close()
         finally:
             await self._release()
@@ -312,6 +319,9 @@ class _Link:
 
     async def cut(self) -> None:
         """Close every connection, busy or not."""
+        # aiohttp closes the connections of a session without telling those who read from them.
+        for answer in self._answers:
+            answer.close()
         for tunnel in self._tunnels:
             tunnel.abort()
         await self._unary.close()
