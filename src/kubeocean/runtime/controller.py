@@ -29,6 +29,7 @@ from kubeocean.runtime.deadlines import within
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
+from kubeocean.runtime.tracing import span
 from kubeocean.runtime.workqueue import QueueClosed, WorkQueue
 
 __all__ = ["After", "Controller", "Done", "Outcome", "Stuck", "StuckHook"]
@@ -170,15 +171,19 @@ class Controller(Generic[K]):
             if self._owns is not None and not self._owns(key):
                 self.queue.forget(key)
             else:
-                with bound(controller=self.name, key=str(key), reconcile=secrets.token_hex(4)):
-                    await self._turn(key)
+                about = {"controller": self.name, "key": str(key)}
+                with (
+                    bound(**about, reconcile=secrets.token_hex(4)),
+                    span("reconcile", **about) as trace,
+                ):
+                    trace.set(result=await self._turn(key) or "put off")
             decided = True
         finally:
             if not decided:
                 self.queue.add(key, priority=self.queue.priority(key))
             self.queue.done(key)
 
-    async def _turn(self, key: K) -> None:
+    async def _turn(self, key: K) -> _Result | None:
         """One reconcile, measured; all that it can end with, short of cancellation, is settled."""
         started = self._clock.monotonic()
         self._active.inc()
@@ -194,11 +199,12 @@ class Controller(Generic[K]):
         finally:
             self._active.dec()
         if result is None:
-            return
+            return None
         self._seconds.observe(self._clock.monotonic() - started)
         self._total[result].inc()
         if result == "error":
             self._errors.inc()
+        return result
 
     async def _attempt(self, key: K) -> _Result | None:
         if self._gate is not None and not await self._gate(key):
