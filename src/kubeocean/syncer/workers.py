@@ -83,7 +83,4 @@ def _read(secret: KubeconfigSecret) -> Access:
             raise ConfigError("files cannot be named in a Secret", value=str(path), source=source)
         return content
 
-    loaded = read_kubeconfig((Path(f"/{KUBECONFIG_KEY}"),), None, read=read)
-    if loaded.plugin is not None:
-        raise loaded.plugin.refusal()
-    return loaded.access
+    return read_kubeconfig((Path(f"/{KUBECONFIG_KEY}"),), None, read=read).access

@@ -92,7 +92,11 @@ def decide(
         rules = rules_of(spec, Cause.NODE_GONE)
         return _unless_free(applied, TakeBack(Cause.NODE_GONE, rules))
 
-    verdict = choose(known, applies=lambda terms: _applies(terms, pnode, binding))
+    verdict = choose(
+        known, applies=lambda terms: _applies(terms, pnode, binding), current=applied or ""
+    )
+    if verdict.frozen is not None:
+        return Hold(f"policy {verdict.frozen.name} is invalid: {verdict.frozen.message}")
     if verdict.chosen is not None:
         terms = verdict.chosen.terms
         cause = None if within(terms.calendar, now) else Cause.WINDOW_CLOSED
@@ -105,8 +109,6 @@ def decide(
 def _withdraw(applied: str, own: Candidate | None, verdict: Verdict) -> Decision:
     """Nobody lends a node that is lent: because of what became of the policy that did."""
     reason = verdict.reason_of(applied)
-    if reason is Reason.INVALID:
-        return Hold(f"policy {applied} is invalid, and what it said before is not known")
     terms = own.effective if own is not None else None
     policy = Chosen(applied, terms) if terms is not None else None
     spec = terms.spec if terms is not None else None
