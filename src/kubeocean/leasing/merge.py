@@ -3,8 +3,9 @@
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
 the others are told why they do not. A policy that is being deleted does not apply.
 
-A mistake changes nothing that runs: a policy that was made invalid counts with what it said
-before, and one that never was valid does not count.
+A mistake changes nothing that runs. A policy that was made invalid counts with what it said before;
+if nobody remembers what that was, the nodes that run under it are frozen: they stay as they are. An
+invalid policy that nothing runs under does not count.
 """
 
 from __future__ import annotations
@@ -67,33 +68,47 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who decides about a node, if anybody; the others in the order of their names."""
+    """Who decides about a node, if anybody; the others in the order of their names.
+
+    If it is `frozen`, by a policy that cannot be read, nobody does: what runs is left alone.
+    """
 
     chosen: Chosen | None
-    passed_over: tuple[PassedOver, ...]
+    passed_over: tuple[PassedOver, ...] = ()
+    frozen: PassedOver | None = None
 
     def reason_of(self, name: str) -> Reason | None:
         """Why that policy does not decide; None if it does, or is not there."""
-        return next((each.reason for each in self.passed_over if each.name == name), None)
+        others = (*self.passed_over, self.frozen) if self.frozen else self.passed_over
+        return next((each.reason for each in others if each.name == name), None)
 
 
-def choose(candidates: Iterable[Candidate], *, applies: Callable[[Terms], bool]) -> Verdict:
-    """The verdict about a node to which terms apply, or not."""
+def choose(
+    candidates: Iterable[Candidate], *, applies: Callable[[Terms], bool], current: str = ""
+) -> Verdict:
+    """The verdict about a node to which terms apply, or not.
+
+    `current` is the policy that the node runs under, as the node itself says.
+    """
     chosen: Chosen | None = None
+    frozen: PassedOver | None = None
     passed_over: list[PassedOver] = []
+    first = ""  # who decides or freezes, once that is known
     for each in sorted(candidates, key=lambda each: (each.created, each.name)):
         terms = each.effective
         if each.deleting:
             passed_over.append(PassedOver(each.name, Reason.DELETING, "it is being deleted"))
+        elif terms is None and each.name == current and not first:
+            frozen, first = PassedOver(each.name, Reason.INVALID, each.problem), each.name
         elif terms is None:
             passed_over.append(PassedOver(each.name, Reason.INVALID, each.problem))
         elif not applies(terms):
             message = "it does not select this node"
             passed_over.append(PassedOver(each.name, Reason.NOT_SELECTED, message))
-        elif chosen is not None:
-            message = f"policy {chosen.name} is older, or as old and first by name"
+        elif first:
+            message = f"policy {first} is older, or as old and first by name"
             passed_over.append(PassedOver(each.name, Reason.NOT_OLDEST, message))
         else:
             problem = each.problem if each.terms is None else ""
-            chosen = Chosen(each.name, terms, problem)
-    return Verdict(chosen, tuple(sorted(passed_over, key=lambda each: each.name)))
+            chosen, first = Chosen(each.name, terms, problem), each.name
+    return Verdict(chosen, tuple(sorted(passed_over, key=lambda each: each.name)), frozen)

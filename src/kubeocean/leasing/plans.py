@@ -64,7 +64,8 @@ class Plan:
     """What to do now.
 
     `taints` are all taints about taking back that the node should have, and `unschedulable` what
-    its spec should say. `steps` has one entry for each pod, in the order to act in.
+    its spec should say; they are written first. `steps` has one entry for each pod, in the order to
+    act in.
     """
 
     phase: Phase

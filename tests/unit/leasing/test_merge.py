@@ -98,3 +98,27 @@ def test_what_it_said_before_counts_only_while_it_is_invalid() -> None:
     assert verdict.chosen is None
     assert verdict.reason_of("a") is Reason.NOT_SELECTED
     assert verdict.reason_of("b") is None
+
+
+def test_a_node_is_left_alone_if_nobody_knows_what_its_policy_said_before() -> None:
+    unreadable = Candidate("a", OLD, None, problem="no such day")
+    younger = Candidate("b", NEW, HERE)
+    verdict = choose([unreadable, younger], applies=here, current="a")
+    assert verdict.chosen is None
+    assert verdict.frozen is not None and verdict.frozen.message == "no such day"
+    assert verdict.reason_of("a") is Reason.INVALID
+    assert verdict.reason_of("b") is Reason.NOT_OLDEST
+
+
+def test_an_older_policy_decides_even_about_a_node_of_one_that_cannot_be_read() -> None:
+    unreadable = Candidate("b", NEW, None, problem="no such day")
+    verdict = choose([unreadable, Candidate("a", OLD, HERE)], applies=here, current="b")
+    assert verdict.chosen == Chosen("a", HERE)
+    assert verdict.frozen is None
+
+
+def test_a_node_is_not_left_alone_for_a_policy_that_is_being_deleted() -> None:
+    going = Candidate("a", OLD, None, problem="no such day", deleting=True)
+    verdict = choose([going], applies=here, current="a")
+    assert (verdict.chosen, verdict.frozen) == (None, None)
+    assert verdict.reason_of("a") is Reason.DELETING
