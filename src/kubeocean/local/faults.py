@@ -97,7 +97,7 @@ class Faults:
         self._chance = random.Random(seed)  # noqa: S311 - a repeatable plan, not a secret
         self._rules: list[_Rule] = []
         self._crash_at: int | None = None
-        self._crashed = False
+        self.crashed = False
         self._on_crash: Callable[[], None] | None = None
         self.partitioned = False
         self._streams: set[_FaultyStream] = set()
@@ -213,7 +213,7 @@ class Faults:
 
     async def _meet(self, request: Request) -> tuple[Response | None, bool]:
         """What is answered instead of the server, if anything; whether its answer gets lost."""
-        if not self._crashed:
+        if not self.crashed:
             self.requests.append(request)
         self._check(sent=False)
         fits = [rule for rule in self._rules if rule.only_delays and rule.takes(request)]
@@ -234,13 +234,13 @@ class Faults:
         self._check(sent=True)
 
     def _check(self, *, sent: bool) -> None:
-        if self._crashed:
+        if self.crashed:
             raise Crashed
         if self.partitioned:
             raise Unreachable("injected: partitioned", sent=sent)
 
     def _crash(self) -> None:
-        self._crashed = True
+        self.crashed = True
         self._crash_at = None
         self._break(Crashed)
         if self._on_crash is not None:

@@ -33,7 +33,7 @@ async def guest(sea: Sea, namespace: str, name: str, node: str, **spec: object) 
             **spec,
         },
     }
-    pod = await sea.above.create(PODS, body, namespace=namespace)
+    await sea.above.create(PODS, body, namespace=namespace)
     ready = {"type": "Ready", "status": "True"}  # a budget does not protect what does not run
     status = MergePatch({"status": {"phase": "Running", "conditions": [ready]}})
     return await sea.above.patch(PODS, name, status, namespace, subresource="status")

@@ -37,7 +37,7 @@ class CsiNodes:
     """The virtual CSINodes of one binding."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         domain, binding = world.domain, naming.label_value(world.binding_name)
         self.sources = Informer(world.worker, CSI_NODES, clock=world.clock, metrics=world.metrics)
         self.copies = Informer(
@@ -66,35 +66,35 @@ class CsiNodes:
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no driver.
         if old is None or new is None or old.deleting != new.deleting:
-            self._enqueue(self._world.pnode_of(vnode) for vnode in (old, new) if vnode is not None)
+            self._enqueue(self.world.pnode_of(vnode) for vnode in (old, new) if vnode is not None)
 
     def _source_changed(self, old: CsiNode | None, new: CsiNode | None) -> None:
         self._enqueue(source.name for source in (old, new) if source is not None)
 
     def _copy_changed(self, old: CsiNode | None, new: CsiNode | None) -> None:
         # Of both: somebody may have taken the name off.
-        name = self._world.domain.physical_node_name
+        name = self.world.domain.physical_node_name
         copies = (copy for copy in (old, new) if copy is not None)
         self._enqueue(copy.annotations.get(name) or copy.labels.get(name, "") for copy in copies)
 
     def _reached(self, answers: bool) -> None:
         if answers:
-            self._enqueue(map(self._world.pnode_of, self._world.vnodes.items()))
+            self._enqueue(map(self.world.pnode_of, self.world.vnodes.items()))
 
     def _enqueue(self, pnodes: Iterable[str]) -> None:
         for pnode in pnodes:
             self.controller.enqueue(Key("", pnode))
 
     async def _caught_up(self, key: Key) -> bool:
-        caches = (self._world.vnodes, self.sources, self.copies)
+        caches = (self.world.vnodes, self.sources, self.copies)
         if not all(cache.has_synced for cache in caches):
             return False
-        return await self.copies.caught_up(Key("", self._world.vnode_name(key.name)))
+        return await self.copies.caught_up(Key("", self.world.vnode_name(key.name)))
 
     # The reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        world = self._world
+        world = self.world
         name = Key("", world.vnode_name(key.name))
         vnode, copy = world.vnodes.get(name), self.copies.get(name)
         if vnode is None:
@@ -109,7 +109,7 @@ class CsiNodes:
         return await self._ensure_gone(key, copy)
 
     async def _ensure(self, vnode: Node, source: CsiNode, copy: CsiNode | None) -> Outcome:
-        world = self._world
+        world = self.world
         shown = Shown(
             source=source,
             vnode=vnode.name,
@@ -130,13 +130,13 @@ class CsiNodes:
         return await self._update(copy, shown)
 
     async def _create(self, shown: Shown) -> Outcome:
-        body = forge.forge(shown, now=self._world.now_text())
-        self.copies.wrote(await self._world.computing.create(CSI_NODES, body))
+        body = forge.forge(shown, now=self.world.now_text())
+        self.copies.wrote(await self.world.computing.create(CSI_NODES, body))
         _log.info("Created virtual CSINode", node=shown.vnode, physical=shown.source.name)
         return Done()
 
     async def _update(self, copy: CsiNode, shown: Shown) -> Outcome:
-        change = forge.changes(copy, shown, now=self._world.now_text())
+        change = forge.changes(copy, shown, now=self.world.now_text())
         if not change:
             return Done()
         try:
@@ -152,7 +152,7 @@ class CsiNodes:
     async def _write(self, copy: CsiNode, change: Json) -> CsiNode:
         precondition = {"uid": copy.uid, "resourceVersion": copy.resource_version}
         patch = MergePatch(change | {"metadata": change.get("metadata", {}) | precondition})
-        written = await self._world.computing.patch(CSI_NODES, copy.name, patch)
+        written = await self.world.computing.patch(CSI_NODES, copy.name, patch)
         self.copies.wrote(written)
         return written
 
@@ -160,7 +160,7 @@ class CsiNodes:
         if copy is None or copy.deleting or not self._is_ours(copy, key.name):
             return Done()
         try:
-            await self._world.computing.delete(CSI_NODES, copy.name, uid=copy.uid)
+            await self.world.computing.delete(CSI_NODES, copy.name, uid=copy.uid)
         except (NotFound, Conflict):
             return Done()  # it is gone, or another one: the cache will show
         self.copies.deleted(copy)
@@ -172,18 +172,18 @@ class CsiNodes:
     async def _has_source(self, key: Key) -> bool:
         """Ask the server about what the cache does not show, before removing for it."""
         try:
-            await self._world.worker.get(CSI_NODES, key.name)
+            await self.world.worker.get(CSI_NODES, key.name)
         except NotFound:
             return False
         return True
 
     def _stands_for(self, vnode: Node, key: Key) -> bool:
-        world = self._world
+        world = self.world
         cluster_id = vnode.labels.get(world.domain.physical_cluster_id)
         return cluster_id == world.cluster_id and world.pnode_of(vnode) == key.name
 
     def _is_ours(self, copy: CsiNode, pnode: str) -> bool:
-        world = self._world
+        world = self.world
         return forge.is_ours(
             copy,
             pnode=pnode,

@@ -2,14 +2,15 @@
 
 Annotations that network plugins, clouds and the attach-detach controller write about a node are
 orders to their own programs. On a virtual node they would make the computing cluster's programs act
-on the worker's machines.
+on the worker's machines. Taints that follow from conditions are left to the computing cluster for a
+like reason.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["is_copied_annotation"]
+__all__ = ["is_copied_annotation", "is_derived_taint"]
 
 _NAMES: Final = frozenset(
     {
@@ -40,6 +41,29 @@ _DOMAINS: Final = (
     "projectcalico.org",
     "weave.works",
 )
+
+
+# Kubernetes puts these on a node by itself, after the node's conditions, and takes them off again.
+_DERIVED: Final = frozenset(
+    f"node.kubernetes.io/{name}"
+    for name in (
+        "disk-pressure",
+        "memory-pressure",
+        "network-unavailable",
+        "not-ready",
+        "pid-pressure",
+        "unreachable",
+    )
+)
+
+
+def is_derived_taint(key: str) -> bool:
+    """Whether a taint follows from conditions.
+
+    Those are shown on the virtual node, so that its own cluster taints it in the same way; a copy
+    would be taken off there as fast as we put it on.
+    """
+    return key in _DERIVED
 
 
 def is_copied_annotation(key: str) -> bool:

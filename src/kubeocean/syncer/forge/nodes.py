@@ -19,7 +19,7 @@ from kubeocean.leasing.amounts import Amounts
 from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
-from kubeocean.syncer.forge.foreign import is_copied_annotation
+from kubeocean.syncer.forge.foreign import is_copied_annotation, is_derived_taint
 from kubeocean.syncer.forge.metadata import Expected, merge, merge_patch, merge_taints
 
 __all__ = ["Change", "Lent", "changes", "expected", "forge", "inner_ip", "notice"]
@@ -176,7 +176,7 @@ def _taints(lent: Lent) -> tuple[Taint, ...]:
     found: list[Taint] = []
     for taint in (lent.pnode.get("spec") or {}).get("taints") or ():
         key = taint["key"]
-        if domain.owns(key):
+        if domain.owns(key) or is_derived_taint(key):
             continue
         if key == group.TAINT_UNSCHEDULABLE:
             key = domain.taint_physical_unschedulable
