@@ -17,6 +17,8 @@ def explain(error: Exception) -> str:
     """What went wrong, as the end of a sentence about the server."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorSSLError):
+        error = error.os_error
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message.rstrip('.')})"
     if isinstance(error, TimeoutError):

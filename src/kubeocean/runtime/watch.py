@@ -199,11 +199,17 @@ class Watch(Generic[ObjectT]):
                 await self._refused(stream, initial)
                 return
             heard = False
-            async with aclosing(self._lines(stream)) as blocks:
-                async for block in blocks:
-                    heard = True
-                    for news in self._read(block, initial=initial and not self._listed):
-                        yield news
+            try:
+                async with aclosing(self._lines(stream)) as blocks:
+                    async for block in blocks:
+                        heard = True
+                        for news in self._read(block, initial=initial and not self._listed):
+                            yield news
+            except _Silence:
+                # Not one word, not even a bookmark: it may be waiting for a version that it will
+                # not have for long, as a server does that was restored from a backup.
+                self._listed = self._listed and heard
+                raise
             if not heard:
                 raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
 
