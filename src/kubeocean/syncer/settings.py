@@ -1,6 +1,6 @@
 """Settings of the syncer: the flags that it always had, and some of its own.
 
-What can be checked without a cluster is checked here, and an error names the flag and its value.
+What can be checked without a cluster is checked here; an error names the flag and its value.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from typing import Final
 
 from kubeocean.api import group, naming
@@ -17,17 +17,7 @@ from kubeocean.api.zones import zone_names
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
 from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.election import JITTER
-from kubeocean.runtime.goflags import (
-    Reader,
-    address,
-    boolean,
-    duration,
-    flag,
-    integer,
-    number,
-    text,
-)
+from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, number, text
 from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.localzone import local_zone
 from kubeocean.runtime.zapflags import ZapFlags
@@ -35,18 +25,17 @@ from kubeocean.runtime.zapflags import ZapFlags
 __all__ = ["Settings"]
 
 _HIGHEST_PORT: Final = 65_535
-_BURST: Final = 10  # where a rate is given without one; client-go's
+_SLACK: Final = 1.2  # an election's pauses are up to this times the retry period
 
 
 def _name(written: str, flag: str) -> str:
     """The name of an object, or none."""
-    try:
-        if written:
+    if written:
+        try:
             check_subdomain(written)
-    except ConfigError:
-        raise ConfigError(
-            "must be a lowercase DNS subdomain", source=flag, value=written
-        ) from None
+        except ConfigError:
+            said = "must be a lowercase DNS subdomain"
+            raise ConfigError(said, source=flag, value=written) from None
     return written
 
 
@@ -63,19 +52,134 @@ def _port(written: str, flag: str) -> int:
 
 def _zone(written: str, flag: str) -> str:
     if written and written not in zone_names():
-        raise ConfigError(
-            "must be a name of the tz database, such as Europe/Berlin", source=flag, value=written
-        )
+        said = "must be a name of the tz database, such as Europe/Berlin"
+        raise ConfigError(said, source=flag, value=written)
     return written
 
 
-def _seconds(written: str, flag: str) -> float:
-    seconds = duration(written, flag)
-    if seconds <= 0:
-        raise ConfigError("must be more than 0", source=flag, value=written)
-    return seconds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(ZapFlags):
+    """What one syncer is told."""
+
+    cluster_binding_name: str = flag(
+        "cluster-binding-name",
+        _name,
+        "",
+        "The ClusterBinding whose worker cluster is lent.",
+        required=True,
+    )
+    kubeconfig: str = flag(
+        "kubeconfig",
+        text,
+        "",
+        "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
+    )
+    allow_exec_plugins: bool = flag(
+        "allow-exec-plugins",
+        boolean,
+        "false",
+        "Run the credential plugin that the kubeconfig of the computing cluster names. "
+        "One that is named in a binding's Secret is never run.",
+    )
+    metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+        "metrics-bind-address", address, ":8080", "Where /metrics is served; 0: nowhere."
+    )
+    health_probe_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+        "health-probe-bind-address",
+        address,
+        ":8081",
+        "Where /healthz and /readyz are served; 0: nowhere.",
+    )
+    leader_elect: bool = flag(
+        "leader-elect", boolean, "true", "Work only while elected among all replicas."
+    )
+    leader_election_id: str = flag(
+        "leader-election-id",
+        _name,
+        "",
+        "The Lease that replicas compete for; without it kubeocean-syncer-<binding>.",
+    )
+    leader_election_namespace: str = flag(
+        "leader-election-namespace",
+        _name,
+        "",
+        "The namespace of that Lease; without it $POD_NAMESPACE, then the pod's own.",
+    )
+    lease_s: float = flag(
+        "leader-election-lease-duration",
+        duration,
+        "15s",
+        "How long others wait for a leader that is silent.",
+    )
+    renew_s: float = flag(
+        "leader-election-renew-deadline",
+        duration,
+        "10s",
+        "How long a leader that cannot renew its Lease goes on.",
+    )
+    retry_s: float = flag(
+        "leader-election-retry-period",
+        duration,
+        "2s",
+        "How long to wait between two looks at the Lease.",
+    )
+    virtual_client_qps: float = flag(
+        "virtual-client-qps", number, "0", "Requests a second to the computing cluster; 0: any."
+    )
+    virtual_client_burst: int = flag(
+        "virtual-client-burst", integer, "0", "How many of them at once; 0: 10."
+    )
+    physical_client_qps: float = flag(
+        "physical-client-qps", number, "0", "Requests a second to the worker cluster; 0: any."
+    )
+    physical_client_burst: int = flag(
+        "physical-client-burst", integer, "0", "How many of them at once; 0: 10."
+    )
+    prometheus_vnode_base_port: int = flag(
+        "prometheus-vnode-base-port",
+        _port,
+        str(group.VNODE_METRICS_PORT),
+        "The port of the proxier that virtual nodes name for their metrics.",
+    )
+    label_domain: Domain = flag(  # noqa: RUF009 - declares a field
+        "label-domain",
+        _domain,
+        group.DEFAULT.name,
+        "The domain of all labels, annotations, taints and finalizers.",
+    )
+    time_zone: str = flag(
+        "time-zone",
+        _zone,
+        "",
+        "The zone of policies that name none, such as Europe/Berlin; without it $TZ, then "
+        "/etc/localtime, then UTC.",
+    )
+
+    def __post_init__(self) -> None:
+        retry, renew, lease = (
+            ("--leader-election-retry-period", self.retry_s),
+            ("--leader-election-renew-deadline", self.renew_s),
+            ("--leader-election-lease-duration", self.lease_s),
+        )
+        _above(retry, "0s", 0.0)
+        _above(renew, f"{_SLACK:g} times {retry[0]} ({retry[1]:g}s)", retry[1] * _SLACK)
+        _above(lease, f"{renew[0]} ({renew[1]:g}s)", renew[1])
+
+    @property
+    def election_name(self) -> str:
+        """The Lease that the replicas of this binding compete for."""
+        binding, domain = self.cluster_binding_name, self.label_domain
+        return self.leader_election_id or naming.syncer_election(binding, domain)
+
+    def zone(self, environ: Mapping[str, str] = os.environ) -> tzinfo:
+        """The zone of policies that name none.
+
+        :raises ConfigError: none is given, and the environment's is no zone.
+        """
+        return zone_of(self.time_zone, local=UTC) if self.time_zone else local_zone(environ)
 
 
-def _rate(cluster: str, kind: str, read: Reader[float]) -> float:
-    unit = {"qps": "Requests a second", "burst": "Requests at once"}[kind]
-    return flag(f"{cluster}-client-{kind}", read, "0", f"{unit} to the {cluster} cluster; 0: any.")
+def _above(given: tuple[str, float], least: str, seconds: float) -> None:
+    flag, value = given
+    if not value > seconds:
+        raise ConfigError(f"must be more than {least}", source=flag, value=f"{value:g}s")
