@@ -1,7 +1,8 @@
 """Running: how a command's work is run and how it ends.
 
 Whatever goes wrong is one message on stderr and an exit code; KUBEOCEAN_DEBUG=1 shows where it came
-from. SIGTERM, SIGHUP and Ctrl-C cancel the work, which cleans up after itself before we end.
+from. Ctrl-C, SIGTERM and SIGHUP cancel the work, which cleans up after itself before we end; a
+second one does not cut that short, because what was not cleaned up then would stay.
 """
 
 from __future__ import annotations
@@ -22,25 +23,29 @@ _SIGNALLED = 128  # and the number of the signal
 
 def run(work: Callable[[], Coroutine[object, object, None]]) -> None:
     """Run what `work` returns to its end; on failure, leave with the right code."""
-    import asyncio
-
-    from kubeocean.errors import ConfigError, KubeoceanError
-
-    code = 0
     try:
-        code = asyncio.run(_guarded(work))
-    except KeyboardInterrupt:
+        code = _run(work)
+    except KeyboardInterrupt:  # while we were still getting ready
         code = _INTERRUPTED
-    except ConfigError as error:
-        code = fail(error, _USAGE)
-    except (KubeoceanError, OSError) as error:
-        code = fail(error, _FAILED)
     if code:
         raise typer.Exit(code)
 
 
+def _run(work: Callable[[], Coroutine[object, object, None]]) -> int:
+    import asyncio
+
+    from kubeocean.errors import ConfigError, KubeoceanError
+
+    try:
+        return asyncio.run(_guarded(work))
+    except ConfigError as error:
+        return fail(error, _USAGE)
+    except (KubeoceanError, OSError) as error:
+        return fail(error, _FAILED)
+
+
 async def _guarded(work: Callable[[], Coroutine[object, object, None]]) -> int:
-    """asyncio turns Ctrl-C into a cancellation; this does the same for other polite signals."""
+    """Do it; the first polite signal is a cancellation, and decides the code."""
     import asyncio
     import signal
 
@@ -50,10 +55,13 @@ async def _guarded(work: Callable[[], Coroutine[object, object, None]]) -> int:
 
     def cancel(number: int) -> None:
         nonlocal received
-        received = number
-        task.cancel()
+        if received:
+            typer.echo("ending already; what was started is being stopped", err=True)
+        else:
+            received = number
+            task.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, cancel, number)
     try:
         await work()

@@ -58,8 +58,10 @@ class Progress(Protocol):
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Bars where `stream` (stderr) is a terminal, plain lines elsewhere."""
+    """Bars where `stream` (stderr) is a terminal, plain lines elsewhere, nothing if closed."""
     stream = sys.stderr if stream is None else stream
+    if stream is None:  # Python has no stderr if its parent gave it none
+        return Silence()
     if stream.isatty():
         return TerminalProgress(stream)
 

@@ -175,6 +175,48 @@ async def test_an_interrupted_start_leaves_nothing(
     assert list(home.temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_second_signal_does_not_cut_the_clean_up_short(
+    home: Home, number: signal.Signals
+) -> None:
+    # An etcd that needs a moment to end, and writes until then.
+    _programs(home, "trap 'sleep 1; exit' TERM; while :; do mktemp -p . >/dev/null; done")
+    async with home.running("up", "--ephemeral", "--workers", "0") as up:
+        await until(lambda: list(home.temporary.glob("*/computing/tmp.*")), what="an etcd")
+        up.signal(number)
+        await asyncio.sleep(0.3)
+        up.signal(number)
+        assert await up.ended() == 128 + number
+    assert "ending already" in up.said
+    assert list(home.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["typer", "asyncio", "kubeocean.local.lifecycle"])
+def test_ctrl_c_before_the_work_began_ends_it_in_silence(home: Home, module: str) -> None:
+    script = (
+        "import sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.argv[1:] = ['down']\n"
+        "from kubeocean.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=home.environ, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(("words", "code"), [("down", 0), ("up --workers 100", 2)])
+def test_closed_streams_change_nothing(home: Home, words: str, code: int) -> None:
+    for closed in ("2>&-", ">&-", "<&- >&- 2>&-"):
+        command = f'exec "$0" -m kubeocean {words} {closed}'
+        done = subprocess.run(["sh", "-c", command, sys.executable], env=home.environ, check=False)
+        assert done.returncode == code
+
+
 def _sleepers(home: Home) -> list[str]:
     return [line for line in home.processes().values() if line.startswith("sleep")]
 

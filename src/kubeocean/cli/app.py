@@ -1,0 +1,51 @@
+"""The commands of `kubeocean`, and the options of all of them.
+
+Commands import what they need when they run, so that `kubeocean --help` is instant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kubeocean import __version__
+from kubeocean.cli.assets import assets
+from kubeocean.cli.down import down
+from kubeocean.cli.kubeconfig import kubeconfig
+from kubeocean.cli.syncer import GO_FLAGS, syncer
+from kubeocean.cli.up import up
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="kubeocean",
+    help="Lends the idle capacity of many Kubernetes clusters to one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kubeocean {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(up)
+app.command()(down)
+app.command()(kubeconfig)
+app.command()(assets)
+app.command(context_settings=GO_FLAGS)(syncer)
