@@ -8,6 +8,7 @@ empty cluster, makes its own with `new_cluster`.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
@@ -23,6 +25,10 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
 NewCluster = Callable[..., Awaitable[Cluster]]
+
+# Real servers are as slow as they are. Where a change is judged, the same examples judge every change.
+settings.register_profile("kubeocean", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("kubeocean")
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +63,12 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
     client = cluster.client()
     yield client
     await client.close()
+
+
+@pytest.fixture
+def faults() -> Faults:
+    """A plan of what goes wrong: `cluster.client(wrap=faults.wrap)`."""
+    return Faults()
 
 
 @pytest.fixture

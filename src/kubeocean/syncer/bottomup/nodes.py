@@ -94,8 +94,11 @@ class Nodes:
             self._enqueue_owner(node)
 
     async def _caught_up(self, key: Key) -> bool:
-        vnode = Key("", self._world.vnode_name(key.name))
-        return await self._world.vnodes.caught_up(vnode) and await self._world.pnodes.caught_up(key)
+        world = self._world
+        if not await world.vnodes.caught_up(Key("", world.vnode_name(key.name))):
+            return False
+        # A worker that does not answer will not show us what we wrote, and is not decided from.
+        return not world.reach.answers or await world.pnodes.caught_up(key)
 
     # The reconcile
 
