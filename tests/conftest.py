@@ -21,12 +21,13 @@ from hypothesis import settings
 
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
+from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
 NewCluster = Callable[..., Awaitable[Cluster]]
 
-# Real servers are as slow as they are. Where a change is judged, the same examples judge every change.
+# Real servers are as slow as they are. Where changes are judged, the same examples judge each.
 settings.register_profile("kubeocean", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("kubeocean")
 
