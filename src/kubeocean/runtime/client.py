@@ -6,7 +6,7 @@ means none. A verb on one object never becomes one on all of them: an empty name
 objects cannot be sent back: bodies are mappings, not the structs that reads return.
 
 Every verb raises the `ApiError` of what the server said, also where it said what cannot be read.
-`timeout_s` is for all attempts together, from when the QPS limit lets the first one go.
+`timeout_s` is for all attempts together, without the time that they wait for the QPS limit.
 """
 
 from __future__ import annotations
@@ -347,24 +347,23 @@ class Client:
 
     async def _send(self, request: Request, doing: str, *, idempotent: bool = False) -> bytes:
         idempotent = idempotent or not request.writes
-        if self._limit is not None:
-            await self._limit.take()
-        deadline = self._clock.monotonic() + self._timeout_s
+        left_s = self._timeout_s
         attempt = 0
         while True:
             attempt += 1
+            if self._limit is not None:
+                await self._limit.take()
+            began = self._clock.monotonic()
             try:
                 return await self._try(request, doing)
             except ApiError as error:
                 if attempt >= self._retry.attempts or not repeatable(error, idempotent=idempotent):
                     raise
                 delay_s = self._retry.delay_s(attempt, error)
-                left_s = deadline - self._clock.monotonic() - delay_s
+                left_s -= self._clock.monotonic() - began + delay_s
                 if left_s <= 0:
                     raise
             await self._clock.sleep(delay_s)
-            if self._limit is not None:
-                await self._limit.take()
             request = replace(request, timeout_s=left_s)
 
     async def _try(self, request: Request, doing: str) -> bytes:

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.kinds import LEASES, NODES, PODS
+from kubeocean.runtime.objects import (
+    Condition,
+    Key,
+    Meta,
+    Object,
+    OwnerReference,
+    Resource,
+    Untyped,
+    controller_of,
+    find_condition,
+    prune_json,
+    set_condition,
+)
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+SEGMENTS = st.text(min_size=1).filter(lambda text: "/" not in text)
+
+
+# --- keys
+
+
+@given(SEGMENTS | st.just(""), SEGMENTS)
+def test_a_key_reads_back_what_it_prints(namespace: str, name: str) -> None:
+    key = Key(namespace, name)
+    assert Key.parse(str(key)) == key
+
+
+def test_a_key_prints_as_people_write_it() -> None:
+    assert (str(Key("a", "b")), str(Key("", "b"))) == ("a/b", "b")
+
+
+# --- objects
+
+
+def test_an_empty_object_has_an_answer_to_everything() -> None:
+    empty = msgspec.json.decode(b"{}", type=Object)
+    assert (empty.key, empty.name, empty.namespace) == (Key("", ""), "", "")
+    assert (empty.uid, empty.resource_version, empty.deleting) == ("", "", False)
+    assert (dict(empty.labels), dict(empty.annotations)) == ({}, {})
+    assert controller_of(empty) is None
+
+
+def test_an_object_knows_what_its_metadata_says() -> None:
+    owners = (OwnerReference(name="looks on"), OwnerReference(name="manages", controller=True))
+    made = Object(
+        metadata=Meta(
+            name="n",
+            namespace="ns",
+            uid="u",
+            resource_version="7",
+            deletion_timestamp=NOW,
+            labels={"a": "b"},
+            annotations={"c": "d"},
+            owner_references=owners,
+        )
+    )
+    assert (made.key, made.name, made.namespace) == (("ns", "n"), "n", "ns")
+    assert (made.uid, made.resource_version, made.deleting) == ("u", "7", True)
+    assert (made.labels, made.annotations) == ({"a": "b"}, {"c": "d"})
+    assert controller_of(made) == owners[1]
+
+
+def test_the_whole_object_is_there_only_where_its_bytes_were_kept() -> None:
+    with pytest.raises(LookupError, match="the bytes of ns/x were not kept"):
+        Object(metadata=Meta(namespace="ns", name="x")).content()
+    kept = Untyped(raw=b'{"kind":"Thing","spec":{"size":1}}')
+    assert kept.content() == {"kind": "Thing", "spec": {"size": 1}}
+
+
+# --- paths
+
+
+def test_paths_are_those_of_the_api() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("ns") == "/api/v1/namespaces/ns/pods"
+    assert PODS.path("ns", "x", "status") == "/api/v1/namespaces/ns/pods/x/status"
+    assert NODES.path("ignored", "x") == "/api/v1/nodes/x"
+    assert LEASES.path("ns", "x") == "/apis/coordination.k8s.io/v1/namespaces/ns/leases/x"
+
+
+def test_a_resource_prints_as_kubectl_names_it() -> None:
+    assert (str(PODS), PODS.api_version) == ("pods", "v1")
+    assert (str(LEASES), LEASES.api_version) == (
+        "leases.coordination.k8s.io",
+        "coordination.k8s.io/v1",
+    )
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_no_name_leaves_its_segment_of_the_path(namespace: str, name: str) -> None:
+    things = Resource("example.org", "v1", "things", "Thing", True, Untyped)
+    if {namespace, name} & {".", ".."}:
+        with pytest.raises(ConfigError, match="not a name"):
+            things.path(namespace, name)
+        return
+    path = things.path(namespace, name, "status")
+    *_, shown_namespace, plural, shown_name, status = path.split("/")
+    assert (len(path.split("/")), plural, status) == (9, "things", "status")
+    for shown in (shown_namespace, shown_name):
+        assert shown.isascii()
+        assert not set(shown) & set("?#/\\ \r\n")
+        assert shown not in (".", "..")
+
+
+# --- conditions
+
+TYPES = st.sampled_from(["Ready", "Healthy", "Leased"])
+CONDITIONS = st.builds(
+    Condition,
+    type=TYPES,
+    status=st.sampled_from(["True", "False", "Unknown"]),
+    reason=st.sampled_from(["", "A", "B"]),
+    last_transition_time=st.sampled_from([None, NOW]),
+)
+LISTS = st.lists(CONDITIONS, unique_by=lambda condition: condition.type).map(tuple)
+
+
+def test_a_condition_is_found_by_its_type() -> None:
+    ready = Condition("Ready", "True")
+    assert find_condition((Condition("Other", "True"), ready), "Ready") is ready
+    assert find_condition((ready,), "Missing") is None
+    assert find_condition(None, "Ready") is None
+
+
+@given(LISTS, CONDITIONS)
+def test_setting_a_condition_changes_that_one_alone(
+    before: tuple[Condition, ...], new: Condition
+) -> None:
+    after = set_condition(before, new, now=LATER)
+    others = [c for c in before if c.type != new.type]
+    assert [c for c in after if c.type != new.type] == others
+    old, got = find_condition(before, new.type), find_condition(after, new.type)
+    assert got is not None
+    assert (got.status, got.reason, got.message) == (new.status, new.reason, new.message)
+    places = [c.type for c in before]
+    assert [c.type for c in after] == (places if old else [*places, new.type])
+
+
+@given(LISTS, CONDITIONS)
+def test_the_time_of_a_condition_moves_with_its_status_alone(
+    before: tuple[Condition, ...], new: Condition
+) -> None:
+    old = find_condition(before, new.type)
+    got = find_condition(set_condition(before, new, now=LATER), new.type)
+    assert got is not None
+    kept = old is not None and old.status == new.status and old.last_transition_time
+    assert got.last_transition_time == (kept or LATER)
+
+
+@given(LISTS, CONDITIONS)
+def test_saying_the_same_again_changes_nothing(
+    before: tuple[Condition, ...], new: Condition
+) -> None:
+    once = set_condition(before, new, now=NOW)
+    assert set_condition(once, new, now=LATER) == once
+
+
+def test_the_first_condition_of_all() -> None:
+    assert set_condition(None, Condition("Ready", "True"), now=NOW) == (
+        Condition("Ready", "True", last_transition_time=NOW),
+    )
+
+
+# --- pruning
+
+
+def test_what_is_left_is_what_a_user_could_have_written() -> None:
+    metadata = {
+        "name": "x",
+        "labels": {"a": "b"},
+        "ownerReferences": [{"uid": "kept"}],
+        "uid": "u",
+        "resourceVersion": "1",
+        "generation": 2,
+        "creationTimestamp": NOW,
+        "deletionTimestamp": NOW,
+        "deletionGracePeriodSeconds": 30,
+        "selfLink": "/",
+        "managedFields": [{}],
+    }
+    whole = {"kind": "Thing", "metadata": metadata, "spec": {"a": 1}, "status": {"b": 2}}
+    pruned = prune_json(whole)
+    assert pruned == {
+        "kind": "Thing",
+        "metadata": {"name": "x", "labels": {"a": "b"}, "ownerReferences": [{"uid": "kept"}]},
+        "spec": {"a": 1},
+    }
+    assert prune_json(pruned) == pruned
+    assert whole["status"] == {"b": 2}
+
+
+@pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {}}])
+def test_an_object_without_metadata_is_pruned_too(metadata: dict[str, object]) -> None:
+    assert prune_json({"kind": "Thing"} | metadata) == {"kind": "Thing", "metadata": {}}
