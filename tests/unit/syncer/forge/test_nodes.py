@@ -1,0 +1,189 @@
+"""Virtual nodes, as they should be and as they are made so."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from kubeocean.api.group import TAPESTRY
+from kubeocean.runtime.kinds import Taint
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.quantity import Quantity
+from kubeocean.syncer.forge.foreign import is_copied_annotation
+from kubeocean.syncer.forge.metadata import Expected
+from kubeocean.syncer.forge.nodes import Lent, changes, forge, inner_ip, notice
+
+NOW, LATER = "2026-11-15T00:00:00Z", "2026-11-15T00:00:10Z"
+READY = {"type": "Ready", "status": "True", "lastHeartbeatTime": NOW, "lastTransitionTime": NOW}
+
+
+def pnode(**spec: object) -> Json:
+    return {
+        "metadata": {
+            "name": "n1",
+            "uid": "u1",
+            "labels": {"zone": "z"},
+            "annotations": {"note": "hi", "projectcalico.org/IPv4Address": "10.0.0.1/24"},
+        },
+        "spec": spec,
+        "status": {
+            "conditions": [READY],
+            "nodeInfo": {"kubeletVersion": "v1"},
+            "addresses": [
+                {"type": "Hostname", "address": "n1"},
+                {"type": "InternalIP", "address": "10.0.0.1"},
+            ],
+        },
+    }
+
+
+def lent(node: Json | None = None) -> Lent:
+    return Lent(
+        pnode=node or pnode(),
+        vnode="vnode-c1-n1",
+        binding="b",
+        cluster_id="c1",
+        policy="p",
+        details="p(cpu=50%)",
+        offered={"cpu": Quantity.parse("4"), "memory": Quantity.parse("8Gi")},
+        default_taint=True,
+        reclaim_taints=(),
+        unschedulable=False,
+        proxier_ip="",
+        proxier_port=20000,
+        metrics_port=9006,
+    )
+
+
+def test_a_new_node_says_all_that_the_contract_asks_for() -> None:
+    node = forge(lent(), now=NOW)
+    meta = node["metadata"]
+    assert meta["name"] == "vnode-c1-n1"
+    assert meta["finalizers"] == ["kubeocean.io/vnode"]
+    assert meta["labels"] == {
+        "zone": "z",
+        "kubeocean.io/managed-by": "kubeocean",
+        "kubeocean.io/cluster-binding": "b",
+        "kubeocean.io/physical-cluster-id": "c1",
+        "kubeocean.io/physical-node-name": "n1",
+        "kubeocean.io/physical-node-uid": "u1",
+        "kubeocean.io/physical-node-innerip": "10.0.0.1",
+        "kubeocean.io/proxier_port": "20000",
+        "kubeocean.io/policy-applied": "p",
+        "type": "virtual-kubelet",
+        "node.kubernetes.io/instance-type": "vnode",
+        "beta.kubernetes.io/instance-type": "vnode",
+        "kubernetes.io/hostname": "vnode-c1-n1",
+        "node.kubernetes.io/exclude-from-external-load-balancers": "",
+    }
+    annotations = dict(meta["annotations"])
+    wanted = Expected.decode(annotations.pop("kubeocean.io/expected-metadata"))
+    assert wanted.labels == meta["labels"]
+    assert annotations == {
+        "note": "hi",
+        "kubeocean.io/physical-node-name": "n1",
+        "kubeocean.io/physical-node-uid": "u1",
+        "kubeocean.io/policies-applied": "p",
+        "kubeocean.io/policy-details": "p(cpu=50%)",
+        "kubeocean.io/prometheus-url": "<pending>:9006/vnode-c1-n1",
+        "kubeocean.io/last-sync-time": NOW,
+    }
+    assert node["spec"] == {"taints": [{"key": "kubeocean.io/vnode", "effect": "NoSchedule"}]}
+    status = node["status"]
+    assert status["capacity"] == status["allocatable"] == {"cpu": "4", "memory": "8Gi"}
+    assert status["addresses"] == [
+        {"type": "InternalIP", "address": ""},
+        {"type": "Hostname", "address": "vnode-c1-n1"},
+    ]
+    assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 20000}}
+    assert status["conditions"] == [READY]
+
+
+def test_taints_are_mirrored_renamed_or_left_to_their_cluster() -> None:
+    taints = [
+        {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+        {"key": "kubeocean.io/out-of-time-windows", "effect": "NoExecute"},
+    ]
+    node = forge(replace(lent(pnode(taints=taints)), default_taint=False), now=NOW)
+    assert node["spec"]["taints"] == [
+        {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+        {"key": "kubeocean.io/physical-node-unschedulable", "effect": "NoSchedule"},
+    ]
+
+
+def test_another_name_of_the_project_has_other_keys() -> None:
+    node = forge(replace(lent(), domain=TAPESTRY), now=NOW)
+    assert node["metadata"]["labels"]["tapestry.io/managed-by"] == "tapestry"
+    assert not [key for key in node["metadata"]["labels"] if key.startswith("kubeocean.io")]
+
+
+def test_without_a_difference_nothing_is_written() -> None:
+    node = forge(lent(), now=NOW)
+    assert not changes(node, lent(), now=LATER)
+
+
+def test_a_newer_heartbeat_alone_is_no_difference() -> None:
+    node = forge(lent(), now=NOW)
+    newer = pnode()
+    newer["status"]["conditions"] = [READY | {"lastHeartbeatTime": LATER}]
+    assert not changes(node, lent(newer), now=LATER)
+    newer["status"]["conditions"] = [READY | {"status": "False"}]
+    change = changes(node, lent(newer), now=LATER)
+    assert change.main == {}
+    assert change.status["status"]["conditions"][0]["status"] == "False"
+    assert change.status["metadata"]["annotations"] == {"kubeocean.io/last-sync-time": LATER}
+
+
+def test_a_resource_that_is_gone_is_taken_off() -> None:
+    node = forge(lent(), now=NOW)
+    less = replace(lent(), offered={"cpu": Quantity.parse("2")})
+    change = changes(node, less, now=LATER)
+    assert change.status["status"]["capacity"] == {"cpu": "2", "memory": None}
+
+
+def test_a_finalizer_that_somebody_took_off_is_put_back() -> None:
+    node = forge(lent(), now=NOW)
+    node["metadata"]["finalizers"] = ["theirs"]
+    change = changes(node, lent(), now=LATER)
+    assert change.main["metadata"]["finalizers"] == ["theirs", "kubeocean.io/vnode"]
+
+
+def test_a_deletion_that_is_undone_leaves_the_node_schedulable() -> None:
+    going = Taint("kubeocean.io/vnode-deleting", "true", "NoSchedule", NOW)
+    node = forge(replace(lent(), reclaim_taints=(going,), unschedulable=True), now=NOW)
+    assert node["spec"]["unschedulable"] is True
+    node["metadata"]["annotations"]["kubeocean.io/deletion-taint-time"] = NOW
+    change = changes(node, lent(), now=LATER)
+    assert change.main["spec"]["unschedulable"] is None
+    assert [t["key"] for t in change.main["spec"]["taints"]] == ["kubeocean.io/vnode"]
+    removed = change.main["metadata"]["annotations"]["kubeocean.io/deletion-taint-time"]
+    assert removed is None
+
+
+def test_a_cordon_by_a_user_stays() -> None:
+    node = forge(lent(), now=NOW)
+    node["spec"]["unschedulable"] = True
+    assert not changes(node, lent(), now=LATER)
+
+
+def test_a_notice_changes_nothing_but_the_spec() -> None:
+    node = forge(lent(), now=NOW)
+    going = Taint("kubeocean.io/vnode-deleting", "true", "NoSchedule", NOW)
+    body = notice(node, (going,), True, lent().domain)
+    assert body["spec"]["unschedulable"] is True
+    assert [t["key"] for t in body["spec"]["taints"]] == [
+        "kubeocean.io/vnode",
+        "kubeocean.io/vnode-deleting",
+    ]
+    told = copy.deepcopy(node)
+    told["spec"] = body["spec"]
+    assert notice(told, (going,), True, lent().domain) == {}
+
+
+def test_addresses_and_annotations_are_chosen() -> None:
+    assert inner_ip({"status": {}}) == ""
+    refused = ("csi.volume.kubernetes.io/nodeid", "io.cilium.network.ipv4", "k8s.ovn.org/x")
+    assert not any(is_copied_annotation(key) for key in refused)
+    assert is_copied_annotation("example.com/owner")
