@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -35,7 +36,7 @@ class Worker:
 
         class Lines:
             status = 200
-            headers: dict[str, str] = {}
+            headers: ClassVar[dict[str, str]] = {}
 
             async def read(self) -> bytes:
                 if not worker.up:
