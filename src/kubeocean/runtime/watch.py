@@ -130,7 +130,8 @@ class Watch(Generic[ObjectT]):
         """The account; it ends only when it is closed."""
         while True:
             try:
-                if not self._listed:
+                if not self._listed or self._moved():
+                    self._listed = False
                     yield Restarted()
                     self._begin_at("")
                     self._generation = self._client.transport.generation
@@ -191,10 +192,8 @@ class Watch(Generic[ObjectT]):
         ) as stream:
             if initial:
                 self._generation = self._client.transport.generation
-            elif self._generation != self._client.transport.generation:
-                raise Gone(
-                    "another server is asked now; versions of the old one mean nothing to it"
-                )
+            elif self._moved():
+                raise Gone("another server is asked now; the old one's versions mean nothing to it")
             if stream.status != 200:
                 await self._refused(stream, initial)
                 return
@@ -212,6 +211,10 @@ class Watch(Generic[ObjectT]):
                 raise
             if not heard:
                 raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
+
+    def _moved(self) -> bool:
+        """Whether requests go to another server than the one that our version comes from."""
+        return self._generation != self._client.transport.generation
 
     async def _refused(self, stream: Stream, initial: bool) -> None:
         body = b""

@@ -1,0 +1,212 @@
+"""How a watch comes back: how soon, how often, and with what it still believes.
+
+What it makes of real servers is in the cluster tests; these are servers that no cluster has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kubeocean.errors import Unreachable
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import VirtualClock
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.transport import Request
+from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
+from scripted import Scripted, ScriptedStream
+from waiting import until
+
+LISTED = b"""\
+{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"5"}}}
+{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7",\
+"annotations":{"k8s.io/initial-events-end":"true"}}}}
+"""
+EXPIRED = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+BROKEN = b'{"type":"ERROR","object":{"kind":"Status","code":500}}\n'
+DEEP = b'{"type":"ADDED","object":{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}\n"
+END = b""
+
+
+class Server(Scripted):
+    """Gives each watch the stream that a test makes for it."""
+
+    def __init__(self, make: Callable[[Request], ScriptedStream | Unreachable]) -> None:
+        super().__init__()
+        self.make = make
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[ScriptedStream]:  # type: ignore[override]
+        self.requests.append(request)
+        made = self.make(request)
+        if isinstance(made, Unreachable):
+            raise made
+        yield made
+
+    @property
+    def lists(self) -> list[bool]:
+        """Of each request: whether it asked for everything."""
+        return ["sendInitialEvents" in dict(request.query) for request in self.requests]
+
+
+def says(*pieces: bytes | BaseException, status: int = 200) -> ScriptedStream:
+    stream = ScriptedStream(status)
+    stream.say(*pieces)
+    return stream
+
+
+class Following:
+    """A watch that runs, and its account."""
+
+    def __init__(self, server: Scripted, **options: Any) -> None:
+        self.clock = VirtualClock()
+        self.metrics = Metrics()
+        client = Client(server, cluster="c", clock=self.clock)
+        scope = Scope(CONFIG_MAPS)
+        self.watch: Watch[ConfigMap] = Watch(
+            client, scope, clock=self.clock, metrics=self.metrics, **options
+        )
+        self.account: list[Restarted | Changed[ConfigMap] | Listed] = []
+
+    async def run(self) -> None:
+        async with aclosing(self.watch.follow()) as account:
+            async for news in account:
+                self.account.append(news)
+
+    def restarts(self, why: str) -> float:
+        labels = {"cluster": "c", "resource": "configmaps", "why": why}
+        return self.metrics.value("kubeocean_watch_restarts_total", labels) or 0.0
+
+    @property
+    def listings(self) -> int:
+        return sum(isinstance(news, Listed) for news in self.account)
+
+
+@asynccontextmanager
+async def following(server: Scripted, **options: Any) -> AsyncIterator[Following]:
+    follower = Following(server, **options)
+    task = asyncio.create_task(follower.run())
+    try:
+        yield follower
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_it_outlives_hours_of_failure() -> None:
+    server = Server(lambda _: Unreachable("refused", sent=False))
+    async with following(server) as follower:
+        await follower.clock.advance(6000)
+        assert len(server.requests) > 1100  # 2 to that power is more than a float can hold
+        assert follower.restarts("failed") == len(server.requests)
+
+
+HURRIED = {
+    "ends without a word": lambda request: says(END),
+    "fails in its first word": lambda request: says(BROKEN),
+    "breaks off while listing": lambda request: says(LISTED[:75], Unreachable("reset")),
+    "is void as soon as it is listed": lambda request: (
+        says(LISTED, EXPIRED) if "sendInitialEvents" in dict(request.query) else says(EXPIRED)
+    ),
+    "says what cannot be read": lambda request: says(DEEP),
+}
+
+
+@pytest.mark.parametrize("how", HURRIED)
+async def test_a_server_in_trouble_is_not_hurried(how: str) -> None:
+    server = Server(HURRIED[how])
+    async with following(server) as follower:
+        await follower.clock.advance(60)
+        # Doubling from 0.2 s to 5 s: some fifteen to thirty requests a minute.
+        assert 10 < len(server.requests) < 40
+        asked = len(server.requests)
+        await follower.clock.advance(60)
+        assert 10 < len(server.requests) - asked < 30
+
+
+async def test_patience_returns_with_the_first_word() -> None:
+    troubles = 8
+
+    def make(request: Request) -> ScriptedStream | Unreachable:
+        if len(server.requests) <= troubles:
+            return Unreachable("refused")
+        streams.append(says(LISTED) if len(server.requests) == troubles + 1 else says())
+        return streams[-1]
+
+    server, streams = Server(make), list[ScriptedStream]()
+    async with following(server) as follower:
+        await follower.clock.advance(60)
+        assert follower.listings == 1
+        streams[0].say(b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"9"}}}\n')
+        await follower.clock.advance(0)
+        streams[0].say(Unreachable("reset"))
+        await follower.clock.advance(0.2)  # as after a first failure
+        assert len(server.requests) == troubles + 2
+        assert dict(server.requests[-1].query)["resourceVersion"] == "9"
+        assert not server.lists[-1]
+
+
+async def test_one_expiry_is_answered_at_once() -> None:
+    def make(request: Request) -> ScriptedStream:
+        first = len(server.requests) == 1
+        return says(LISTED, EXPIRED) if first else says(LISTED)
+
+    server = Server(make)
+    async with following(server) as follower:
+        await follower.clock.advance(0)
+        assert server.lists == [True, True]
+        assert follower.listings == 2
+        assert follower.restarts("gone") == 1
+
+
+async def test_silence_resumes_but_a_stream_that_never_spoke_is_not_believed() -> None:
+    def make(request: Request) -> ScriptedStream:
+        return says(LISTED) if "sendInitialEvents" in dict(request.query) else says()
+
+    server = Server(make)
+    async with following(server, silence_s=0.05) as follower:
+        await until(lambda: len(server.requests) >= 3, within=5)
+        assert server.lists[:3] == [True, False, True]
+        assert follower.restarts("silent") >= 2
+
+
+async def test_a_refusal_whose_words_do_not_come_is_a_refusal() -> None:
+    def make(request: Request) -> ScriptedStream:
+        return says(b"half a", status=503) if len(server.requests) == 1 else says(LISTED)
+
+    server = Server(make)
+    async with following(server, silence_s=0.05) as follower:
+        await until(lambda: follower.restarts("failed") == 1, within=5)
+        await follower.clock.advance(1)
+        assert follower.listings == 1
+
+
+async def test_another_server_is_listed_whether_it_is_noticed_before_or_after() -> None:
+    streams: list[ScriptedStream] = []
+
+    def make(request: Request) -> ScriptedStream:
+        streams.append(says(LISTED) if "sendInitialEvents" in dict(request.query) else says())
+        if len(server.requests) == 2:
+            server.generation += 1  # by this very request
+        return streams[-1]
+
+    server = Server(make)
+    async with following(server) as follower:
+        await follower.clock.advance(0)
+        streams[0].say(Unreachable("cut"))
+        await follower.clock.advance(1)
+        assert server.lists == [True, False, True]
+        assert follower.restarts("gone") == 1
+
+        server.generation += 1  # by a request of somebody else
+        streams[-1].say(Unreachable("cut"))
+        await follower.clock.advance(2)
+        assert server.lists == [True, False, True, True]
+        assert follower.listings == 3
