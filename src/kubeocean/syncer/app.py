@@ -11,6 +11,7 @@ import asyncio
 from kubeocean.runtime.components import Runnable
 from kubeocean.syncer.bottomup.bindings import Bindings
 from kubeocean.syncer.bottomup.book import Book
+from kubeocean.syncer.bottomup.csinodes import CsiNodes
 from kubeocean.syncer.bottomup.guests import Guests
 from kubeocean.syncer.bottomup.leases import Leases
 from kubeocean.syncer.bottomup.nodes import Nodes
@@ -30,6 +31,7 @@ class Syncer:
         self.nodes = Nodes(world, book, guests)
         self.policies = Policies(world, book, self.nodes.enqueue_all)
         self.leases = Leases(world)
+        self.csinodes = CsiNodes(world)
         self.bindings = Bindings(world)
         world.guests.on_change(guests.follow)
 
@@ -49,6 +51,7 @@ class Syncer:
             self.policies.controller,
             self.nodes.controller,
             self.leases.controller,
+            *self.csinodes.parts,
         )
 
     async def run(self) -> None:
