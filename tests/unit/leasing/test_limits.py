@@ -98,6 +98,12 @@ def test_a_percentage_of_zero_or_less_is_none(percent: int) -> None:
     assert Limit.parse(ResourceLimit("cpu", percent=percent)) == Limit("cpu")
 
 
+@pytest.mark.parametrize("percent", [1, 100])
+def test_a_percentage_may_be_anything_up_to_all(percent: int) -> None:
+    limit = Limit.parse(ResourceLimit("cpu", percent=percent))
+    assert limit.of(Quantity.whole(1)) == Quantity.milli(percent * 10)
+
+
 @pytest.mark.parametrize(
     ("limit", "field"),
     [

@@ -250,6 +250,10 @@ def test_a_move_rests_before_it_is_tried_again(
     assert Attempt(Move.EVICT, START, answer, count, asked).retry_at == after(seconds)
 
 
+def test_a_first_refusal_without_advice_is_followed_soon() -> None:
+    assert Attempt(Move.EVICT, START, Answer.REFUSED).retry_at == after(1)
+
+
 def test_an_eviction_that_shows_no_effect_is_repeated() -> None:
     unseen = guest("a", attempt=Attempt(Move.EVICT, START, Answer.ACCEPTED))
     rules = Rules(force=True, deadline_s=600)
@@ -313,6 +317,7 @@ def test_when_the_node_is_lent_again_the_plan_is_to_stop_and_lift() -> None:
     world.cause = None
     made = world.follow()
     assert (made.phase, made.taints, made.steps) == (Phase.LENT, (), ())
+    assert not made.unschedulable
     world.run(until=after(10**4))
     assert len(world.history) == 1
 

@@ -122,6 +122,11 @@ def test_a_policy_takes_back_by_its_own_rules() -> None:
         assert rules_of(spec, cause) == own
 
 
+def test_the_smallest_numbers_are_taken_as_they_are() -> None:
+    spec = PolicySpec(force_reclaim_deadline_seconds=0, max_evictions_per_minute=1)
+    assert rules_of(spec, None) == Rules(deadline_s=0, evictions_per_minute=1)
+
+
 def test_a_deleted_binding_has_to_end() -> None:
     rules = rules_of(PolicySpec(graceful_reclaim_period_seconds=60), Cause.BINDING_DELETED)
     assert rules == Rules(force=True, grace_s=60, deadline_s=DEADLINE_S, abandon_s=ABANDON_S)

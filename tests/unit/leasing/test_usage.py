@@ -73,6 +73,11 @@ def test_amounts_are_rounded_to_what_a_server_stores(resource: str, nano: int) -
     assert nano - step < down <= nano <= up < nano + step
 
 
+def test_an_amount_that_needs_no_rounding_stays_as_it_is_written() -> None:
+    written = Quantity.parse("1.500")
+    assert round_down("cpu", written) is round_up("cpu", written) is written
+
+
 def test_names_of_kubernetes_own_domain_may_have_parts() -> None:
     half = Quantity.milli(500)
     for resource in ("cpu", "memory", "attachable-volumes-csi", "storage.kubernetes.io/speed"):
