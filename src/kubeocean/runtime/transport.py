@@ -41,8 +41,9 @@ CONNECT_S: Final = 10.0
 # A watch's answer starts at once; a server that does not send even a head is stopped or gone.
 STREAM_HEAD_S: Final = 15.0
 UNARY_CONNECTIONS: Final = 64
-# Small enough that what was read is still in the processor's cache when it is split and decoded.
-STREAM_BUFFER: Final = 1 << 16
+# Large, because pausing and resuming a connection costs more than it saves; one fill of it is
+# decoded in some milliseconds.
+STREAM_BUFFER: Final = 1 << 20
 LARGE: Final = 1 << 19
 
 
