@@ -131,7 +131,7 @@ class Client:
     ) -> AsyncGenerator[Listing[ObjectT], None]:
         """The pages of a list. If the server forgets where we were, they start over in one piece,
         which `begins`."""
-        chosen = selection(labels, fields)
+        chosen = _selection(labels, fields)
         path = resource.path(namespace)
         doing = f"list {resource}"
         token, limit = "", page
@@ -163,7 +163,7 @@ class Client:
         query: Iterable[tuple[str, str]] = (),
     ) -> AbstractAsyncContextManager[Stream]:
         """The raw stream of a watch; `runtime.watch` makes sense of it."""
-        asked = (("watch", "true"), *selection(labels, fields), *query)
+        asked = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
         return self.transport.stream(Request("GET", path, query=asked, timeout_s=None))
 
@@ -277,7 +277,7 @@ class Client:
         propagation: Propagation | None = None,
     ) -> None:
         """Delete every object that matches; a selector is required, for nobody means everything."""
-        chosen = selection(labels, fields)
+        chosen = _selection(labels, fields)
         if not chosen:
             raise InvariantError("a delete of many must say which", resource=str(resource))
         body = _delete_options(None, resource_version, grace_s, propagation)
@@ -403,7 +403,7 @@ def connect(
     return Client(transport, cluster=cluster, field_manager=field_manager, clock=clock, qps=qps)
 
 
-def selection(labels: str, fields: str) -> tuple[tuple[str, str], ...]:
+def _selection(labels: str, fields: str) -> tuple[tuple[str, str], ...]:
     """The query of a server-side selection."""
     return (*_if("labelSelector", labels), *_if("fieldSelector", fields))
 
