@@ -15,12 +15,14 @@ __all__ = ["explain", "never_sent"]
 
 def explain(error: Exception) -> str:
     """What went wrong, as the end of a sentence about the server."""
+    # An error of TLS has its reason only where OpenSSL itself raised it.
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorSSLError):
         error = error.os_error
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message.rstrip('.')})"
+        why = str(getattr(error, "verify_message", "") or error)
+        return f"its certificate is not trusted ({why.rstrip('.')})"
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -30,7 +32,7 @@ def explain(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientPayloadError):
         return "its answer is broken or not whole"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or error})"
+        return f"TLS failed ({getattr(error, 'reason', '') or error})"
     return str(error) or type(error).__name__
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
@@ -95,13 +95,17 @@ def test_a_resource_prints_as_kubectl_names_it() -> None:
     )
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_dot_segment_is_no_name(name: str) -> None:
+    for where in ((name, "x"), ("ns", name)):
+        with pytest.raises(ConfigError, match="not a name"):
+            PODS.path(*where)
+
+
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_no_name_leaves_its_segment_of_the_path(namespace: str, name: str) -> None:
     things = Resource("example.org", "v1", "things", "Thing", True, Untyped)
-    if {namespace, name} & {".", ".."}:
-        with pytest.raises(ConfigError, match="not a name"):
-            things.path(namespace, name)
-        return
+    assume(not {namespace, name} & {".", ".."})
     path = things.path(namespace, name, "status")
     *_, shown_namespace, plural, shown_name, status = path.split("/")
     assert (len(path.split("/")), plural, status) == (9, "things", "status")

@@ -23,7 +23,7 @@ from kubeocean.errors import (
 )
 from kubeocean.runtime import tunnel as tunnels
 from kubeocean.runtime.tunnel import Tunnel, open_tunnel
-from servers import Server, echo, head_of, serving, unused
+from servers import Server, echo, head_of, proxying, serving, unused
 from waiting import until
 
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SPDY/3.1\r\nConnection: Upgrade\r\n\r\n"
@@ -379,3 +379,36 @@ async def test_headers_may_be_repeated_and_in_any_script() -> None:
         pass
     assert "Impersonate-Group: é\r\nImpersonate-Group: b\r\n" in server.heads[0]
     assert "Content-Length" not in server.heads[0]
+
+
+# --- through a proxy
+
+
+async def test_a_proxy_is_asked_to_connect_and_then_not_in_the_way() -> None:
+    async with echoing() as server, proxying() as proxy:
+        there = proxy.url.replace("//", "//me:secret@")
+        async with opening(server.url, proxy_url=there) as tunnel:
+            assert await tunnel.read() == b"and at once"
+            await tunnel.write(b"x" * MIB)
+            assert await read_exactly(tunnel, MIB) == b"x" * MIB
+        assert proxy.targets == [server.url.removeprefix("http://")]
+        assert proxy.credentials == ["me:secret"]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"HTTP/1.1 407 Who are you\r\n\r\n", r"it refused \(407\)"),
+        (b"nonsense\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 2", "not HTTP"),
+    ],
+    ids=["refuses", "babbles", "hangs up"],
+)
+async def test_a_proxy_that_does_not_connect_passed_nothing_on(said: bytes, why: str) -> None:
+    async with proxying() as proxy:
+        proxy.refuse = said
+        with pytest.raises(Unreachable, match=f"through the proxy: .*{why}") as refused:
+            async with opening("http://10.255.255.1:80", proxy_url=proxy.url):
+                pass
+        assert not refused.value.sent
+        assert "secret" not in str(refused.value)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import ssl
+
+import aiohttp
+import pytest
+from aiohttp.client_reqrep import ConnectionKey
+
+from kubeocean.runtime.failures import explain, never_sent
+
+
+def verification(message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = message
+    return error
+
+
+KEY = ConnectionKey("host", 443, True, True, None, None, None)
+ABOUT = None  # what aiohttp says of the request, which we do not look at
+TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+PROXY = aiohttp.ClientHttpProxyError(ABOUT, (), status=407, message="Who")  # type: ignore[arg-type]
+GARBLED = aiohttp.ClientResponseError(ABOUT, (), message="Bad head: x\ny")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "sent"),
+    [
+        (TimeoutError(), "it did not answer in time", True),
+        (aiohttp.ConnectionTimeoutError("x"), "it did not answer in time", False),
+        (verification("no issuer."), "its certificate is not trusted (no issuer)", True),
+        (
+            aiohttp.ClientConnectorCertificateError(KEY, verification("Hostname mismatch.")),
+            "its certificate is not trusted (Hostname mismatch)",
+            False,
+        ),
+        (aiohttp.ClientConnectorSSLError(KEY, TLS), f"TLS failed ({TLS})", False),
+        (ssl.SSLCertVerificationError(1, "odd."), "its certificate is not trusted (odd)", True),
+        (TLS, f"TLS failed ({TLS})", True),
+        (PROXY, "the proxy refused to connect (407 Who)", False),
+        (GARBLED, "its answer is not HTTP (Bad head)", True),
+        (aiohttp.ClientPayloadError("x"), "its answer is broken or not whole", True),
+        (aiohttp.InvalidURL("x"), "x", False),
+        (ConnectionResetError(), "ConnectionResetError", True),
+        (aiohttp.ServerDisconnectedError(), "Server disconnected", True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_each_failure_is_a_sentence_and_a_verdict(error: Exception, said: str, sent: bool) -> None:
+    assert explain(error) == said
+    assert never_sent(error) is not sent
