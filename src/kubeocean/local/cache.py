@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.errors import LocalError
+from kubeocean.local.files import user_directory
 from kubeocean.local.locks import exclusive
 from kubeocean.local.progress import Progress, readable_bytes
 
@@ -45,10 +46,11 @@ class _Manifest(msgspec.Struct):
 
 
 def cache_home(environ: Mapping[str, str]) -> Path:
-    """The user's directory for what can be made again, by the XDG rules."""
-    home = environ.get("HOME") or str(Path.home())
-    chosen = environ.get("XDG_CACHE_HOME", "")
-    return (Path(chosen) if os.path.isabs(chosen) else Path(home, ".cache")) / "kubeocean"
+    """The user's directory for what can be made again, by the XDG rules.
+
+    :raises ConfigError: nothing says where that is.
+    """
+    return user_directory(environ, "XDG_CACHE_HOME", ".cache") / "kubeocean"
 
 
 @contextmanager
@@ -161,7 +163,7 @@ class Cache:
             return msgspec.json.decode(path.read_bytes(), type=_Manifest), []
         except FileNotFoundError:
             return _Manifest(), []
-        except msgspec.DecodeError:
+        except ValueError:  # not JSON, not text, or not a manifest
             return _Manifest(), [f"{path} is not readable"]
 
     def _write(self, manifest: _Manifest) -> None:

@@ -1,4 +1,4 @@
-"""Files: how private things reach the disk.
+"""Files: where users keep things, and how private ones reach the disk.
 
 A reader sees the old content or the new, never half of either, and only the owner can read it.
 """
@@ -6,10 +6,28 @@ A reader sees the old content or the new, never half of either, and only the own
 from __future__ import annotations
 
 import os
+import pwd
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["private_directory", "write_private"]
+from kubeocean.errors import ConfigError
+
+__all__ = ["private_directory", "user_directory", "write_private"]
+
+
+def user_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """The directory that `variable` names, else `default` in the user's home; absolute.
+
+    :raises ConfigError: there is neither, and the system does not know the user.
+    """
+    if os.path.isabs(chosen := environ.get(variable, "")):  # others are to be ignored (XDG)
+        return Path(chosen)
+    home = environ.get("HOME", "")
+    try:
+        return Path(home or pwd.getpwuid(os.getuid()).pw_dir, default).absolute()
+    except KeyError:
+        raise ConfigError(f"set HOME or {variable}: this user has no home", field="HOME") from None
 
 
 def private_directory(path: Path) -> Path:

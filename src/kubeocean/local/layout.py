@@ -61,7 +61,7 @@ def load_ports(root: Path) -> Ports:
         return Ports(**msgspec.json.decode(path.read_bytes(), type=dict[str, int]))
     except FileNotFoundError:
         return Ports()
-    except (msgspec.DecodeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise LocalError(f"could not read {path}: {error}; remove it to choose new ports") from None
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from kubeocean.errors import ConfigError, LocalError
 from kubeocean.local.assets import EVERYTHING
-from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.files import private_directory, user_directory, write_private
 from kubeocean.local.ocean import Shape
 
 __all__ = [
@@ -90,10 +90,11 @@ class OceanState(msgspec.Struct, frozen=True):
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
-    """The user's directory for what should outlive a restart, by the XDG rules."""
-    home = environ.get("HOME") or str(Path.home())
-    chosen = environ.get("XDG_STATE_HOME", "")
-    return (Path(chosen) if os.path.isabs(chosen) else Path(home, ".local", "state")) / "kubeocean"
+    """The user's directory for what should outlive a restart, by the XDG rules.
+
+    :raises ConfigError: nothing says where that is.
+    """
+    return user_directory(environ, "XDG_STATE_HOME", ".local/state") / "kubeocean"
 
 
 class StateDirectory:
@@ -115,6 +116,7 @@ class StateDirectory:
         self.kubeconfig = self.data / "kubeconfig"
 
     def make(self) -> None:
+        private_directory(self.path.parent)
         private_directory(self.path)
 
     def read(self) -> OceanState | None:
@@ -127,7 +129,7 @@ class StateDirectory:
             return msgspec.json.decode(path.read_bytes(), type=OceanState)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except (ValueError, ConfigError) as error:  # not JSON, not text, or not a state of ours
             raise LocalError(f"could not read {path}: {error}; `kubeocean down` mends it") from None
 
     def write(self, state: OceanState) -> None:
