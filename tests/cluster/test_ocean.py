@@ -11,7 +11,11 @@ import msgspec
 import pytest
 
 from commands import Home
+from kubeocean.errors import LocalError
 from kubeocean.local.assets import Assets
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.progress import PlainProgress
 from kubeocean.local.state import OceanState
 from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES
@@ -109,3 +113,48 @@ async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home
         assert await up.ended() == 1
     assert "kube-scheduler of cluster computing ended with exit code -9" in up.said
     assert home.processes() == {}
+
+
+async def test_an_ocean_that_lost_a_part_while_it_started_is_not_up(
+    tmp_path: Path, assets: Assets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    shape = Shape(workers=1, nodes=1)
+    ocean = Ocean(
+        tmp_path / "ocean", assets, shape, ephemeral=True, progress=PlainProgress(said.append)
+    )
+    nodes = ocean.simulated["worker-1"]
+    start = nodes.start
+
+    async def start_late() -> None:
+        ready = "starting computing: done"
+        await until(lambda: any(line.startswith(ready) for line in said), within=60, what=ready)
+        await ocean.computing.process("kube-scheduler").kill()
+        await start()
+
+    monkeypatch.setattr(nodes, "start", start_late)
+    try:
+        with pytest.raises(LocalError, match="kube-scheduler of cluster computing ended with"):
+            await ocean.start()
+        assert not any(c.process(name).running for c in ocean.clusters for name in c.components)
+    finally:
+        await ocean.stop()
+
+
+async def test_a_start_does_not_wait_for_what_cannot_come_any_more(
+    tmp_path: Path, assets: Assets
+) -> None:
+    def program(name: str, script: str) -> Path:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    pid = tmp_path / "pid"
+    etcd = program("etcd", f'echo $$ >{pid}; exec {assets.path("etcd")} "$@"')
+    # An API server that never serves, whose etcd ends beside it.
+    server = program("kube-apiserver", f"kill -9 $(cat {pid}); exec sleep 600")
+    programs = Assets({"etcd": etcd, "kube-apiserver": server})
+    cluster = Cluster("c", tmp_path / "c", programs, components=["etcd", "kube-apiserver"])
+    with pytest.raises(LocalError, match="etcd of cluster c ended with exit code -9"):
+        await cluster.start()

@@ -11,6 +11,7 @@ Components can be killed, paused and restarted one by one, on the same data and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -196,11 +197,8 @@ class Cluster:
     def _choose_ports(self) -> ports.Reserved:
         """Hold the ports of the last start, as far as they are free, and plan with them."""
         fixed, listen = self._fixed_port, self._plan.listen
-        if fixed and ports.in_use(fixed, listen):
-            raise LocalError(
-                f"could not start cluster {self.name}: port {fixed} of {listen} is in use "
-                f"(`ss -ltnp sport = :{fixed}` shows by what); stop that or choose another port"
-            )
+        if fixed and (reason := ports.why_not(fixed, listen)):
+            raise LocalError(f"could not start cluster {self.name}: {reason}")
         wanted = layout.load_ports(self.root)
         if fixed:
             wanted = wanted._replace(api=fixed)
@@ -216,6 +214,7 @@ class Cluster:
                 layout.move_server(self._plan, old)
             layout.save_ports(self._plan)
             self._processes = {name: self._new_process(name) for name in self.components}
+            self._asked_to_end = set(self.components)
         for component in self.components[:2]:
             await self._launch(component)
             await self._until_ready(component)
@@ -254,6 +253,9 @@ class Cluster:
             )
 
     async def _serves(self, component: str, probe: Probe) -> bool:
+        servers = self.components[:2]
+        for needed in itertools.takewhile(lambda name: name != component, servers):
+            self._check(needed)  # an API server would wait a minute for an etcd that is gone
         serves = await probe.ok(self._plan.health(component))
         if serves and component == "kube-controller-manager":
             # Its first work; pods can be created from then on.
@@ -267,11 +269,19 @@ class Cluster:
         :raises LocalError: with the end of its log.
         """
         while True:
-            for component, process in self._processes.items():
-                if not process.running and component not in self._asked_to_end:
-                    what = f"{component} of cluster {self.name}"
-                    raise failure(process, f"{what} ended with exit code {process.returncode}")
+            self.check()
             await self._clock.sleep(_WATCH_EVERY_S)
+
+    def check(self) -> None:
+        """:raises LocalError: a component has ended that was not asked to."""
+        for component in self._processes:
+            self._check(component)
+
+    def _check(self, component: str) -> None:
+        process = self._processes[component]
+        if not process.running and component not in self._asked_to_end:
+            what = f"{component} of cluster {self.name}"
+            raise failure(process, f"{what} ended with exit code {process.returncode}")
 
     # One component.
 

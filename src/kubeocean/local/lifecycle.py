@@ -6,6 +6,7 @@ first, and the same data is used again. `take_down` is done only when no process
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from kubeocean.errors import LocalError
 from kubeocean.local import ports
 from kubeocean.local.assets import DEFAULT, EVERYTHING, Assets, ensure
 from kubeocean.local.cache import disk_full
+from kubeocean.local.files import private_directory
 from kubeocean.local.locks import exclusive
 from kubeocean.local.ocean import Ocean, Shape
 from kubeocean.local.progress import Progress, readable_bytes
@@ -34,6 +36,7 @@ __all__ = ["Lifecycle", "Wish", "ephemeral_ocean"]
 _POLL_S: Final = 0.1
 _STOP_S: Final = 60.0
 _KILL_S: Final = 10.0
+_GRACE_S: Final = 2.0
 _LOG_LINES: Final = 15
 _LOW_SPACE: Final = 4_000_000
 
@@ -111,7 +114,7 @@ class Lifecycle:
         async with self._alone():
             state = self.directory.read()
             if state is not None and state.phase in ("stopping", "failed"):
-                await self._ended([state.process], _STOP_S)
+                await self._end()
             if state is not None and state.alive:
                 return await self._join(state, wish), True
             await self._sweep()
@@ -127,6 +130,7 @@ class Lifecycle:
         waiting = f"waiting for another start or stop of {self.directory.name}"
         lock = self.directory.lock
         with disk_full("use the state directory", lock.parent, needed=_LOW_SPACE):
+            private_directory(lock.parent)  # no other user is to hold the lock
             async with exclusive(lock, waiting=waiting, progress=self._progress):
                 yield
 
@@ -195,10 +199,11 @@ class Lifecycle:
         was_alive = state is not None and state.alive
         if state is not None and state.alive:
             with self._progress.task(f"stopping {self.directory.name}"):
-                os.kill(state.process.pid, signal.SIGTERM)
+                _send(state.process, signal.SIGTERM)
+                _send(state.process, signal.SIGCONT)  # a paused one would not hear of it
                 if not await self._ended([state.process], _STOP_S):
                     self._progress.note(f"{self.directory.name} did not stop: killing it")
-                    _kill(state.process)
+                    _send(state.process, signal.SIGKILL)
                     await self._ended([state.process], _KILL_S)
         swept = await self._sweep()
         self.directory.forget()
@@ -206,17 +211,17 @@ class Lifecycle:
 
     async def _sweep(self) -> bool:
         """End what a killed supervisor left; the kernel does that too, but may still be at it."""
-        left = processes_under(self.directory.path)
-        if not left:
-            return False
-        if not await self._ended(left, 2.0):
-            self._progress.note(f"ending {len(left)} processes that were left behind")
-            for process in left:
-                _kill(process)
-        if not await self._ended(left, _KILL_S):
-            numbers = ", ".join(str(process.pid) for process in left if process.alive)
-            raise LocalError(f"could not end the processes {numbers} of {self.directory.name}")
-        return True
+        found = left = processes_under(self.directory.path)
+        while left:  # a supervisor may start others until it ends
+            if not await self._ended(left, _GRACE_S):
+                self._progress.note(f"ending {len(left)} processes that were left behind")
+                for process in left:
+                    _send(process, signal.SIGKILL)
+            if not await self._ended(left, _KILL_S):
+                numbers = ", ".join(str(process.pid) for process in left if process.alive)
+                raise LocalError(f"could not end the processes {numbers} of {self.directory.name}")
+            left = processes_under(self.directory.path)
+        return bool(found)
 
     async def _ended(self, processes: list[ProcessId], within_s: float) -> bool:
         deadline = self._clock.monotonic() + within_s
@@ -242,15 +247,13 @@ async def _assets(shape: Shape, *, environ: Mapping[str, str], progress: Progres
     """What `shape` is made of; a build takes minutes, so what cannot work is said before it."""
     if shape.real_nodes and (reason := available()) is not None:
         raise LocalError(f"could not start real nodes: {reason}")
-    if shape.port and ports.in_use(shape.port):
-        raise LocalError(
-            f"could not start the computing cluster: port {shape.port} of 127.0.0.1 is in use "
-            f"(`ss -ltnp sport = :{shape.port}` shows by what); stop that or choose another port"
-        )
+    if shape.port and (reason := ports.why_not(shape.port)):
+        raise LocalError(f"could not start the computing cluster: {reason}")
     names = EVERYTHING if shape.real_nodes else DEFAULT
     return await ensure(names, progress=progress, environ=environ)
 
 
-def _kill(process: ProcessId) -> None:
-    if process.alive:
-        os.kill(process.pid, signal.SIGKILL)
+def _send(process: ProcessId, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may end just now
+        if process.alive:
+            os.kill(process.pid, number)

@@ -189,6 +189,9 @@ class Ocean:
                 await self._start_nodes(cluster)
 
         await _together(start, self.clusters)
+        for cluster in self.clusters:  # the first may have lost something while the last started
+            cluster.check()
+        self._check_simulated()
         write_private(self.kubeconfig, merge_kubeconfigs(self.clusters))
 
     async def _start_nodes(self, worker: Cluster) -> None:
@@ -245,12 +248,15 @@ class Ocean:
 
     async def _watch_simulated(self) -> None:
         while True:
-            for name, simulated in self.simulated.items():
-                if not simulated.process.running:
-                    what = f"kwok of cluster {name}"
-                    code = simulated.process.returncode
-                    raise failure(simulated.process, f"{what} ended with exit code {code}")
+            self._check_simulated()
             await self._clock.sleep(_WATCH_EVERY_S)
+
+    def _check_simulated(self) -> None:
+        for name, simulated in self.simulated.items():
+            if not simulated.process.running:
+                what = f"kwok of cluster {name}"
+                code = simulated.process.returncode
+                raise failure(simulated.process, f"{what} ended with exit code {code}")
 
 
 def merge_kubeconfigs(clusters: Iterable[Cluster]) -> bytes:

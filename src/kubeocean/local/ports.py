@@ -7,6 +7,7 @@ of that very server, whose retry on loopback may connect to itself and hold the 
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import itertools
 import random
@@ -17,7 +18,7 @@ from types import TracebackType
 
 from kubeocean.errors import LocalError
 
-__all__ = ["Reserved", "in_use", "reserve"]
+__all__ = ["Reserved", "reserve", "why_not"]
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000  # below live the well-known services that may not be running right now
@@ -80,13 +81,20 @@ def _hold(address: str, port: int) -> socket.socket:
     raise LocalError(f"could not find a free port on {address}: {reason}")
 
 
-def in_use(port: int, address: str = "127.0.0.1") -> bool:
-    """Whether something else has this port now."""
+def why_not(port: int, address: str = "127.0.0.1") -> str:
+    """Why no server of ours can have this port now, and what to do; "" if one can."""
     try:
         _bind(address, port).close()
-    except OSError:
-        return True
-    return False
+    except PermissionError:
+        return f"port {port} of {address} is for root only; choose one from {_UNPRIVILEGED} on"
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return f"port {port} of {address}: {error.strerror}"
+        return (
+            f"port {port} of {address} is in use (`ss -ltnp sport = :{port}` shows by what); "
+            f"stop that or choose another port"
+        )
+    return ""
 
 
 def _bind(address: str, port: int) -> socket.socket:

@@ -25,6 +25,8 @@ _ANSWER_S = 5.0
 _SHOWN = 15
 _WIDTH = 400  # some lines carry a whole stack trace
 _LOOKED_AT = 500
+_NOISE = ("Usage:", "goroutine ")
+_FULL = "no space left on device"
 
 
 class Probe:
@@ -85,11 +87,13 @@ async def until_ready(
 def failure(process: Process, what: str) -> LocalError:
     """The error that says what happened, and shows the end of the log."""
     lines = _telling(process.tail(_LOOKED_AT)) or ["(nothing)"]
+    if any(_FULL in line for line in lines):
+        what = f"{what}: {_FULL}"
     shown = "\n".join(f"  {line[:_WIDTH]}" for line in lines)
     return LocalError(f"{what}; the end of {process.log}:\n{shown}")
 
 
 def _telling(lines: list[str]) -> list[str]:
-    """The last lines, but not the help that a program prints after it refused a flag."""
-    helps = (at for at, line in enumerate(lines) if at and line.startswith("Usage:"))
-    return lines[: next(helps, len(lines))][-_SHOWN:]
+    """The last lines, but neither the help after a refused flag nor the stacks after a panic."""
+    noise = (at for at, line in enumerate(lines) if at and line.startswith(_NOISE))
+    return lines[: next(noise, len(lines))][-_SHOWN:]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
 import pytest
 
 from kubeocean.errors import LocalError
-from kubeocean.local.ports import in_use, reserve
+from kubeocean.local import ports
+from kubeocean.local.ports import reserve, why_not
 
 _LOOPBACK = ("127.0.0.1", 0)
 
@@ -22,10 +24,10 @@ def test_reserved_ports_are_held_until_released() -> None:
     with reserve(_LOOPBACK, _LOOPBACK) as held:
         first, second = held.ports
         assert first != second
-        assert in_use(first)
-        assert in_use(second)
-    assert not in_use(first)
-    assert not in_use(second)
+        assert why_not(first)
+        assert why_not(second)
+    assert not why_not(first)
+    assert not why_not(second)
 
 
 def test_ports_are_not_those_of_outgoing_connections() -> None:
@@ -45,12 +47,24 @@ def test_a_wanted_port_is_taken_while_it_is_free() -> None:
 
 def test_a_port_with_a_listener_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert in_use(server.getsockname()[1])
+        assert "is in use" in why_not(server.getsockname()[1])
+
+
+def test_a_port_that_may_not_be_had_is_not_said_to_be_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(address: str, port: int) -> socket.socket:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(ports, "_bind", refuse)
+    assert why_not(80) == "port 80 of 127.0.0.1 is for root only; choose one from 1024 on"
+    monkeypatch.undo()
+    assert why_not(8080, "192.0.2.7") == "port 8080 of 192.0.2.7: Cannot assign requested address"
 
 
 def test_ports_of_an_ipv6_address_can_be_held() -> None:
     with reserve(("::1", 0)) as held:
-        assert in_use(held.ports[0], "::1")
+        assert why_not(held.ports[0], "::1")
 
 
 def test_an_address_that_is_not_ours_is_an_error() -> None:
