@@ -141,7 +141,7 @@ class AssetFinder:
 
     def _look_in_directories(self) -> None:
         named = [
-            (variable, Path(directory))
+            (variable, Path(directory).absolute())  # programs are started from elsewhere
             for variable in _VARIABLES
             for directory in self._environ.get(variable, "").split(os.pathsep)
             if directory
@@ -166,7 +166,7 @@ class AssetFinder:
     def _look_in_path(self) -> None:
         kubectl = shutil.which("kubectl", path=self._environ.get("PATH", ""))
         if kubectl is not None and "kubectl" in self._missing():
-            self._found["kubectl"] = Path(kubectl)
+            self._found["kubectl"] = Path(kubectl).absolute()
 
     def _look_in_cache(self) -> list[str]:
         found, complaints = self.cache.lookup(self._missing())

@@ -8,6 +8,7 @@ whatever ends it. What it is doing stands in the state directory; what it says, 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from kubeocean.local.versions import pinned
 __all__ = ["launch", "main"]
 
 _MODULE: Final = "kubeocean.local.supervisor"
+_NEW_LOG: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subproces
     """Start a supervisor that outlives us; it tells its state in `directory`."""
     request = _Request(shape, {name: str(assets.path(name)) for name in assets})
     write_private(directory.request, msgspec.json.encode(request))
-    with directory.log.open("wb") as log:
+    with os.fdopen(os.open(directory.log, _NEW_LOG, 0o600), "wb") as log:
         return subprocess.Popen(
             # -P: what lies in the directory we start from is not ours to import.
             [sys.executable, "-P", "-m", _MODULE, str(directory.path)],
@@ -131,6 +133,9 @@ async def _supervise(path: Path) -> int:
 def main() -> None:
     """The program; its argument is the state directory."""
     os.umask(0o077)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a log is UTF-8, whatever terminals here are
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.exit(asyncio.run(_supervise(Path(sys.argv[1]))))
 
 

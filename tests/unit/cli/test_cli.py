@@ -107,6 +107,17 @@ async def test_down_without_an_ocean_says_so(home: Home) -> None:
     assert (result.code, result.out) == (0, "ocean was not up\n")
 
 
+async def test_what_is_kept_is_private_whatever_the_umask(home: Home) -> None:
+    _programs(home, "exit 3")
+    wrapper = ("sh", "-c", 'umask 000 && exec "$@"', "sh")
+    assert (await home.run("up", "--workers", "0", wrapper=wrapper)).code == 1
+    top = home.directory().path.parent
+    assert top.stat().st_mode & 0o077 == 0
+    files = [path for path in home.directory().path.rglob("*") if path.is_file()]
+    assert home.directory().log in files
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
 async def test_a_damaged_state_is_named_and_mended_by_down(home: Home) -> None:
     directory = home.directory()
     directory.make()
@@ -236,6 +247,34 @@ async def test_a_full_disk_is_told_with_the_place(home: Home) -> None:
             assert "are needed" in result.err
             return
     pytest.skip("a small disk needs mount namespaces")
+
+
+async def test_the_terminal_of_the_starter_is_not_that_of_the_log(home: Home) -> None:
+    _programs(home, "exit 3")
+    home.environ["PYTHONIOENCODING"] = "ascii"
+    result = await home.run("up", "--workers", "0")
+    assert result.code == 1
+    assert "etcd of cluster computing ended with exit code 3" in result.err
+
+
+async def test_programs_may_be_named_by_a_relative_path(home: Home) -> None:
+    _programs(home, "echo 'the moon is in the wrong phase'; exit 3")
+    home.environ["KUBEOCEAN_ASSETS"] = os.path.relpath(home.environ["KUBEOCEAN_ASSETS"])
+    result = await home.run("up", "--workers", "0")
+    assert "the moon is in the wrong phase" in result.err
+
+
+async def test_a_paused_supervisor_is_stopped_too(home: Home) -> None:
+    _programs(home, "exec sleep 600")
+    async with home.running("up", "--workers", "0") as up:
+        await until(lambda: len(_sleepers(home)) == 1, what="one etcd")
+        state = home.directory().read()
+        assert state is not None
+        os.kill(state.process.pid, signal.SIGSTOP)
+        up.signal(signal.SIGINT)
+        assert await up.ended() == 130
+    assert "did not stop" not in up.said
+    assert home.processes() == {}
 
 
 async def test_two_at_once_start_one_ocean(home: Home) -> None:
