@@ -41,7 +41,7 @@ from kubeocean.syncer.settings import Settings
 from kubeocean.syncer.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.syncer.world import World
 
-__all__ = ["run"]
+__all__ = ["Program", "run"]
 
 _FAILED: Final = 1
 _SIGNALLED: Final = 128  # and the number of the signal
@@ -61,7 +61,7 @@ async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) ->
                 signals: list[int] = []
                 try:
                     with _cancelling(signals):
-                        service = await _Program(settings, environ, stack).prepare()
+                        service = await Program(settings, environ, stack).prepare()
                 except asyncio.CancelledError:
                     if not signals:
                         raise
@@ -97,8 +97,11 @@ def _cancelling(received: list[int]) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-class _Program:
-    """Everything that one process holds; `stack` gives it back at the end."""
+class Program:
+    """Everything that one process holds; `stack` gives it back at the end.
+
+    `syncer` is there once it is prepared, and writes only while the program leads.
+    """
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
@@ -134,7 +137,7 @@ class _Program:
         world = self._world(binding, source, access)
         self._rotation = Rotation(control, access, reference, metrics=self._metrics)
         world.bindings.on_change(self._rotation.follow)
-        self._syncer = Syncer(world)
+        self.syncer = Syncer(world)
         return Service(
             settings.label_domain.syncer,
             [Component("syncer", self._work, self._ready)],
@@ -158,13 +161,13 @@ class _Program:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._rotation.run())
             await self._rotation.informed()
-            await self._syncer.run()
+            await self.syncer.run()
 
     def _ready(self) -> bool:
         """Who leads has full caches; who does not knows who does."""
         election = self._election
         if election is None or election.is_leader:
-            return self._syncer.ready
+            return self.syncer.ready
         return election.holder not in ("", election.identity)
 
     # Parts
