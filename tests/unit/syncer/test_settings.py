@@ -1,0 +1,159 @@
+"""The syncer's settings: the contract's flags and defaults, and errors that name flag and value."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.api.group import TAPESTRY, Domain
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.election import Campaign
+from kubeocean.runtime.goflags import parse, usage
+from kubeocean.runtime.leaserules import Entry, Record
+from kubeocean.syncer.settings import Settings
+
+
+class NoLock:
+    async def read(self) -> Entry | None:
+        return None
+
+    async def create(self, record: Record) -> Entry:
+        raise AssertionError
+
+    async def update(self, record: Record, version: str) -> Entry:
+        raise AssertionError
+
+
+def read(*words: str) -> Settings:
+    found = parse(Settings, ["--cluster-binding-name=b", *words])
+    assert found is not None
+    return found
+
+
+def test_the_defaults_are_the_contracts() -> None:
+    settings = read()
+    assert settings.metrics_bind_address == BindAddress("", 8080, "--metrics-bind-address")
+    assert settings.health_probe_bind_address == BindAddress(
+        "", 8081, "--health-probe-bind-address"
+    )
+    assert settings.leader_elect is True
+    assert settings.election_name == "kubeocean-syncer-b"
+    assert settings.prometheus_vnode_base_port == 9006
+    assert settings.virtual_client_qps == settings.physical_client_qps == 0
+    assert settings.virtual_client_burst == settings.physical_client_burst == 0
+    assert (settings.lease_s, settings.renew_s, settings.retry_s) == (15, 10, 2)
+    assert settings.label_domain == Domain("kubeocean.io")
+    assert settings.allow_exec_plugins is False
+    assert settings.kubeconfig == settings.leader_election_namespace == settings.time_zone == ""
+
+
+def test_everything_can_be_said_as_existing_templates_do() -> None:
+    settings = read(
+        "--leader-elect=false",
+        "--metrics-bind-address=0",
+        "--health-probe-bind-address=127.0.0.1:9",
+        "--virtual-client-qps=100",
+        "--virtual-client-burst=200",
+        "--physical-client-qps",
+        "0.5",
+        "--physical-client-burst",
+        "1",
+        "--prometheus-vnode-base-port=9007",
+        "--zap-log-level=debug",
+        "--leader-election-id=kubeocean-syncer-id",
+        "--label-domain=tapestry.io",
+    )
+    assert settings.leader_elect is False
+    assert settings.metrics_bind_address is None
+    assert str(settings.health_probe_bind_address) == "127.0.0.1:9"
+    assert (settings.virtual_client_qps, settings.virtual_client_burst) == (100, 200)
+    assert (settings.physical_client_qps, settings.physical_client_burst) == (0.5, 1)
+    assert settings.prometheus_vnode_base_port == 9007
+    assert settings.log_level == "debug"
+    assert settings.election_name == "kubeocean-syncer-id"
+    assert settings.label_domain == TAPESTRY
+
+
+def test_the_lease_follows_the_domain() -> None:
+    assert read("--label-domain=tapestry.io").election_name == "tapestry-syncer-b"
+    assert read("--label-domain=").label_domain == Domain("kubeocean.io")
+
+
+def test_the_zone_is_the_one_named_or_the_machines() -> None:
+    assert read("--time-zone=Asia/Shanghai").zone({"TZ": "UTC"}) == ZoneInfo("Asia/Shanghai")
+    assert read().zone({"TZ": "Asia/Tokyo"}) == ZoneInfo("Asia/Tokyo")
+    assert read().zone({"TZ": ""}) is UTC
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cluster-binding-name=A,b"], "--cluster-binding-name: must be a lowercase DNS subdom"),
+        (["--cluster-binding-name="], "--cluster-binding-name: is required"),
+        (["--leader-election-id=X"], "--leader-election-id: must be a lowercase DNS subdomain"),
+        (["--leader-election-namespace=X"], "--leader-election-namespace: must be a lowercase"),
+        (["--label-domain=no domain"], "--label-domain: must be a lowercase DNS subdomain"),
+        (["--time-zone=Mars"], "--time-zone: must be a name of the tz database"),
+        (["--prometheus-vnode-base-port=0"], "--prometheus-vnode-base-port: must be a port, 1"),
+        (["--prometheus-vnode-base-port=65536"], "--prometheus-vnode-base-port: must be a port"),
+        (["--prometheus-vnode-base-port=x"], "--prometheus-vnode-base-port: must be a whole"),
+        (["--virtual-client-qps=many"], "--virtual-client-qps: must be a number (got 'many')"),
+        (["--metrics-bind-address=8080"], "--metrics-bind-address: must be :PORT"),
+        (["--leader-election-retry-period=0"], "--leader-election-retry-period: must be more th"),
+        (
+            ["--leader-election-renew-deadline=2s"],
+            "--leader-election-renew-deadline: must be more than 1.2 times "
+            "--leader-election-retry-period (2s) (got '2s')",
+        ),
+        (
+            ["--leader-election-lease-duration=10s"],
+            "--leader-election-lease-duration: must be more than "
+            "--leader-election-renew-deadline (10s) (got '10s')",
+        ),
+    ],
+)
+def test_what_cannot_be_names_its_flag_and_value(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(*words)
+    assert str(caught.value).startswith(message)
+
+
+seconds = st.integers(-5, 100).map(lambda tenths: tenths / 10)
+
+
+@given(lease_s=seconds, renew_s=seconds, retry_s=seconds)
+def test_it_takes_the_timings_that_an_election_takes(
+    lease_s: float, renew_s: float, retry_s: float
+) -> None:
+    def taken(make: object) -> bool:
+        assert callable(make)
+        try:
+            make()
+        except ConfigError:
+            return False
+        return True
+
+    times = {"lease_s": lease_s, "renew_s": renew_s, "retry_s": retry_s}
+    assert taken(lambda: Settings(cluster_binding_name="b", **times)) == taken(
+        lambda: Campaign(NoLock(), name="b", **times)
+    )
+
+
+def test_help_tells_all_of_it() -> None:
+    shown = usage(Settings, program="kubeocean syncer", about="Lends.")
+    for said in (
+        "--cluster-binding-name (required)",
+        "--leader-elect (default true)",
+        "--metrics-bind-address (default :8080)",
+        "--health-probe-bind-address (default :8081)",
+        "--prometheus-vnode-base-port (default 9006)",
+        "--leader-election-lease-duration (default 15s)",
+        "--label-domain (default kubeocean.io)",
+        "--zap-encoder",
+    ):
+        assert f"  {said}" in shown
