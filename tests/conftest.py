@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -30,6 +31,10 @@ NewCluster = Callable[..., Awaitable[Cluster]]
 # Real servers are as slow as they are. Where changes are judged, the same examples judge each.
 settings.register_profile("kubeocean", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("kubeocean")
+
+# A shell lets what it runs in the background ignore Ctrl-C, and programs hand that down; those that
+# we start have to hear it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
