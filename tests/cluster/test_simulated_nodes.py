@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conftest import NewCluster
 from kubeocean.errors import LocalError, NotFound
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
@@ -190,6 +191,29 @@ async def test_removed_nodes_take_their_leases_along(nodes: SimulatedNodes, admi
     await until(gone)
     assert not set(names) & {node.name for node in (await admin.list(NODES)).items}
     await nodes.remove(names)
+
+
+async def test_a_new_kwok_minds_the_nodes_of_the_last_one_at_once(
+    new_cluster: NewCluster, kwok: Assets
+) -> None:
+    cluster = await new_cluster()
+    client = cluster.client()
+
+    async def holder() -> str | None:
+        leases = (await client.list(LEASES, "kube-node-lease")).items
+        return leases[0].spec.holder_identity if leases else None
+
+    async with SimulatedNodes(cluster, kwok) as nodes:
+        await nodes.add(1)
+        first = await holder()
+    assert first is not None
+
+    async def taken_over() -> bool:
+        return await holder() not in (None, first)
+
+    async with SimulatedNodes(cluster, kwok):  # its leases last for two minutes
+        await until(taken_over)
+    await client.close()
 
 
 async def test_a_broken_kwok_is_shown(world: Cluster, tmp_path: Path) -> None:

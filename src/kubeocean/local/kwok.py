@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kubeocean.errors import LocalError, NotFound
 from kubeocean.local import ports
@@ -30,7 +30,7 @@ from kubeocean.local.versions import pinned
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import LEASES, NODES, Node
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource
 from kubeocean.runtime.patches import MergePatch
 
 __all__ = ["SimulatedNodes"]
@@ -105,6 +105,7 @@ class SimulatedNodes:
 
         :raises LocalError: kwok does not work, with the end of its log.
         """
+        await self._release()
         kubeconfig = self._cluster.user(_USER, ["system:masters"])
         with ports.reserve(("127.0.0.1", 0)) as held:
             address = f"127.0.0.1:{held.ports[0]}"
@@ -128,6 +129,16 @@ class SimulatedNodes:
                 within_s=_START_S,
                 clock=self._clock,
             )
+
+    async def _release(self) -> None:
+        """Take the leases from an earlier kwok, for which a new one waits until they are too old.
+
+        By then, the controllers would have given the nodes up.
+        """
+        async with self._client() as client:
+            ours = (await client.list(NODES, labels=f"{_LABEL}={self._cluster.name}")).items
+            names = [node.name for node in ours]
+            await _each(names, lambda name: _delete(client, LEASES, name, _LEASES))
 
     async def stop(self) -> None:
         """End kwok; its nodes stay, and fail when their leases are too old."""
@@ -176,7 +187,7 @@ class SimulatedNodes:
         """Delete these nodes, or all simulated ones; their pods go as those of lost nodes do."""
         async with self._client() as client:
             chosen = names if names is not None else await self._all(client)
-            await _each(chosen, lambda name: _delete(client, name))
+            await _each(chosen, lambda name: _delete(client, NODES, name))
 
     async def fail(self, names: Iterable[str]) -> None:
         """Let only these nodes fall silent, as if their machines were lost."""
@@ -263,9 +274,9 @@ def _schedulable(node: Node) -> bool:
     return all(taint.key != _NOT_READY for taint in node.spec.taints or ())
 
 
-async def _delete(client: Client, name: str) -> None:
+async def _delete(client: Client, kind: Resource[Any], name: str, namespace: str = "") -> None:
     with contextlib.suppress(NotFound):
-        await client.delete(NODES, name, uid=None)
+        await client.delete(kind, name, namespace, uid=None)
 
 
 async def _each(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
