@@ -30,16 +30,17 @@ __all__ = ["Process"]
 
 # Runs in a Python of its own between fork and exec, because code of ours in a forked child of a
 # program with threads may deadlock. The parent may be gone before prctl took effect: then the
-# child has another parent already and ends by itself. Python ignores two signals at its start,
-# and ignored signals survive exec, so they are put back. 1 is PR_SET_PDEATHSIG.
+# child has another parent already and ends by itself. Python ignores some signals, and so does what
+# a shell runs in the background; that survives exec, so it is put back. 1 is PR_SET_PDEATHSIG.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
     sys.exit("prctl(PR_SET_PDEATHSIG) failed")
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone")
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+for number in signal.valid_signals():
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 try:
     os.execv(sys.argv[2], sys.argv[2:])
 except OSError as error:
