@@ -15,7 +15,7 @@ from kubeocean.errors import LocalError
 from kubeocean.local.commands import environment, run
 from kubeocean.local.images import find_busybox
 
-__all__ = ["PACKAGES", "available", "cni_plugins"]
+__all__ = ["PACKAGES", "available", "cni_plugins", "missing_packages"]
 
 # What a node needs, by the Debian package that has it.
 PACKAGES: Final = {
