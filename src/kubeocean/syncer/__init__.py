@@ -4,7 +4,8 @@
 - `reach`: whether the worker answers
 - `forge`: what the other side's objects should look like; pure
 - `bottomup`: from the worker to the computing cluster: nodes, policies, leases, reclaim
-- `app`: the process
+- `app`: all of it, wired
+- `settings`, `workers`, `rotation`, `process`: the program and its access to both clusters
 """
 
 __all__: list[str] = []
