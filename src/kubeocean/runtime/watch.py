@@ -264,10 +264,13 @@ class Watch(Generic[ObjectT]):
         """What the lines say. Nothing is awaited here: a block is taken whole or not at all."""
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[Fate, ObjectT]] = []
-        listing = initial
+        listing, before = initial, self._version
         for event in self._decode(block):
             obj = event.object
             if event.type == "ERROR":
+                # What came with it in one block is not told, so it has to come again.
+                self._begin_at(before)
+                self._listed = self._listed and not listing
                 raise api_error(0, obj.raw, doing=f"watch {self._scope.resource}")
             if event.type != "BOOKMARK":
                 if initial or self._advance(obj.metadata.resource_version):

@@ -210,3 +210,35 @@ async def test_another_server_is_listed_whether_it_is_noticed_before_or_after() 
         await follower.clock.advance(2)
         assert server.lists == [True, False, True, True]
         assert follower.listings == 3
+
+
+async def test_what_comes_in_one_block_with_an_error_comes_again() -> None:
+    """It was not told, so the watch must not go on after it."""
+    news = b'{"type":"ADDED","object":{"metadata":{"name":"b","resourceVersion":"9"}}}\n'
+
+    def make(request: Request) -> ScriptedStream:
+        match len(server.requests):
+            case 1:
+                return says(LISTED, END)
+            case 2:
+                return says(news + BROKEN)
+        return says()
+
+    server = Server(make)
+    async with following(server) as follower:
+        await follower.clock.advance(10)
+        assert follower.listings == 1
+    assert [dict(request.query).get("resourceVersion") for request in server.requests] == [
+        None,
+        "7",
+        "7",
+    ]
+
+
+async def test_a_listing_that_an_error_voids_is_begun_again() -> None:
+    server = Server(lambda request: says(LISTED + BROKEN))
+    async with following(server) as follower:
+        await follower.clock.advance(3)
+        assert follower.listings == 0
+    assert all(server.lists)
+    assert len(server.lists) > 1
