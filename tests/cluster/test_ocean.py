@@ -91,11 +91,13 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
     assert not home.directory().path.exists()
 
 
-async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home) -> None:
+async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Path) -> None:
+    home.environ["PATH"] = str(tmp_path)  # no kubectl there
     async with home.running("up", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
         await up.says("It ends with Ctrl-C")
         (root,) = home.temporary.iterdir()
         assert f"export KUBECONFIG={root}/kubeconfig" in up.said
+        assert "/kubectl --context worker-1 get nodes" in up.said
         assert await _ready_nodes(root / "kubeconfig", "worker-1") == {"sim-0"}
         up.signal(signal.SIGINT)
         assert await up.ended() == 130

@@ -90,7 +90,7 @@ async def _foreground(wish: Wish, output: Format) -> None:
             print_json({"kubeconfig": str(ocean.kubeconfig), "clusters": clusters})
         else:
             typer.echo(f"An ephemeral ocean is up: {shape}\n")
-            _explain(clusters, str(ocean.kubeconfig), "kubectl")
+            _explain(clusters, str(ocean.kubeconfig), str(ocean.assets.path("kubectl")))
             typer.echo("It ends with Ctrl-C and leaves nothing behind.")
         await ocean.watch()
 

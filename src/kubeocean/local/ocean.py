@@ -90,7 +90,7 @@ class Ocean:
         self.root = root.absolute()
         self.shape = shape = shape or Shape()
         self.kubeconfig = self.root / "kubeconfig"
-        self._assets = assets
+        self.assets = assets
         self._progress = progress or Silence()
         self._clock = clock or RealClock()
         self._ephemeral = ephemeral
@@ -121,7 +121,7 @@ class Ocean:
         return Cluster(
             name,
             root,
-            self._assets,
+            self.assets,
             ephemeral=self._ephemeral,
             sans=(MACHINE_ADDRESS,) if real else (),
             extra_args={"kube-apiserver": [verify]} if real else None,
