@@ -26,9 +26,13 @@ def assets(
     async def work() -> None:
         from kubeocean.local.assets import DEFAULT, EVERYTHING, AssetFinder
 
-        finder = AssetFinder(environ=os.environ, progress=progress_for())
+        progress = progress_for()
+        finder = AssetFinder(environ=os.environ, progress=progress)
         if verify:
             finder.verify()
+            cached = finder.cache.directory
+            good = "every byte is as it was made" if cached.is_dir() else "nothing is cached yet"
+            progress.note(f"{cached}: {good}")
         found = await finder.ensure(EVERYTHING if kubelet else DEFAULT)
         paths = {name: str(found.path(name)) for name in found}
         if output is Format.JSON:

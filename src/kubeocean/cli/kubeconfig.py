@@ -68,5 +68,5 @@ def _find(name: str, context: str | None) -> Path:
         return directory.kubeconfig
     known = [cluster.context for cluster in state.clusters]
     if context not in known:
-        raise ConfigError(f"is none of {', '.join(known)}", field="context", value=context)
+        raise ConfigError(f"must be one of {', '.join(known)}", field="--context", value=context)
     return directory.data / context / "admin.kubeconfig"
