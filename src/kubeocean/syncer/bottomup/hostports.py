@@ -193,7 +193,10 @@ class HostPorts:
             fitting, key=lambda pod: (pod.name != reservation.name, pod.name), default=None
         )
         if keeper is None:
-            await self._remove(pod for pod in there if pod.name == reservation.name)
+            in_the_way = [pod for pod in there if pod.name == reservation.name]
+            if any(_is_going(pod) for pod in in_the_way):
+                return Done()  # it holds its ports, and we are called again when it is gone
+            await self._remove(in_the_way)
             made = await self._create(reservation, vnode)
             if not isinstance(made, ReservationPod):
                 return made
@@ -245,8 +248,8 @@ class HostPorts:
 
     async def _remove(self, pods: Iterable[ReservationPod]) -> None:
         for pod in pods:
-            if pod.metadata.deletion_grace_period_seconds == 0:
-                continue  # somebody's finalizer holds it
+            if _is_going(pod):
+                continue
             # Nobody else would end it: there is no kubelet.
             with suppress(NotFound, Conflict):
                 await self.world.computing.delete(
@@ -266,6 +269,11 @@ class HostPorts:
         return forge.is_ours(
             pod, binding=world.binding_name, cluster_id=world.cluster_id, domain=world.domain
         )
+
+
+def _is_going(pod: ReservationPod) -> bool:
+    """Whether it was ended, and only somebody's finalizer keeps it."""
+    return pod.deleting and pod.metadata.deletion_grace_period_seconds == 0
 
 
 class _PortWatch(Watch[PortPod]):
