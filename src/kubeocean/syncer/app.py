@@ -13,6 +13,7 @@ from kubeocean.syncer.bottomup.bindings import Bindings
 from kubeocean.syncer.bottomup.book import Book
 from kubeocean.syncer.bottomup.csinodes import CsiNodes
 from kubeocean.syncer.bottomup.guests import Guests
+from kubeocean.syncer.bottomup.hostports import HostPorts
 from kubeocean.syncer.bottomup.leases import Leases
 from kubeocean.syncer.bottomup.nodes import Nodes
 from kubeocean.syncer.bottomup.policies import Policies
@@ -32,6 +33,7 @@ class Syncer:
         self.policies = Policies(world, book, self.nodes.enqueue_all)
         self.leases = Leases(world)
         self.csinodes = CsiNodes(world)
+        self.hostports = HostPorts(world)
         self.bindings = Bindings(world)
         world.guests.on_change(guests.follow)
 
@@ -52,6 +54,7 @@ class Syncer:
             self.nodes.controller,
             self.leases.controller,
             *self.csinodes.parts,
+            *self.hostports.parts,
         )
 
     async def run(self) -> None:
