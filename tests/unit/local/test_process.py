@@ -145,7 +145,9 @@ async def test_a_program_starts_with_default_signals_and_in_its_own_session(
     assert os.getsid(process.pid) == process.pid
     await process.wait()
     ignored = next(line for line in process.tail(100) if line.startswith("SigIgn"))
-    assert int(ignored.split()[1], 16) == 0
+    # The C library keeps two signals for itself; nobody can set what becomes of those.
+    settable = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert int(ignored.split()[1], 16) & settable == 0
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
