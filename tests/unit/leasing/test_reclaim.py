@@ -291,6 +291,15 @@ def test_a_pod_that_tolerates_the_taint_for_a_time_stays_as_long() -> None:
     assert world.moves(Move.EVICT) == [(60, "b"), (105, "a")]
 
 
+def test_at_the_very_instant_that_the_grace_is_over_it_is_over() -> None:
+    patient = Toleration(WINDOW, "Exists", toleration_seconds=45)
+    world = World(FORCED).add(guest("a", tolerations=(patient,)), guest("b"))
+    world.follow()
+    world.pass_until(after(60))
+    assert world.follow().phase is Phase.EVICTING
+    assert whys(world) == {"a": Why.TOLERATES_FOR_NOW, "b": Why.DUE}
+
+
 def test_a_pod_that_tolerates_the_taint_beyond_the_deadline_stays_as_long() -> None:
     patient = Toleration(WINDOW, "Exists", toleration_seconds=1000)
     world = World(FORCED).add(guest("a", tolerations=(patient,)))
