@@ -36,8 +36,9 @@ async def test_each_lent_node_has_its_virtual_node(sea: Sea) -> None:
         )
 
         async def leased() -> bool:
-            lease = await sea.above.get(LEASES, vnode.name, "kube-node-lease")
-            return lease.spec.holder_identity == vnode.name
+            fields = f"metadata.name={vnode.name}"
+            found = await sea.above.list(LEASES, "kube-node-lease", fields=fields)
+            return [lease.spec.holder_identity for lease in found.items] == [vnode.name]
 
         await until(leased)
 
