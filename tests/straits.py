@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -32,6 +32,7 @@ from waiting import until
 __all__ = ["Crash", "Strait", "quiet"]
 
 QUIET_S = 2.5  # longer than a controller waits for anything when all is well
+REST_S = 1.0  # longer than an answer takes to show in a watch
 
 
 class _Part(Protocol):
@@ -161,10 +162,22 @@ class Crash(asyncio.Event):
 
 
 async def quiet(*plans: Faults) -> None:
-    """Nothing is written for a while."""
-    before = [_sent(plan) for plan in plans]
+    """Nothing is written for a while, once what was begun is done."""
+    before = await _at_rest(plans)
     await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
     assert [_sent(plan) for plan in plans] == before, plans[0].requests[-5:]
+
+
+async def _at_rest(plans: Sequence[Faults]) -> list[int]:
+    """What was sent in all, once nothing is added: an answer may still cause a write."""
+    sent = [-1]
+
+    async def rests() -> bool:
+        before, sent[:] = sent[:], [_sent(plan) for plan in plans]
+        return before == sent
+
+    await until(rests, every=REST_S)
+    return sent
 
 
 def _sent(plan: Faults) -> int:

@@ -15,7 +15,11 @@ _EVERY_S = 0.05
 
 
 async def until(
-    probe: Callable[[], T | Awaitable[T]], *, within: float = 30.0, what: str = ""
+    probe: Callable[[], T | Awaitable[T]],
+    *,
+    within: float = 30.0,
+    every: float = _EVERY_S,
+    what: str = "",
 ) -> T:
     """What `probe` returns, once that is true; `probe` may be a coroutine function.
 
@@ -38,4 +42,4 @@ async def until(
             raise AssertionError(
                 f"waited {within:g} s for {label}; last answer: {answer!r}"
             ) from failed
-        await asyncio.sleep(_EVERY_S)
+        await asyncio.sleep(every)
