@@ -21,7 +21,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.world import World
+from kubeocean.syncer.world import World, identity_of
 from running import running
 
 __all__ = ["Sea"]
@@ -139,6 +139,7 @@ class Sea:
         world = World(
             binding_name=self.name,
             cluster_id=self.cluster_id,
+            computing_id=await identity_of(self.above),
             computing=computing,
             worker=worker,
             reach=reach,

@@ -25,7 +25,7 @@ from kubeocean.runtime.objects import ObjectT, Resource
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.forge import nodes as forge
 from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.world import World
+from kubeocean.syncer.world import World, identity_of
 from running import running
 from waiting import until
 
@@ -72,6 +72,7 @@ class Strait:
             vnode=self.vnode(pnode),
             binding=self.name,
             cluster_id=self.cluster_id,
+            computing_id=await identity_of(self.above),
             policy="policy",
             details="policy",
             offered={},
@@ -124,6 +125,7 @@ class Strait:
         world = World(
             binding_name=self.name,
             cluster_id=self.cluster_id,
+            computing_id=await identity_of(self.above),
             computing=computing,
             worker=worker,
             reach=reach,

@@ -66,6 +66,7 @@ __all__ = [
     "RENEWAL_AUTOMATIC",
     "SERVER_SERVICE",
     "SYNCER_TEMPLATES",
+    "SYSTEM_NAMESPACE",
     "TAINT_UNSCHEDULABLE",
     "TAPESTRY",
     "TRUE",
@@ -241,7 +242,7 @@ class Domain:
     @property
     def system_namespaces(self) -> frozenset[str]:
         """Namespaces of the computing cluster whose pods stay there."""
-        kubernetes = {"kube-system", "kube-public", NODE_LEASE_NAMESPACE}
+        kubernetes = {SYSTEM_NAMESPACE, "kube-public", NODE_LEASE_NAMESPACE}
         return frozenset(kubernetes | {self.system_namespace, self.host_port_namespace})
 
 
@@ -276,6 +277,7 @@ RENEWAL_AUTOMATIC: Final = "auto-renewal"
 
 SERVER_SERVICE: Final = Key("default", "kubernetes-intranet")
 DNS_SERVICE: Final = Key("kube-system", "kube-dns-intranet")
+SYSTEM_NAMESPACE: Final = "kube-system"  # its UID tells clusters apart
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 NODE_LEASE_DURATION_S: Final = 40
 

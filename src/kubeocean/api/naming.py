@@ -43,6 +43,7 @@ __all__ = [
     "tls_secret",
     "token_secret",
     "virtual_node",
+    "virtual_node_prefix",
 ]
 
 VNODE_PREFIX: Final = "vnode-"
@@ -65,6 +66,11 @@ def virtual_node(cluster_id: str, node: str) -> str:
     """The virtual node of a worker's node; its lease and its CSINode are called the same."""
     name = f"{VNODE_PREFIX}{cluster_id}-{node}"
     return _bounded(name, _LONGEST)
+
+
+def virtual_node_prefix(cluster_id: str) -> str:
+    """What the names of all virtual nodes of a cluster begin with, and possibly others' as well."""
+    return _cut(f"{VNODE_PREFIX}{cluster_id}-", _HEAD)
 
 
 def physical_name(name: str, namespace: str = "") -> str:

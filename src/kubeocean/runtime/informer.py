@@ -34,7 +34,12 @@ Indexer: TypeAlias = Callable[[ObjectT], Iterable[str]]
 
 
 class Informer(Generic[ObjectT]):
-    """A cache of the objects that one watch selects."""
+    """A cache of the objects that one watch selects.
+
+    - `prune`: what is kept of an object.
+    - `keep`: whether it is kept at all, for what no selector can tell.
+    - `keep_raw`: whether its bytes are kept beside it.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class Informer(Generic[ObjectT]):
         fields: str = "",
         indexes: Mapping[str, Indexer[ObjectT]] | None = None,
         prune: Callable[[ObjectT], ObjectT] | None = None,
+        keep: Callable[[ObjectT], bool] | None = None,
         keep_raw: bool = False,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -57,6 +63,7 @@ class Informer(Generic[ObjectT]):
         metrics = metrics or Metrics()
         self._watch = watch or Watch(client, self.scope, clock=self._clock, metrics=metrics)
         self._prune = prune
+        self._keep = keep
         self._items: dict[Key, ObjectT] = {}
         self._indexes = {name: _Index(of) for name, of in (indexes or {}).items()}
         self._handlers: list[Handler[ObjectT]] = []
@@ -157,12 +164,12 @@ class Informer(Generic[ObjectT]):
                         self._complete(news.version)
 
     def _change(self, news: Changed[ObjectT]) -> None:
-        prune, unseen = self._prune, self._unseen
+        prune, keep, unseen = self._prune, self._keep, self._unseen
         for fate, obj in news.events:
             key = obj.key
             if unseen is not None:
                 unseen.discard(key)
-            if fate == "DELETED":
+            if fate == "DELETED" or (keep is not None and not keep(obj)):
                 self._put(key, None)
             else:
                 self._put(key, prune(obj) if prune else obj)

@@ -35,7 +35,7 @@ class Syncer:
         self.csinodes = CsiNodes(world)
         self.hostports = HostPorts(world)
         self.bindings = Bindings(world)
-        world.guests.on_change(guests.follow)
+        world.vpods.on_change(guests.follow)
 
     @property
     def ready(self) -> bool:

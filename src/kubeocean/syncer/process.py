@@ -39,7 +39,7 @@ from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.rotation import Rotation
 from kubeocean.syncer.settings import Settings
 from kubeocean.syncer.workers import KUBECONFIG_SECRETS, SecretAccess
-from kubeocean.syncer.world import World
+from kubeocean.syncer.world import World, identity_of
 
 __all__ = ["Program", "run"]
 
@@ -134,7 +134,7 @@ class Program:
         reference = binding.spec.secret_ref
         secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         access = SecretAccess(secret)
-        world = self._world(binding, source, access)
+        world = self._world(binding, await identity_of(control), source, access)
         self._rotation = Rotation(control, access, reference, metrics=self._metrics)
         world.bindings.on_change(self._rotation.follow)
         self.syncer = Syncer(world)
@@ -172,7 +172,13 @@ class Program:
 
     # Parts
 
-    def _world(self, binding: ClusterBinding, source: AccessSource, access: SecretAccess) -> World:
+    def _world(
+        self,
+        binding: ClusterBinding,
+        computing_id: str,
+        source: AccessSource,
+        access: SecretAccess,
+    ) -> World:
         settings, metrics = self._settings, self._metrics
         domain = settings.label_domain
         computing = self._client(
@@ -194,6 +200,8 @@ class Program:
         return World(
             binding_name=binding.name,
             cluster_id=binding.spec.cluster_id,
+            computing_id=computing_id,
+            mount_namespace=binding.spec.mount_namespace,
             computing=computing,
             worker=worker,
             reach=self._reach,

@@ -1,8 +1,8 @@
 """World: the two clusters of one binding, as the syncer sees them.
 
 One client and one set of caches for each side, shared by all controllers. Only what is needed is
-held: virtual nodes of this binding, the worker's nodes and policies, and of pods no more than what
-they request or tolerate.
+held: virtual nodes of this binding and the pods on them, the worker's nodes and policies, and of
+other people's pods no more than what they request.
 """
 
 from __future__ import annotations
@@ -19,34 +19,23 @@ from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import Domain
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
 from kubeocean.leasing.counted import COUNTED_PODS
-from kubeocean.leasing.tolerations import Toleration
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.kinds import NODES, Node
+from kubeocean.runtime.kinds import NAMESPACES, NODES, Node
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource
+from kubeocean.syncer.podviews import (
+    PHYSICAL_PODS,
+    VIRTUAL_PODS,
+    PhysicalPod,
+    VirtualPod,
+    virtual_key,
+)
 from kubeocean.syncer.reach import Reach
 
-__all__ = ["GUEST_PODS", "PROXIER_PODS", "Cache", "GuestPod", "ProxierPod", "World"]
-
-
-class _GuestSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    node_name: str = ""
-    priority: int | None = None
-    tolerations: tuple[Toleration, ...] | None = None
-
-
-class _GuestStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    phase: str = ""
-
-
-class GuestPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A pod of the computing cluster, as far as taking back its node needs it."""
-
-    spec: _GuestSpec = msgspec.field(default_factory=_GuestSpec)
-    status: _GuestStatus = msgspec.field(default_factory=_GuestStatus)
+__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "identity_of"]
 
 
 class _ProxierStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -60,7 +49,6 @@ class ProxierPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     status: _ProxierStatus = msgspec.field(default_factory=_ProxierStatus)
 
 
-GUEST_PODS: Final = Resource("", "v1", "pods", "Pod", True, GuestPod)
 PROXIER_PODS: Final = Resource("", "v1", "pods", "Pod", True, ProxierPod)
 
 
@@ -79,12 +67,14 @@ class World:
 
     binding_name: str
     cluster_id: str
+    computing_id: str  # what `identity_of` says of the computing cluster
     computing: Client
     worker: Client
     reach: Reach
     events: EventRecorder
     worker_events: EventRecorder
     domain: Domain = group.DEFAULT
+    mount_namespace: str = ""  # where pods run in the worker; none means the domain's own
     zone: tzinfo = UTC  # of policies that name none
     metrics_port: int = group.VNODE_METRICS_PORT
     clock: Clock = field(default_factory=RealClock)
@@ -92,7 +82,9 @@ class World:
 
     def __post_init__(self) -> None:
         domain, computing, worker = self.domain, self.computing, self.worker
+        self.mount_namespace = self.mount_namespace or domain.worker_namespace
         binding = naming.label_value(self.binding_name)
+        self._vnode_prefix = naming.virtual_node_prefix(self.cluster_id)
         self.bindings = self._cache(
             computing, CLUSTER_BINDINGS, fields=f"metadata.name={self.binding_name}"
         )
@@ -103,11 +95,14 @@ class World:
             indexes={"policy": self._policy_of},
             keep_raw=True,
         )
-        self.guests = self._cache(
+        self.vpods = self._cache(
             computing,
-            GUEST_PODS,
+            VIRTUAL_PODS,
+            labels=f"!{domain.host_port_pod}",
             fields="spec.nodeName!=",
             indexes={"node": lambda pod: (pod.spec.node_name,)},
+            keep=self._may_be_ours,
+            keep_raw=True,
         )
         self.proxiers = self._cache(
             computing,
@@ -116,6 +111,14 @@ class World:
             labels=f"{group.APP_NAME}={domain.proxier},{group.APP_INSTANCE}={binding}",
         )
         self.pnodes = self._cache(worker, NODES, keep_raw=True)
+        self.ppods = self._cache(
+            worker,
+            PHYSICAL_PODS,
+            namespace=self.mount_namespace,
+            labels=f"{domain.managed_by}={domain.product}",
+            indexes={"virtual": self._virtual_of},
+            keep_raw=True,
+        )
         self.policies = self._cache(worker, RESOURCE_LEASING_POLICIES, keep_raw=True)
         self.counted = self._cache(worker, COUNTED_PODS, fields="spec.nodeName!=")
 
@@ -128,6 +131,7 @@ class World:
         labels: str = "",
         fields: str = "",
         indexes: Mapping[str, Callable[[ObjectT], Iterable[str]]] | None = None,
+        keep: Callable[[ObjectT], bool] | None = None,
         keep_raw: bool = False,
     ) -> Informer[ObjectT]:
         return Informer(
@@ -137,6 +141,7 @@ class World:
             labels=labels,
             fields=fields,
             indexes=indexes,
+            keep=keep,
             keep_raw=keep_raw,
             clock=self.clock,
             metrics=self.metrics,
@@ -148,9 +153,10 @@ class World:
         return (
             self.bindings,
             self.vnodes,
-            self.guests,
+            self.vpods,
             self.proxiers,
             self.pnodes,
+            self.ppods,
             self.policies,
             self.counted,
         )
@@ -180,5 +186,17 @@ class World:
         name = vnode.annotations.get(self.domain.physical_node_name)
         return name or vnode.labels.get(self.domain.physical_node_name, "")
 
+    def _may_be_ours(self, pod: VirtualPod) -> bool:
+        """By the name of its node alone: which nodes there are may not be known yet."""
+        return pod.spec.node_name.startswith(self._vnode_prefix)
+
+    def _virtual_of(self, pod: PhysicalPod) -> tuple[str, ...]:
+        return (str(virtual_key(pod, self.domain)),)
+
     def _policy_of(self, vnode: Node) -> tuple[str, ...]:
         return (vnode.annotations.get(self.domain.policies_applied, ""),)
+
+
+async def identity_of(cluster: Client) -> str:
+    """What tells a cluster from every other: the UID of the namespace that each of them has."""
+    return (await cluster.get(NAMESPACES, group.SYSTEM_NAMESPACE)).uid

@@ -21,11 +21,11 @@ from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, controller_of
-from kubeocean.syncer.world import GUEST_PODS, GuestPod, World
+from kubeocean.syncer.podviews import VIRTUAL_PODS, VirtualPod
+from kubeocean.syncer.world import World
 
 __all__ = ["Guests"]
 
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _PACE_WINDOW: Final = timedelta(minutes=1)
 
 _log = get_logger(__name__)
@@ -40,7 +40,7 @@ class Guests:
         self._evictions: dict[str, deque[datetime]] = {}  # by policy, the last minute's
         self._last: dict[str, datetime] = {}  # by virtual node
 
-    def follow(self, old: GuestPod | None, new: GuestPod | None) -> None:
+    def follow(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         """A handler for the informer of guests: what is gone is forgotten."""
         if new is None and old is not None:
             self._attempts.pop(old.uid, None)
@@ -80,13 +80,10 @@ class Guests:
             if step.move in (Move.EVICT, Move.DELETE, Move.ABANDON):
                 await self._do(step, vnode, policy)
 
-    def _on(self, vnode: str) -> list[GuestPod]:
-        placeholder = self._world.domain.host_port_pod
-        return [
-            pod for pod in self._world.guests.by("node", vnode) if placeholder not in pod.labels
-        ]
+    def _on(self, vnode: str) -> list[VirtualPod]:
+        return self._world.vpods.by("node", vnode)
 
-    def _guest(self, pod: GuestPod) -> Guest:
+    def _guest(self, pod: VirtualPod) -> Guest:
         owner = controller_of(pod)
         return Guest(
             key=pod.key,
@@ -94,7 +91,7 @@ class Guests:
             created=_instant(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
             priority=pod.spec.priority or 0,
             tolerations=pod.spec.tolerations or (),
-            finished=pod.status.phase in _FINISHED,
+            finished=pod.finished,
             daemon=owner is not None and owner.kind == "DaemonSet",
             leaving_by=_instant(pod.metadata.deletion_timestamp),
             attempt=self._attempts.get(pod.uid),
@@ -133,10 +130,10 @@ class Guests:
                 "metadata": {"name": key.name, "namespace": key.namespace},
                 "deleteOptions": {"preconditions": {"uid": uid}},
             }
-            await client.post(GUEST_PODS, key.name, "eviction", body, key.namespace)
+            await client.post(VIRTUAL_PODS, key.name, "eviction", body, key.namespace)
             return
         grace_s = 0 if step.move is Move.ABANDON else None
-        await client.delete(GUEST_PODS, key.name, key.namespace, uid=uid, grace_s=grace_s)
+        await client.delete(VIRTUAL_PODS, key.name, key.namespace, uid=uid, grace_s=grace_s)
 
     def _remember(self, step: Step, answer: Answer, retry_after_s: float) -> None:
         before = step.guest.attempt
@@ -150,7 +147,7 @@ class Guests:
         )
 
     def _tell(self, step: Step, vnode: str, policy: str) -> None:
-        pod = self._world.guests.get(step.guest.key)
+        pod = self._world.vpods.get(step.guest.key)
         forced = step.move is not Move.EVICT
         _log.info(
             "Evicted pod", pod=str(step.guest.key), node=vnode, policy=policy, forced=forced,
@@ -159,7 +156,7 @@ class Guests:
         if pod is not None and pod.uid == step.guest.uid:
             reason = PodEvent.RECLAIM_FORCED if forced else PodEvent.RECLAIMED
             message = f"Node {vnode} is taken back by its owner (policy {policy}): {step.why}"
-            self._world.events.emit(reference(GUEST_PODS, pod), "Warning", reason, message)
+            self._world.events.emit(reference(VIRTUAL_PODS, pod), "Warning", reason, message)
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -8,8 +8,8 @@ those of other bindings are not even seen.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,6 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.patches import StrategicPatch
-from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 from kubeocean.syncer.forge import hostports as forge
 from kubeocean.syncer.forge.hostports import (
     PORT_PODS,
@@ -78,7 +77,6 @@ class HostPorts:
         """The worker's pods that hold ports; the others, nearly all, are not kept."""
         world, domain = self.world, self.world.domain
         labels = f"{domain.managed_by}!={domain.product}"
-        scope = Scope(PORT_PODS, labels=labels, fields=_UNFINISHED)
         return Informer(
             world.worker,
             PORT_PODS,
@@ -88,7 +86,7 @@ class HostPorts:
             prune=partial(forge.lean, domain=domain),
             clock=world.clock,
             metrics=world.metrics,
-            watch=_PortWatch(world.worker, scope, clock=world.clock, metrics=world.metrics),
+            keep=lambda pod: bool(forge.ports_of(pod)),
         )
 
     def _reservations(self, labels: str) -> Informer[ReservationPod]:
@@ -274,16 +272,3 @@ class HostPorts:
 def _is_going(pod: ReservationPod) -> bool:
     """Whether it was ended, and only somebody's finalizer keeps it."""
     return pod.deleting and pod.metadata.deletion_grace_period_seconds == 0
-
-
-class _PortWatch(Watch[PortPod]):
-    """A watch that passes over pods without host ports, which never get any."""
-
-    async def follow(self) -> AsyncGenerator[Restarted | Changed[PortPod] | Listed, None]:
-        async with aclosing(super().follow()) as account:
-            async for news in account:
-                if isinstance(news, Changed):
-                    events = [event for event in news.events if forge.ports_of(event[1])]
-                    yield Changed(events, news.version)
-                else:
-                    yield news

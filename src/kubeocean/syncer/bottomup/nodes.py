@@ -31,7 +31,8 @@ from kubeocean.syncer.bottomup.guests import Guests
 from kubeocean.syncer.bottomup.lending import Hold, Ignore, Lend, TakeBack, decide
 from kubeocean.syncer.bottomup.ports import ProxierPorts
 from kubeocean.syncer.forge import nodes as forge
-from kubeocean.syncer.world import GuestPod, World
+from kubeocean.syncer.podviews import VirtualPod
+from kubeocean.syncer.world import World
 
 __all__ = ["Nodes"]
 
@@ -70,7 +71,7 @@ class Nodes:
         world.counted.on_change(self._counting.follow)
         world.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
         world.vnodes.on_change(lambda old, new: self._enqueue_owner(_either(old, new)))
-        world.guests.on_change(lambda old, new: self._guest_changed(_either(old, new)))
+        world.vpods.on_change(lambda old, new: self._guest_changed(_either(old, new)))
         world.proxiers.on_change(lambda old, new: self.enqueue_all())
         world.bindings.on_change(lambda old, new: self.enqueue_all())
         world.reach.on_change(lambda answers: self.enqueue_all())
@@ -88,7 +89,7 @@ class Nodes:
     def _enqueue_owner(self, vnode: Node) -> None:
         self._enqueue(self._world.pnode_of(vnode))
 
-    def _guest_changed(self, pod: GuestPod) -> None:
+    def _guest_changed(self, pod: VirtualPod) -> None:
         node = self._world.vnodes.get(Key("", pod.spec.node_name))
         if node is not None and any(self._world.domain.owns(t.key) for t in node.spec.taints or ()):
             self._enqueue_owner(node)
