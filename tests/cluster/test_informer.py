@@ -70,6 +70,18 @@ async def test_an_object_that_leaves_the_selection_is_gone(client: Client, names
         await until(lambda: informer.get(made.key))
 
 
+async def test_what_no_selector_can_tell_is_left_out(client: Client, namespace: str) -> None:
+    made = await make(client, namespace, "x", app="a")
+    await make(client, namespace, "other", app="b")
+    informer = of_test(client, namespace, keep=lambda o: o.labels["app"] == "a")
+    async with running(informer):
+        await informer.synced()
+        assert [item.name for item in informer.items()] == ["x"]
+        informer.wrote(await relabel(client, made, app="b"))
+        await until(lambda: informer.get(made.key) is None)
+        assert await informer.caught_up(made.key, timeout_s=0.01)
+
+
 async def test_indexes_follow_the_objects(client: Client, namespace: str) -> None:
     informer = of_test(client, namespace, indexes={"app": lambda o: [o.labels.get("app", "")]})
     async with running(informer):

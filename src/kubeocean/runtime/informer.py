@@ -142,7 +142,8 @@ class Informer(Generic[ObjectT]):
         listing = await self._client.list(
             scope.resource, key.namespace, labels=scope.labels, fields=fields
         )
-        there = listing.items[0].resource_version if listing.items else ""
+        kept = [obj for obj in listing.items if self._keep is None or self._keep(obj)]
+        there = kept[0].resource_version if kept else ""
         cached = self._items.get(key)
         if there != (cached.resource_version if cached else ""):
             return False

@@ -145,6 +145,7 @@ def test_virtual_nodes_have_dns_names(cluster_id: str, node: str) -> None:
     name = naming.virtual_node(cluster_id, node)
     assert is_dns(name)
     check_label_value(name)  # it is the value of kubernetes.io/hostname
+    assert name.startswith(naming.virtual_node_prefix(cluster_id))
 
 
 @given(subdomains, labels, labels)
