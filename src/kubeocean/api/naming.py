@@ -36,6 +36,7 @@ __all__ = [
     "proxier_port",
     "proxier_ports",
     "proxier_service",
+    "second_physical_name",
     "signing_request",
     "signing_request_prefix",
     "syncer_deployment",
@@ -76,6 +77,11 @@ def virtual_node_prefix(cluster_id: str) -> str:
 def physical_name(name: str, namespace: str = "") -> str:
     """The copy of a Pod, ConfigMap, Secret or claim; of a volume, which has no namespace, too."""
     return f"{_cut(name, _HEAD)}-{_md5(f'{namespace}/{name}')}"
+
+
+def second_physical_name(name: str, namespace: str = "", *, uid: str) -> str:
+    """The same where somebody else has that name already."""
+    return f"{_cut(name, _HEAD)}-{_md5(f'{namespace}/{name}/{uid}')}"
 
 
 def token_secret(pod: str, namespace: str, *, volume: str, uid: str) -> str:

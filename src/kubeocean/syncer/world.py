@@ -26,6 +26,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, NODES, Node
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource
+from kubeocean.syncer.forge.ownership import Ids
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -168,6 +169,11 @@ class World:
     @property
     def binding(self) -> ClusterBinding | None:
         return self.bindings.get(Key("", self.binding_name))
+
+    @property
+    def ids(self) -> Ids:
+        """What everything that we make in the worker is marked with."""
+        return Ids(self.binding_name, self.cluster_id, self.computing_id)
 
     def vnode_name(self, pnode: str) -> str:
         return naming.virtual_node(self.cluster_id, pnode)

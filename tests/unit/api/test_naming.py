@@ -153,6 +153,7 @@ def test_virtual_nodes_have_dns_names(cluster_id: str, node: str) -> None:
 def test_copies_have_dns_names(name: str, namespace: str, volume: str) -> None:
     assert is_dns(naming.physical_name(name, namespace))
     assert is_dns(naming.physical_name(name))
+    assert is_dns(naming.second_physical_name(name, namespace, uid="u"))
     assert is_dns(naming.token_secret(name, namespace, volume=volume, uid=UID))
     assert is_dns(naming.legacy_token_secret(name, namespace, uid=UID))
 
@@ -194,6 +195,9 @@ def test_other_names_give_other_names(pair: list[str], namespace: str) -> None:
     assert naming.virtual_node("c", one) != naming.virtual_node("c", other)
     assert naming.physical_name(one, namespace) != naming.physical_name(other, namespace)
     assert naming.physical_name(one, namespace) != naming.physical_name(one)
+    second = naming.second_physical_name(one, namespace, uid="u1")
+    assert second != naming.physical_name(one, namespace)
+    assert second != naming.second_physical_name(one, namespace, uid="u2")
     assert naming.syncer_election(one) != naming.syncer_election(other)
 
 
