@@ -29,6 +29,8 @@ __all__ = [
     "BindingSpec",
     "BindingStatus",
     "ClusterBinding",
+    "PodPrivileges",
+    "Privilege",
     "SecretReference",
     "problems",
 ]
@@ -53,6 +55,32 @@ class SecretReference(msgspec.Struct, frozen=True, gc=False, rename="camel", omi
     namespace: str = ""
 
 
+class Privilege(StrEnum):
+    """Whether pods may have it."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What of the worker's machines pods may reach into; all of it, unless it is denied.
+
+    Fields are texts, because a server may hold what no definition of ours has checked.
+    """
+
+    host_network: str = Privilege.ALLOW
+    host_pid: str = msgspec.field(default=Privilege.ALLOW, name="hostPID")
+    host_ipc: str = msgspec.field(default=Privilege.ALLOW, name="hostIPC")
+    host_path: str = Privilege.ALLOW
+    privileged: str = Privilege.ALLOW
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        """The fields, as users write them, that are not allowed; what makes no sense is not."""
+        fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        return tuple(shown for shown, field in fields if getattr(self, field) != Privilege.ALLOW)
+
+
 class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """What the user wants."""
 
@@ -65,6 +93,7 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
     pod_priority_class_name: str = ""
     running_daemonset_by_default: bool = False
     direct_scheduling: bool = False
+    pod_privileges: PodPrivileges = msgspec.field(default_factory=PodPrivileges)
 
 
 class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -114,3 +143,10 @@ def _problems(spec: BindingSpec) -> Iterator[Problem]:
     if spec.pod_priority_class_name:
         what = "a PriorityClass of the worker cluster"
         yield from misnamed("spec.podPriorityClassName", spec.pod_priority_class_name, what)
+    privileges = spec.pod_privileges
+    for shown, field in zip(
+        privileges.__struct_encode_fields__, privileges.__struct_fields__, strict=True
+    ):
+        if (value := getattr(privileges, field)) not in tuple(Privilege):
+            said = f"must be {' or '.join(Privilege)}, and is taken for {Privilege.DENY}"
+            yield Problem(f"spec.podPrivileges.{shown}", value, said, blocks=False)

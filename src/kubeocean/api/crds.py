@@ -17,7 +17,7 @@ from typing import Final
 
 import yaml
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, CLUSTER_ID, CLUSTER_ID_LONGEST
+from kubeocean.api.binding import CLUSTER_BINDINGS, CLUSTER_ID, CLUSTER_ID_LONGEST, Privilege
 from kubeocean.api.group import APP_PART_OF, CATEGORY, DEFAULT
 from kubeocean.api.policy import (
     DAY_HINT,
@@ -141,6 +141,22 @@ def _binding_spec() -> Json:
         directScheduling=flag(
             "Pods are put on their node in the worker without asking its scheduler."
         ),
+        podPrivileges=_pod_privileges(),
+    )
+
+
+def _pod_privileges() -> Json:
+    def privilege(description: str) -> Json:
+        return text(f"{description} Allowed, if nothing is said.", enum=[each.value for each in Privilege])
+
+    return obj(
+        "What of the worker's machines pods may reach into. A pod that asks for what is denied is"
+        " not created in the worker, and an event on it says why.",
+        hostNetwork=privilege("The network of the node, ports of the node among it."),
+        hostPID=privilege("The processes of the node."),
+        hostIPC=privilege("The shared memory and semaphores of the node."),
+        hostPath=privilege("Files of the node."),
+        privileged=privilege("Containers that are confined in nothing."),
     )
 
 

@@ -9,6 +9,7 @@ from kubeocean.api.binding import (
     BindingPhase,
     BindingSpec,
     ClusterBinding,
+    PodPrivileges,
     SecretReference,
     problems,
 )
@@ -105,3 +106,21 @@ def spec(**fields: object) -> BindingSpec:
 )
 def test_what_is_wrong_is_said(bad: BindingSpec, said: str) -> None:
     assert [str(each) for each in problems(bad)] == [said]
+
+
+def test_pods_may_all_that_is_not_denied() -> None:
+    assert BindingSpec().pod_privileges.denied == ()
+    sent = b'{"spec": {"podPrivileges": {"hostPID": "Deny", "privileged": "Allow"}}}'
+    read = decode_object(ClusterBinding, sent, keep_raw=False).spec
+    assert read.pod_privileges == PodPrivileges(host_pid="Deny")
+    assert read.pod_privileges.denied == ("hostPID",)
+
+
+def test_a_privilege_that_makes_no_sense_is_denied_and_said() -> None:
+    odd = spec(pod_privileges=PodPrivileges(host_path="allow"))
+    assert odd.pod_privileges.denied == ("hostPath",)
+    (problem,) = problems(odd)
+    assert not problem.blocks
+    assert str(problem) == (
+        "spec.podPrivileges.hostPath: must be Allow or Deny, and is taken for Deny (got 'allow')"
+    )
