@@ -146,8 +146,10 @@ def _binding_spec() -> Json:
 
 
 def _pod_privileges() -> Json:
+    words = [each.value for each in Privilege]
+
     def privilege(description: str) -> Json:
-        return text(f"{description} Allowed, if nothing is said.", enum=[each.value for each in Privilege])
+        return text(f"{description} Allowed, if nothing is said.", enum=words)
 
     return obj(
         "What of the worker's machines pods may reach into. A pod that asks for what is denied is"
