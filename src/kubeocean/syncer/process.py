@@ -22,6 +22,8 @@ from typing import Final
 from kubeocean import __version__
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, problems
 from kubeocean.api.group import ENV_POD_NAMESPACE
+from kubeocean.bound.rotation import Rotation
+from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError, KubeoceanError
 from kubeocean.runtime import tracing
 from kubeocean.runtime.client import Client
@@ -36,9 +38,7 @@ from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.rotation import Rotation
 from kubeocean.syncer.settings import Settings
-from kubeocean.syncer.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.syncer.world import World, identity_of
 
 __all__ = ["Program", "run"]

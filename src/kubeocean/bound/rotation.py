@@ -11,13 +11,13 @@ import asyncio
 from typing import Final
 
 from kubeocean.api.binding import ClusterBinding, SecretReference
+from kubeocean.bound.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.deadlines import within
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.syncer.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 
 __all__ = ["Rotation"]
 
