@@ -1,0 +1,124 @@
+"""What a physical pod is made from, besides the virtual one.
+
+A `Context` holds all that the translation of a pod has to know of the two clusters: where it runs,
+whose it is, what its copies are called, how the computing cluster's API server and DNS are reached
+from the worker. Whoever fills it reads; the translation itself does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubeocean.api import group
+from kubeocean.api.group import Domain
+from kubeocean.errors import ConfigError
+
+__all__ = [
+    "CLUSTER_DOMAIN",
+    "HTTPS",
+    "Context",
+    "Endpoint",
+    "Names",
+    "Privileges",
+    "Refused",
+    "ServiceEnv",
+    "ServicePort",
+    "Workload",
+]
+
+CLUSTER_DOMAIN: Final = "cluster.local"
+HTTPS: Final = "https"  # what the port of default/kubernetes is called everywhere
+
+
+class Refused(ConfigError):
+    """A pod cannot run in the worker as it is; `field` is the path of what is in the way."""
+
+    def __init__(self, field: str, message: str, *, value: object = None) -> None:
+        self.reason = message
+        super().__init__(message, field=field, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Virtual name → physical name, for all that a pod refers to.
+
+    A token is known by its volume and its place among the tokens of that volume. Secrets to pull
+    images with may be missing: such a Secret does not exist, and the pod does without.
+    """
+
+    config_maps: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    tokens: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the computing cluster's API server is reached from the worker; `host` is an address."""
+
+    host: str
+    port: int
+    port_name: str = HTTPS
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """A port of a Service."""
+
+    number: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEnv:
+    """A Service, as far as environment variables tell of it.
+
+    One without an address (headless, or a mere alias) has none, or `None` as text.
+    """
+
+    name: str
+    address: str
+    ports: tuple[ServicePort, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """What of the worker's nodes a virtual pod may ask for."""
+
+    host_network: bool = True
+    host_pid: bool = True
+    host_ipc: bool = True
+    host_path: bool = True
+    privileged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a pod is a part of: a kind in lower case and a name; a pod by itself has no name."""
+
+    type: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Everything that a physical pod is made from, besides the virtual one."""
+
+    name: str  # of the physical pod
+    namespace: str  # where it runs
+    node: str  # the worker's
+    vnode: str
+    names: Names
+    ownership: Mapping[str, str]  # labels that say whose it is
+    direct_scheduling: bool = False
+    priority_class: str = ""  # none means the domain's own
+    server: Endpoint | None = None  # none: the worker's cannot be hidden
+    dns: str | None = None  # an address; none: the pod asks whom its node asks
+    cluster_domain: str = CLUSTER_DOMAIN
+    services: Sequence[ServiceEnv] = ()  # of the pod's own virtual namespace
+    workload: Workload | None = None  # none: what the pod itself says of its owner
+    privileges: Privileges = field(default_factory=Privileges)
+    domain: Domain = field(default=group.DEFAULT)

@@ -1,0 +1,172 @@
+"""References: what a pod needs from its namespace before it can run.
+
+A name is required unless every mention of it is optional. What is left empty refers to nothing.
+Whatever can stand in a pod is covered: volumes of all kinds, projected sources, variables of all
+containers (also of those that somebody put in to debug), Secrets to pull images with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubeocean.api import naming
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "CONTAINERS",
+    "SECRET_VOLUMES",
+    "References",
+    "TokenSource",
+    "ephemeral_claim",
+    "references",
+    "token_secret",
+]
+
+CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+
+# Kinds of volumes that name a Secret of the pod's namespace, and the field that does
+SECRET_VOLUMES: Final = {
+    "azureFile": "secretName",
+    "cephfs": "secretRef",
+    "cinder": "secretRef",
+    "csi": "nodePublishSecretRef",
+    "flexVolume": "secretRef",
+    "iscsi": "secretRef",
+    "rbd": "secretRef",
+    "scaleIO": "secretRef",
+    "storageos": "secretRef",
+}
+
+_TOKEN_LIFE_S: Final = 3600  # where a projection does not say; the server writes it there
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """A token of the pod's service account that a volume projects.
+
+    `index` counts the tokens of that volume; no audience means that of the API server.
+    """
+
+    volume: str
+    index: int
+    path: str
+    audience: str = ""
+    expiration_s: int = _TOKEN_LIFE_S
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Names in the pod's own namespace; ConfigMaps and Secrets with whether they are optional."""
+
+    config_maps: Mapping[str, bool]
+    secrets: Mapping[str, bool]
+    claims: tuple[str, ...]  # that the pod names
+    ephemeral_claims: tuple[str, ...]  # that a controller makes for this pod, and owned by it
+    pull_secrets: tuple[str, ...]  # never required
+    tokens: tuple[TokenSource, ...]
+
+    @property
+    def all_claims(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.claims, *self.ephemeral_claims)))
+
+
+def references(pod: Json) -> References:
+    """All that a pod refers to."""
+    spec: Json = pod["spec"]
+    volumes: list[Json] = spec.get("volumes") or []
+    containers: list[Json] = [c for kind in CONTAINERS for c in spec.get(kind) or ()]
+    config_maps = [*_volume_config_maps(volumes), *_env(containers, "configMap")]
+    secrets = [*_volume_secrets(volumes), *_env(containers, "secret")]
+    pod_name: str = pod["metadata"]["name"]
+    ephemeral = [v["name"] for v in volumes if v.get("ephemeral") is not None]
+    return References(
+        config_maps=_optional(config_maps),
+        secrets=_optional(secrets),
+        claims=_unique(
+            v["persistentVolumeClaim"]["claimName"]
+            for v in _having(volumes, "persistentVolumeClaim")
+        ),
+        ephemeral_claims=tuple(ephemeral_claim(pod_name, name) for name in ephemeral),
+        pull_secrets=_unique(each.get("name", "") for each in spec.get("imagePullSecrets") or ()),
+        tokens=tuple(_tokens(volumes)),
+    )
+
+
+def ephemeral_claim(pod: str, volume: str) -> str:
+    """The claim that is made for a generic ephemeral volume of a pod."""
+    return f"{pod}-{volume}"
+
+
+def token_secret(source: TokenSource, pod: str, namespace: str, *, uid: str) -> str:
+    """The Secret that holds a token below.
+
+    The first token of a volume has the name that it always had. No volume is called `<volume>.<n>`,
+    so further ones have names that no other token can have.
+    """
+    volume = f"{source.volume}.{source.index}" if source.index else source.volume
+    return naming.token_secret(pod, namespace, volume=volume, uid=uid)
+
+
+def _volume_config_maps(volumes: list[Json]) -> Iterator[tuple[str, bool]]:
+    for source in (*_sources(volumes), *volumes):
+        if (config_map := source.get("configMap")) is not None:
+            yield config_map.get("name", ""), bool(config_map.get("optional"))
+
+
+def _volume_secrets(volumes: list[Json]) -> Iterator[tuple[str, bool]]:
+    for source in _sources(volumes):
+        if (secret := source.get("secret")) is not None:
+            yield secret.get("name", ""), bool(secret.get("optional"))
+    for volume in volumes:
+        if (secret := volume.get("secret")) is not None:
+            yield secret.get("secretName", ""), bool(secret.get("optional"))
+        for kind, field in SECRET_VOLUMES.items():
+            named: Any = (volume.get(kind) or {}).get(field)
+            if named:
+                yield (named if isinstance(named, str) else named.get("name", "")), False
+
+
+def _env(containers: Iterable[Json], kind: str) -> Iterator[tuple[str, bool]]:
+    for container in containers:
+        for each in container.get("envFrom") or ():
+            if (ref := each.get(f"{kind}Ref")) is not None:
+                yield ref.get("name", ""), bool(ref.get("optional"))
+        for each in container.get("env") or ():
+            if (ref := (each.get("valueFrom") or {}).get(f"{kind}KeyRef")) is not None:
+                yield ref.get("name", ""), bool(ref.get("optional"))
+
+
+def _tokens(volumes: list[Json]) -> Iterator[TokenSource]:
+    for volume in volumes:
+        named = (s.get("serviceAccountToken") for s in _sources([volume]))
+        for index, token in enumerate(token for token in named if token is not None):
+            yield TokenSource(
+                volume=volume["name"],
+                index=index,
+                path=token["path"],
+                audience=token.get("audience", ""),
+                expiration_s=token.get("expirationSeconds") or _TOKEN_LIFE_S,
+            )
+
+
+def _sources(volumes: list[Json]) -> Iterator[Json]:
+    for volume in volumes:
+        yield from (volume.get("projected") or {}).get("sources") or ()
+
+
+def _having(volumes: list[Json], kind: str) -> Iterator[Json]:
+    return (volume for volume in volumes if volume.get(kind) is not None)
+
+
+def _optional(mentions: Iterable[tuple[str, bool]]) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for name, optional in mentions:
+        if name:
+            found[name] = optional and found.get(name, True)
+    return found
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name))
