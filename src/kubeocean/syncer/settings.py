@@ -5,7 +5,9 @@ What can be checked without a cluster is checked here; an error names the flag a
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -21,10 +23,14 @@ from kubeocean.runtime.goflags import address, boolean, duration, flag, integer,
 from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.localzone import local_zone
 from kubeocean.runtime.zapflags import ZapFlags
+from kubeocean.syncer.forge.podcontext import CLUSTER_DOMAIN
 
-__all__ = ["Settings"]
+__all__ = ["Address", "Given", "Settings"]
 
 _HIGHEST_PORT: Final = 65_535
+_SERVER_PORT: Final = 443
+_WITH_PORT: Final = re.compile(r"([^:]*)(?::([^:]*))?")
+_BRACKETED: Final = re.compile(r"\[([^\]]*)\](?::([^:]*))?")
 _SLACK: Final = 1.2  # an election's pauses are up to this times the retry period
 
 
@@ -50,11 +56,58 @@ def _port(written: str, flag: str) -> int:
     return port
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An IP address or a name of DNS, and a port if that matters."""
+
+    host: str
+    port: int = 0
+
+
+def _server(written: str, flag: str) -> Address | None:
+    """HOST or HOST:PORT; an IPv6 address goes in brackets before a port."""
+    if not written:
+        return None
+    form = _BRACKETED.fullmatch(written) or _WITH_PORT.fullmatch(written)
+    host, port = form.groups() if form else (written, None)  # bare IPv6
+    number = _SERVER_PORT if port is None else _port(port, flag)
+    return Address(_host(host, flag, written), number)
+
+
+def _nameserver(written: str, flag: str) -> Address | None:
+    return Address(_host(written, flag, written)) if written else None
+
+
+def _host(host: str, flag: str, written: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        # What looks like an address and is none must not pass for a name.
+        if not host.replace(".", "").isdigit() and ":" not in host:
+            try:
+                check_subdomain(host)
+            except ConfigError:
+                pass
+            else:
+                return host
+    said = "must be an IP address or a lowercase DNS name"
+    raise ConfigError(said, source=flag, value=written)
+
+
 def _zone(written: str, flag: str) -> str:
     if written and written not in zone_names():
         said = "must be a name of the tz database, such as Europe/Berlin"
         raise ConfigError(said, source=flag, value=written)
     return written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What pods in the worker are told of the computing cluster, as far as flags say it."""
+
+    cluster_domain: str = CLUSTER_DOMAIN
+    server: Address | None = None  # none: the Service says it
+    dns: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +208,27 @@ class Settings(ZapFlags):
         "/etc/localtime, then UTC.",
     )
 
+    cluster_domain: str = flag(
+        "cluster-domain",
+        _name,
+        CLUSTER_DOMAIN,
+        "The DNS domain of the computing cluster's Services.",
+    )
+    kubernetes_service_address: Address | None = flag(  # noqa: RUF009 - declares a field
+        "kubernetes-service-address",
+        _server,
+        "",
+        "Where pods in the worker reach the computing cluster's API server, HOST or HOST:PORT; "
+        f"without it the load balancer of the Service {group.SERVER_SERVICE} is followed.",
+    )
+    dns_service_address: Address | None = flag(  # noqa: RUF009 - declares a field
+        "dns-service-address",
+        _nameserver,
+        "",
+        "Where pods in the worker reach the computing cluster's DNS; without it the load balancer "
+        f"of the Service {group.DNS_SERVICE} is followed.",
+    )
+
     def __post_init__(self) -> None:
         retry, renew, lease = (
             ("--leader-election-retry-period", self.retry_s),
@@ -170,6 +244,15 @@ class Settings(ZapFlags):
         """The Lease that the replicas of this binding compete for."""
         binding, domain = self.cluster_binding_name, self.label_domain
         return self.leader_election_id or naming.syncer_election(binding, domain)
+
+    @property
+    def given(self) -> Given:
+        """What pods in the worker are told of the computing cluster."""
+        return Given(
+            cluster_domain=self.cluster_domain or CLUSTER_DOMAIN,
+            server=self.kubernetes_service_address,
+            dns=self.dns_service_address,
+        )
 
     def zone(self, environ: Mapping[str, str] = os.environ) -> tzinfo:
         """The zone of policies that name none.

@@ -15,7 +15,7 @@ from kubeocean.runtime.addresses import BindAddress
 from kubeocean.runtime.election import Campaign
 from kubeocean.runtime.goflags import parse, usage
 from kubeocean.runtime.leaserules import Entry, Record
-from kubeocean.syncer.settings import Settings
+from kubeocean.syncer.settings import Address, Given, Settings
 
 
 class NoLock:
@@ -157,3 +157,51 @@ def test_help_tells_all_of_it() -> None:
         "--zap-encoder",
     ):
         assert f"  {said}" in shown
+
+
+def test_pods_find_the_computing_cluster_through_its_services_unless_flags_say_where() -> None:
+    assert read().given == Given(cluster_domain="cluster.local", server=None, dns=None)
+    given = read(
+        "--cluster-domain=ocean.example",
+        "--kubernetes-service-address=10.0.0.9:6443",
+        "--dns-service-address=10.0.0.10",
+    ).given
+    assert given.cluster_domain == "ocean.example"
+    assert given.server == Address("10.0.0.9", 6443)
+    assert given.dns == Address("10.0.0.10")
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("api.example.com", Address("api.example.com", 443)),
+        ("api.example.com:6443", Address("api.example.com", 6443)),
+        ("10.0.0.9", Address("10.0.0.9", 443)),
+        ("fd00::9", Address("fd00::9", 443)),
+        ("[fd00::9]", Address("fd00::9", 443)),
+        ("[FD00::9]:6443", Address("fd00::9", 6443)),
+        ("", None),
+    ],
+)
+def test_an_api_server_is_named_by_address_or_name(written: str, address: Address | None) -> None:
+    assert read(f"--kubernetes-service-address={written}").given.server == address
+
+
+@pytest.mark.parametrize(
+    ("flag", "written", "said"),
+    [
+        ("kubernetes-service-address", "https://api:6443", "must be an IP address or a"),
+        ("kubernetes-service-address", "api:0", "must be a port, 1 to 65535"),
+        ("kubernetes-service-address", "api:", "must be a whole number"),
+        ("kubernetes-service-address", ":443", "must be an IP address or a"),
+        ("kubernetes-service-address", "[::g]:443", "must be an IP address or a"),
+        ("dns-service-address", "10.0.0.300", "must be an IP address or a lowercase DNS name"),
+        ("dns-service-address", "10.0.0.10:53", "must be an IP address or a lowercase DNS name"),
+        ("dns-service-address", "Dns", "must be an IP address or a lowercase DNS name"),
+        ("cluster-domain", "a..b", "must be a lowercase DNS subdomain"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_named(flag: str, written: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        read(f"--{flag}={written}")
+    assert str(caught.value).startswith(f"--{flag}: ")
