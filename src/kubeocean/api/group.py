@@ -14,6 +14,7 @@ from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.objects import Key
 
 __all__ = [
+    "ANNOTATIONS_OF_KUBELETS",
     "API_VERSION",
     "APP_COMPONENT",
     "APP_INSTANCE",
@@ -52,6 +53,8 @@ __all__ = [
     "LABEL_INSTANCE_TYPE_BETA",
     "LABEL_K8S_APP",
     "LABEL_NODE_TYPE",
+    "LABEL_POD_SECURITY",
+    "LABEL_TEMPLATE_HASH",
     "LOG_CONFIG_GROUP",
     "LOG_CONFIG_VERSION",
     "METRICS_PORT",
@@ -171,6 +174,7 @@ class Domain:
     policies_applied = _Key("policies-applied")
     policy_details = _Key("policy-details")
     expected_metadata = _Key("expected-metadata")
+    expected_spec = _Key("expected-spec")  # new, of physical pods
     prometheus_url = _Key("prometheus-url")
     deletion_taint_time = _Key("deletion-taint-time")
     physical_csinode_uid = _Key("physical-csinode-uid")
@@ -257,6 +261,9 @@ LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
 LABEL_NODE_TYPE: Final = "type"
 LABEL_EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 LABEL_K8S_APP: Final = "k8s-app"
+LABEL_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"  # of namespaces
+LABEL_TEMPLATE_HASH: Final = "pod-template-hash"  # of pods of a Deployment, and their ReplicaSet's
+ANNOTATIONS_OF_KUBELETS: Final = "kubernetes.io/config."  # how a kubelet learned of a static pod
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NODE_TYPE_VIRTUAL: Final = "virtual-kubelet"
 INSTANCE_TYPE_VNODE: Final = "vnode"
