@@ -1,0 +1,86 @@
+"""Ownership: whose an object of the worker is, as its labels and annotations prove it.
+
+Whatever we make below carries the binding, both clusters' identities and the virtual object's UID.
+The earlier implementation wrote less: what it made is taken over only if it can be nobody else's.
+Everything else with our name is foreign and is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from kubeocean.api import naming
+from kubeocean.api.group import Domain
+from kubeocean.runtime.objects import Key, Object
+
+__all__ = ["Claim", "Ids", "bears_ids", "claim_copy", "claim_pod", "ownership"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Who we are: one binding, between two clusters."""
+
+    binding: str  # the name of the ClusterBinding
+    cluster_id: str  # its clusterID
+    computing_id: str  # what tells the computing cluster from every other
+
+
+class Claim(Enum):
+    """What we may say of an object."""
+
+    OURS = auto()  # of this binding, and of this very virtual object
+    STALE = auto()  # of this binding, of an earlier virtual object with that name
+    TAKEABLE = auto()  # of the earlier implementation, and provably of this virtual object
+    FOREIGN = auto()  # somebody else's, or nobody can tell
+
+
+def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
+    """The labels of everything that we make below."""
+    return {domain.managed_by: domain.product} | _marks(ids, domain)
+
+
+def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
+    """Whether an object was made by this binding, for whatever."""
+    return ownership(ids, domain).items() <= obj.labels.items()
+
+
+def claim_pod(obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain) -> Claim:
+    """Whose a pod is, or anything that is made for one and says so as pods do (token Secrets)."""
+    said = obj.annotations
+    names = (said.get(domain.virtual_pod_namespace), said.get(domain.virtual_pod_name))
+    if names != tuple(virtual):
+        return Claim.FOREIGN
+    same = bool(uid) and said.get(domain.virtual_pod_uid) == uid
+    return _claim(obj, same=same, takeable=same, ids=ids, domain=domain)
+
+
+def claim_copy(
+    obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
+) -> Claim:
+    """Whose a copy of something else is.
+
+    Copies of the earlier implementation hold no UID: `pointed` says that the virtual object names
+    this cluster as one that it is copied into.
+    """
+    said = obj.annotations
+    if (said.get(domain.virtual_namespace, ""), said.get(domain.virtual_name)) != tuple(virtual):
+        return Claim.FOREIGN
+    same = bool(uid) and said.get(domain.virtual_uid) == uid
+    return _claim(obj, same=same, takeable=pointed, ids=ids, domain=domain)
+
+
+def _claim(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain) -> Claim:
+    if bears_ids(obj, ids=ids, domain=domain):
+        return Claim.OURS if same else Claim.STALE
+    managed = obj.labels.get(domain.managed_by) == domain.product
+    marked = any(key in obj.labels for key in _marks(ids, domain))
+    return Claim.TAKEABLE if managed and not marked and takeable else Claim.FOREIGN
+
+
+def _marks(ids: Ids, domain: Domain) -> dict[str, str]:
+    return {
+        domain.cluster_binding: naming.label_value(ids.binding),
+        domain.physical_cluster_id: naming.label_value(ids.cluster_id),
+        domain.computing_cluster_id: naming.label_value(ids.computing_id),
+    }
