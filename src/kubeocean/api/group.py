@@ -196,6 +196,10 @@ class Domain:
     virtual_name = _Key("virtual-name")
     service_account = _Key("service-account")
 
+    # New: until when a token is good, and when it is renewed
+    token_expires = _Key("token-expires")
+    token_due = _Key("token-due")
+
     # Annotations of the proxier's certificate, and of the binding about it
     certificate_renewed = _Key("certificate-renewed")
     renewal_reason = _Key("renewal-reason")

@@ -69,7 +69,7 @@ KEYS = {
     "finalizer_virtual_pod": "kubeocean.io/virtual-pod",
     "finalizer_synced_resource": "kubeocean.io/synced-resource",
 }
-NEW = {"computing_cluster_id", "expected_spec", "virtual_uid"}
+NEW = {"computing_cluster_id", "expected_spec", "token_due", "token_expires", "virtual_uid"}
 OBJECTS = {
     "manager": "kubeocean-manager",
     "syncer": "kubeocean-syncer",
