@@ -54,6 +54,8 @@ __all__ = [
     "LABEL_K8S_APP",
     "LABEL_NODE_TYPE",
     "LABEL_POD_SECURITY",
+    "LABEL_SERVICE_NAME",
+    "LABEL_SLICE_MANAGED_BY",
     "LABEL_TEMPLATE_HASH",
     "LOG_CONFIG_GROUP",
     "LOG_CONFIG_VERSION",
@@ -265,6 +267,8 @@ LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
 LABEL_NODE_TYPE: Final = "type"
 LABEL_EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 LABEL_K8S_APP: Final = "k8s-app"
+LABEL_SERVICE_NAME: Final = "kubernetes.io/service-name"  # of EndpointSlices
+LABEL_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 LABEL_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"  # of namespaces
 LABEL_TEMPLATE_HASH: Final = "pod-template-hash"  # of pods of a Deployment, and their ReplicaSet's
 ANNOTATIONS_OF_KUBELETS: Final = "kubernetes.io/config."  # how a kubelet learned of a static pod
