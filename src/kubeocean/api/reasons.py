@@ -31,6 +31,11 @@ class BindingEvent(StrEnum):
     WORKER_UNREACHABLE = "WorkerUnreachable"
     WORKER_ANSWERS = "WorkerAnswers"
     CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
+    SERVICE_NOT_MIRRORED = "ServiceNotMirrored"
+    LOG_CONFIG_NOT_COPIED = "LogConfigNotCopied"
+    ORPHAN_FOUND = "OrphanFound"
+    ORPHAN_REMOVED = "OrphanRemoved"
+    INCONSISTENCY_FOUND = "InconsistencyFound"
 
 
 class PolicyEvent(StrEnum):
