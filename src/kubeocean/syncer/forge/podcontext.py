@@ -13,7 +13,7 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ConfigError, InvariantError
 
 __all__ = [
     "CLUSTER_DOMAIN",
@@ -45,13 +45,32 @@ class Names:
     """Virtual name → physical name, for all that a pod refers to.
 
     A token is known by its volume and its place among the tokens of that volume. Secrets to pull
-    images with may be missing: such a Secret does not exist, and the pod does without.
+    images with may be missing: such a Secret does not exist, and the pod does without. Nothing else
+    may: who fills this has looked at all `references`.
     """
 
     config_maps: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     tokens: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+    def config_map(self, name: str) -> str:
+        return _known("ConfigMap", self.config_maps.get(name), name)
+
+    def secret(self, name: str) -> str:
+        return _known("Secret", self.secrets.get(name), name)
+
+    def claim(self, name: str) -> str:
+        return _known("PersistentVolumeClaim", self.claims.get(name), name)
+
+    def token(self, volume: str, index: int) -> str:
+        return _known("token", self.tokens.get((volume, index)), f"{volume}[{index}]")
+
+
+def _known(kind: str, physical: str | None, name: str) -> str:
+    if physical is None:
+        raise InvariantError("a pod refers to what has no name below", kind=kind, name=name)
+    return physical
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,314 @@
+"""Physical pods: each row of the translation, and what is copied as it is."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from forging import context_for, vpod
+from kubeocean.api import naming
+from kubeocean.api.group import TAPESTRY
+from kubeocean.errors import InvariantError
+from kubeocean.runtime.objects import Json
+from kubeocean.syncer.forge.podcontext import Names, Privileges, Refused
+from kubeocean.syncer.forge.pods import forge
+
+ON_THE_NODE = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchFields": [
+                        {"key": "metadata.name", "operator": "In", "values": ["n1"]},
+                    ]
+                }
+            ]
+        }
+    }
+}
+SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+
+
+def spec_of(pod: Json, **context: Any) -> Json:
+    spec: Json = forge(pod, context_for(pod, **context))["spec"]
+    return spec
+
+
+# What a spec says above → what it says below; None is «not at all»
+ROWS: dict[str, tuple[Json, Json]] = {
+    "the scheduler below may choose the one node": (
+        {"affinity": {"podAntiAffinity": {}}},
+        {"nodeName": None, "affinity": ON_THE_NODE},
+    ),
+    "selectors and schedulers are those of above": (
+        {"nodeSelector": {"a": "b"}, "schedulerName": "mine"},
+        {"nodeSelector": None, "schedulerName": None},
+    ),
+    "spreading made sense above": (
+        {"topologySpreadConstraints": SPREAD},
+        {"topologySpreadConstraints": None},
+    ),
+    "gates were open above": ({"schedulingGates": [{"name": "g"}]}, {"schedulingGates": None}),
+    "a gang was gathered above": ({"workloadRef": {"name": "w"}}, {"workloadRef": None}),
+    "the priority is the worker's": (
+        {"priorityClassName": "high", "priority": 1000},
+        {"priorityClassName": "kubeocean-default", "priority": None},
+    ),
+    "a class that never preempts has no say below": (
+        {"preemptionPolicy": "Never"},
+        {"preemptionPolicy": None},
+    ),
+    "the costs of a runtime are the worker's": (
+        {"runtimeClassName": "gvisor", "overhead": {"cpu": "1"}},
+        {"runtimeClassName": "gvisor", "overhead": None},
+    ),
+    "the account stays above": (
+        {"serviceAccountName": "robot", "serviceAccount": "robot"},
+        {"serviceAccountName": None, "serviceAccount": None},
+    ),
+    "no token of the worker is mounted": ({}, {"automountServiceAccountToken": False}),
+    "even if one is asked for": (
+        {"automountServiceAccountToken": True},
+        {"automountServiceAccountToken": False},
+    ),
+    "no Service of the worker is told": (
+        {"enableServiceLinks": True},
+        {"enableServiceLinks": False},
+    ),
+    "a host name of its own is kept": ({"hostname": "mine"}, {"hostname": "mine"}),
+    "debuggers come later": (
+        {"ephemeralContainers": [{"name": "d", "image": "busybox"}]},
+        {"ephemeralContainers": None},
+    ),
+    "secrets to pull with are copies": (
+        {"imagePullSecrets": [{"name": "pull"}, {"name": ""}]},
+        {"imagePullSecrets": [{"name": naming.physical_name("pull", "team")}]},
+    ),
+    "the API server has its names": (
+        {"hostAliases": [{"ip": "1.2.3.4", "hostnames": ["db"]}]},
+        {
+            "hostAliases": [
+                {"ip": "1.2.3.4", "hostnames": ["db"]},
+                {
+                    "ip": "10.9.8.7",
+                    "hostnames": [
+                        "kubernetes.default.svc",
+                        "kubernetes.default",
+                        "kubernetes",
+                        "kubernetes.default.svc.cluster.local",
+                    ],
+                },
+            ]
+        },
+    ),
+}
+
+VERBATIM: Json = {
+    "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
+    "runtimeClassName": "gvisor",
+    "readinessGates": [{"conditionType": "example.com/ready"}],
+    "hostNetwork": True,
+    "hostPID": True,
+    "hostIPC": True,
+    "securityContext": {"runAsUser": 1000},
+    "terminationGracePeriodSeconds": 7,
+    "activeDeadlineSeconds": 60,
+    "subdomain": "sub",
+    "setHostnameAsFQDN": True,
+    "restartPolicy": "Never",
+    "shareProcessNamespace": True,
+    "os": {"name": "linux"},
+    "hostUsers": False,
+    "resources": {"requests": {"cpu": "1"}},
+}
+
+
+@pytest.mark.parametrize(("above", "below"), ROWS.values(), ids=ROWS)
+def test_a_field_is_translated(above: Json, below: Json) -> None:
+    spec = spec_of(vpod(**above))
+    assert {key: spec.get(key) for key in below} == below
+    assert all(key in spec for key, value in below.items() if value is not None)
+    assert not any(key in spec for key, value in below.items() if value is None)
+
+
+@pytest.mark.parametrize("key", VERBATIM)
+def test_a_field_is_copied_as_it_is(key: str) -> None:
+    assert spec_of(vpod(**VERBATIM))[key] == VERBATIM[key]
+
+
+def test_ports_probes_and_resources_of_a_container_are_copied_as_they_are() -> None:
+    container = {
+        "name": "app",
+        "image": "app:1",
+        "ports": [{"containerPort": 80, "hostPort": 8080}],
+        "resources": {"limits": {"cpu": "1"}},
+        "readinessProbe": {"httpGet": {"port": 80}},
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "subPathExpr": "$(POD_NAME)"}],
+        "restartPolicy": "Always",
+    }
+    spec = spec_of(vpod(containers=[container], initContainers=[container]))
+    for kind in ("containers", "initContainers"):
+        assert container.items() <= spec[kind][0].items()
+
+
+def test_a_pod_that_is_placed_directly_has_its_node_and_no_affinity() -> None:
+    pod = vpod(affinity={"podAffinity": {}}, schedulingGates=[{"name": "g"}])
+    spec = spec_of(pod, direct_scheduling=True)
+    assert spec["nodeName"] == "n1"
+    assert not {"affinity", "schedulingGates"} & spec.keys()
+
+
+def test_the_binding_may_name_another_priority_class() -> None:
+    assert spec_of(vpod(), priority_class="low")["priorityClassName"] == "low"
+    assert spec_of(vpod(), domain=TAPESTRY)["priorityClassName"] == "tapestry-default"
+
+
+@pytest.mark.parametrize(
+    ("name", "hostname"),
+    [
+        ("web-0", "web-0"),
+        ("web.example.com", "web-example-com"),
+        ("a" * 253, "a" * 63),
+        ("a" * 62 + "-b", "a" * 62),
+        ("a" * 61 + ".-b", "a" * 61),
+        ("a" * 62 + ".b", "a" * 62),
+    ],
+)
+def test_a_pod_is_called_by_its_name_as_far_as_a_host_name_goes(name: str, hostname: str) -> None:
+    pod = vpod(name)
+    forged = forge(pod, context_for(pod))
+    assert forged["spec"]["hostname"] == hostname
+    assert forged["metadata"]["annotations"]["kubeocean.io/virtual-pod-name"] == name
+    assert len(forged["metadata"]["name"]) <= 63
+
+
+def test_a_secret_to_pull_with_that_does_not_exist_is_done_without() -> None:
+    pod = vpod(imagePullSecrets=[{"name": "gone"}])
+    assert "imagePullSecrets" not in spec_of(pod, names=Names())
+
+
+def test_without_an_address_of_the_api_server_nothing_is_said_of_it() -> None:
+    spec = spec_of(vpod(), server=None)
+    assert "hostAliases" not in spec
+    assert [v["name"] for v in spec["containers"][0]["env"]] == ["HOSTNAME"]
+
+
+def test_an_api_server_known_by_name_alone_is_no_host_alias() -> None:
+    server = context_for(vpod()).server
+    assert server is not None
+    named = type(server)("api.example.com", 443)
+    spec = spec_of(vpod(), server=named)
+    assert "hostAliases" not in spec
+    env = {v["name"]: v["value"] for v in spec["containers"][0]["env"]}
+    assert env["KUBERNETES_SERVICE_HOST"] == "api.example.com"
+
+
+def test_names_of_the_api_server_follow_the_cluster_domain() -> None:
+    (alias,) = spec_of(vpod(), cluster_domain="corp.example")["hostAliases"]
+    assert alias["hostnames"][-1] == "kubernetes.default.svc.corp.example"
+    (alias,) = spec_of(vpod(), cluster_domain="")["hostAliases"]
+    assert alias["hostnames"][-1] == "kubernetes"
+
+
+def test_nothing_of_the_virtual_pods_identity_but_its_metadata_is_sent() -> None:
+    pod = vpod()
+    forged = forge(pod, context_for(pod))
+    assert forged.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    assert forged["metadata"].keys() == {"name", "namespace", "labels", "annotations"}
+
+
+def test_a_pod_is_not_changed_by_being_forged() -> None:
+    pod = vpod(**VERBATIM, volumes=[{"name": "v", "configMap": {"name": "a"}}])
+    before = copy.deepcopy(pod)
+    first = forge(pod, context_for(pod))
+    assert pod == before
+    assert forge(pod, context_for(pod)) == first
+
+
+# --- what cannot be
+
+
+def privileged(value: bool = True) -> Json:
+    return {"name": "app", "image": "a", "securityContext": {"privileged": value}}
+
+
+WINDOWS = {"windowsOptions": {"hostProcess": True}}
+FORBIDDEN: dict[str, tuple[Json, str, Privileges]] = {
+    "hostNetwork": ({"hostNetwork": True}, "spec.hostNetwork", Privileges(host_network=False)),
+    "hostPID": ({"hostPID": True}, "spec.hostPID", Privileges(host_pid=False)),
+    "hostIPC": ({"hostIPC": True}, "spec.hostIPC", Privileges(host_ipc=False)),
+    "hostPath": (
+        {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "hostPath": {"path": "/etc"}}]},
+        "spec.volumes[1].hostPath",
+        Privileges(host_path=False),
+    ),
+    "privileged": (
+        {"containers": [privileged(False), privileged()]},
+        "spec.containers[1].securityContext.privileged",
+        Privileges(privileged=False),
+    ),
+    "privileged init container": (
+        {"initContainers": [privileged()]},
+        "spec.initContainers[0].securityContext.privileged",
+        Privileges(privileged=False),
+    ),
+    "privileged on Windows": (
+        {"securityContext": WINDOWS},
+        "spec.securityContext.windowsOptions.hostProcess",
+        Privileges(privileged=False),
+    ),
+    "privileged container on Windows": (
+        {"containers": [{"name": "a", "image": "a", "securityContext": WINDOWS}]},
+        "spec.containers[0].securityContext.windowsOptions.hostProcess",
+        Privileges(privileged=False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "field", "privileges"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_privilege_is_refused_only_where_the_binding_says_so(
+    spec: Json, field: str, privileges: Privileges
+) -> None:
+    pod = vpod(**spec)
+    forge(pod, context_for(pod))
+    with pytest.raises(Refused, match="the binding does not allow it") as refused:
+        forge(pod, context_for(pod, privileges=privileges))
+    assert refused.value.field == field
+    others = vpod()
+    forge(others, context_for(others, privileges=privileges))
+
+
+def test_a_privilege_that_is_refused_is_named_with_its_value() -> None:
+    pod = vpod(volumes=[{"name": "v", "hostPath": {"path": "/etc"}}])
+    with pytest.raises(Refused) as refused:
+        forge(pod, context_for(pod, privileges=Privileges(host_path=False)))
+    said = "spec.volumes[0].hostPath: the binding does not allow it (got '/etc')"
+    assert str(refused.value) == said
+
+
+def test_claimed_devices_cannot_be_lent() -> None:
+    pod = vpod(resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+    with pytest.raises(Refused, match=r"spec\.resourceClaims: .* cannot be lent.*'gpu'"):
+        forge(pod, context_for(pod))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"volumes": [{"name": "v", "configMap": {"name": "a"}}]},
+        {"volumes": [{"name": "v", "secret": {"secretName": "a"}}]},
+        {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "a"}}]},
+        {
+            "volumes": [
+                {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+            ]
+        },
+        {"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "a"}}]}]},
+    ],
+)
+def test_a_reference_without_a_copy_is_a_bug_and_never_passed_on(spec: Json) -> None:
+    pod = vpod(**spec)
+    with pytest.raises(InvariantError, match="no name below"):
+        forge(pod, context_for(pod, names=Names()))
