@@ -1,0 +1,27 @@
+"""Algorithms: where keys belong, and how shards are spread over nodes.
+
+slots             the default: sticky, balanced by load, least movement
+hash              rendezvous hashing
+consistent-hash   a ring with virtual nodes and bounded loads
+range             keys by their order, in ranges that the user cuts
+custom            the user's own, by import path
+"""
+
+from kubeocean.sharding.algorithms.base import Algorithm
+from kubeocean.sharding.algorithms.consistent import ConsistentHash
+from kubeocean.sharding.algorithms.custom import Custom
+from kubeocean.sharding.algorithms.hashed import Hash
+from kubeocean.sharding.algorithms.ranges import Range, ShardRange
+from kubeocean.sharding.algorithms.registry import algorithm
+from kubeocean.sharding.algorithms.slots import Slots
+
+__all__ = [
+    "Algorithm",
+    "ConsistentHash",
+    "Custom",
+    "Hash",
+    "Range",
+    "ShardRange",
+    "Slots",
+    "algorithm",
+]

@@ -1,0 +1,53 @@
+"""The verbs of an algorithm: which shard a key is in, and which shards a node has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+__all__ = ["Algorithm", "shards_by_node"]
+
+
+class Algorithm(Protocol):
+    """Where keys belong, and how shards are spread over nodes.
+
+    `sticky` algorithms leave the spreading to the balance of the table, which knows what is where
+    and what it costs. Others compute it from the nodes alone, each time anew.
+    """
+
+    @property
+    def name(self) -> str:
+        """As in `sharding.algorithm`."""
+
+    @property
+    def sticky(self) -> bool:
+        """Whether slots stay where they are as far as possible."""
+
+    def get_shard(self, key: str, total: int) -> int:
+        """The shard of a key, 0 to `total` - 1; always the same."""
+
+    def get_shard_for_node(self, node: str, total: int) -> list[int]:
+        """The shards of a node, as of the last `rebalance`."""
+
+    def rebalance(
+        self,
+        nodes: Sequence[str],
+        total: int,
+        *,
+        previous: Mapping[int, str] | None = None,
+        weights: Mapping[int, float] | None = None,
+        capacities: Mapping[str, float] | None = None,
+    ) -> dict[str, list[int]]:
+        """Every shard to one of the nodes; every node is in the answer."""
+
+    def validate_shard(self, shard: int, key: str, total: int) -> bool:
+        """Whether a key is in a shard."""
+
+
+def shards_by_node(owners: Sequence[str], nodes: Sequence[str]) -> dict[str, list[int]]:
+    """The shards of each node, from the node of each shard."""
+    answer: dict[str, list[int]] = {node: [] for node in nodes}
+    for shard, node in enumerate(owners):
+        if node:
+            answer[node].append(shard)
+    return answer

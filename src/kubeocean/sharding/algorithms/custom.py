@@ -1,0 +1,112 @@
+"""Custom: an algorithm of the user's own, by import path.
+
+`package.module:Name` is a class, a function that makes an algorithm, or an algorithm. It has the
+verbs of `Algorithm`, and needs no more of their arguments than it uses: `rebalance(nodes, total)`
+and `validate_shard(shard, key)` will do. What it cannot do without, the others are made up from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from kubeocean.errors import ConfigError
+
+__all__ = ["Custom", "load_custom"]
+
+_FIELD: Final = "sharding.custom"
+_NEEDED: Final = ("get_shard", "rebalance")
+
+
+class Custom:
+    """Somebody else's algorithm, called with what it takes, and checked."""
+
+    name = "custom"
+
+    def __init__(self, inner: object, *, path: str = "") -> None:
+        for verb in _NEEDED:
+            if not callable(getattr(inner, verb, None)):
+                raise ConfigError(f"has no {verb}", field=_FIELD, value=path or type(inner))
+        self._path = path or type(inner).__name__
+        self._inner: Any = inner  # of a type that we cannot know
+        self._last: dict[str, list[int]] = {}
+
+    @property
+    def sticky(self) -> bool:
+        return bool(getattr(self._inner, "sticky", False))
+
+    def get_shard(self, key: str, total: int) -> int:
+        shard = self._inner.get_shard(key, total)
+        if not isinstance(shard, int) or not 0 <= shard < total:
+            raise ConfigError(
+                f"put key {key!r} in no shard from 0 to {total - 1}", field=_FIELD, value=shard
+            )
+        return shard
+
+    def get_shard_for_node(self, node: str, total: int) -> list[int]:
+        verb = getattr(self._inner, "get_shard_for_node", None)
+        if verb is not None:
+            return list(verb(node, total))
+        return [shard for shard in self._last.get(node, []) if shard < total]
+
+    def rebalance(
+        self,
+        nodes: Sequence[str],
+        total: int,
+        *,
+        previous: Mapping[int, str] | None = None,
+        weights: Mapping[int, float] | None = None,
+        capacities: Mapping[str, float] | None = None,
+    ) -> dict[str, list[int]]:
+        more = {"previous": previous, "weights": weights, "capacities": capacities}
+        rebalance: Callable[..., Mapping[str, Sequence[int]]] = self._inner.rebalance
+        answer = rebalance(list(nodes), total, **_taken(rebalance, more))
+        self._last = {node: sorted(answer.get(node, ())) for node in nodes}
+        self._check(answer, nodes, total)
+        return self._last
+
+    def validate_shard(self, shard: int, key: str, total: int) -> bool:
+        verb = getattr(self._inner, "validate_shard", None)
+        if verb is None:
+            return self.get_shard(key, total) == shard
+        return bool(verb(shard, key, **_taken(verb, {"total": total})))
+
+    def _check(self, answer: Mapping[str, Sequence[int]], nodes: Sequence[str], total: int) -> None:
+        if strangers := sorted(set(answer) - set(nodes)):
+            message = "gave shards to nodes that there are not"
+            raise ConfigError(message, field=_FIELD, value=strangers)
+        placed = sorted(shard for shards in answer.values() for shard in shards)
+        if nodes and placed != list(range(total)):
+            message = f"did not place each of {total} shards once"
+            raise ConfigError(message, field=_FIELD, value=self._path)
+
+
+def load_custom(path: str) -> Custom:
+    """The algorithm at an import path.
+
+    :raises ConfigError: there is none.
+    """
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        message = "must be an import path such as package.module:Name"
+        raise ConfigError(message, field=_FIELD, value=path)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot be imported: {error}", field=_FIELD, value=path) from error
+    made = isinstance(found, type) or not hasattr(found, "get_shard")
+    try:
+        return Custom(found() if made else found, path=path)
+    except TypeError as error:
+        raise ConfigError(f"cannot be made: {error}", field=_FIELD, value=path) from error
+
+
+def _taken(verb: Callable[..., object], offered: Mapping[str, object]) -> dict[str, object]:
+    """Of what is offered, what the verb takes."""
+    parameters = inspect.signature(verb).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return dict(offered)
+    names = {each.name for each in parameters}
+    return {name: value for name, value in offered.items() if name in names}

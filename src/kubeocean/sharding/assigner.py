@@ -1,0 +1,298 @@
+"""Assigner: what the table should say next.
+
+It decides whose each slot should be, and takes the steps that are safe now:
+
+- a slot is *free* if its owner has acknowledged its drain, or is certainly dead, or there is none.
+  A free slot is granted at once;
+- a slot of a living owner is only asked back: Draining, with the one who gets it.
+
+All that a grant rests upon stays true for ever: an acknowledgement is not taken back, and an
+expired incarnation does not come to life. So a decision may be written late, also by somebody who
+does not lead any more, as long as it is written upon the very table that it was made from.
+
+Nothing here waits or reads a clock. An assigner that starts afresh knows nothing, and is safe: it
+gives everybody their full time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.errors import InvariantError
+from kubeocean.sharding.algorithms.base import Algorithm
+from kubeocean.sharding.balance import Policy, plan, weights_of
+from kubeocean.sharding.members import (
+    NEVER,
+    MemberRecord,
+    MemberState,
+    Sighting,
+    expired,
+    judge,
+    observe,
+)
+from kubeocean.sharding.roster import Roster, read_roster
+from kubeocean.sharding.table import SlotEntry, Table, name_of
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["Assigner", "Decision", "Move"]
+
+_FOREVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One slot that changes hands. `granted` says that the target has it, else it is on its way."""
+
+    slot: int
+    source: str
+    target: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do.
+
+    - `table`: to be written upon the version that was decided from; None: leave it.
+    - `evict`: Leases to be deleted, each as it was seen (uid and pulse): the long dead, and who
+      did not let go of a slot in time.
+    - `look_at`: list the members afresh then at the latest.
+    """
+
+    table: Table | None
+    evict: tuple[MemberRecord, ...]
+    look_at: float
+    moves: tuple[Move, ...]
+
+
+class Assigner:
+    """The memory of one assigner: whom it has seen when, on its own clock."""
+
+    def __init__(
+        self,
+        *,
+        timing: Timing | None = None,
+        policy: Policy | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> None:
+        self.timing = timing or Timing()
+        self.policy = policy or Policy()
+        self._algorithm = algorithm if algorithm is not None and not algorithm.sticky else None
+        self._sightings: dict[str, Sighting] = {}
+        self._drains: dict[tuple[int, int], float] = {}  # slot and epoch: when first seen
+        self._present: frozenset[str] = frozenset()
+        self._roster_changed = NEVER
+        self._rebalanced = NEVER
+
+    def observe(
+        self, records: Iterable[MemberRecord], *, asked: float | None, now: float, table: Table
+    ) -> None:
+        """Take notice of members; with `asked`, of all of them by a consistent read."""
+        self._sightings = observe(
+            self._sightings, records, expected=table.owners, asked=asked, now=now
+        )
+
+    def states(self, now: float) -> dict[str, MemberState]:
+        """The members that there are, as we see them."""
+        return {
+            member: judge(sighting, now, self.timing)
+            for member, sighting in self._sightings.items()
+            if sighting.record is not None
+        }
+
+    def loads(self) -> dict[int, float]:
+        """What slots cost, as their owners say."""
+        return {
+            slot: load
+            for sighting in self._sightings.values()
+            if sighting.record is not None
+            for slot, load in sighting.record.loads.items()
+        }
+
+    def decide(self, table: Table, now: float) -> Decision:
+        """The next step from `table`, which must be as it was read or written last."""
+        roster = read_roster(self._sightings, table, now, self.timing, expired=self.expired)
+        self._note(roster, table, now)
+        wanted = self._wanted(table, roster, now)
+        changes: dict[int, SlotEntry] = {}
+        moves: list[Move] = []
+        for slot, entry in enumerate(table.entries):
+            after = self.step(entry, wanted[slot], free=self.free(slot, entry, roster))
+            if after is None:
+                continue
+            changes[slot] = after
+            if after.to or after.owner != entry.owner:
+                moves.append(Move(slot, entry.owner, after.heir, granted=not after.to))
+        return Decision(
+            table=table.changed(changes) if changes else None,
+            evict=self._evictions(table, roster, now),
+            look_at=self._look_at(now),
+            moves=tuple(moves),
+        )
+
+    def expired(self, sighting: Sighting, now: float) -> bool:
+        """Whether a member will certainly never act again."""
+        return expired(sighting, self.timing)
+
+    def free(self, slot: int, entry: SlotEntry, roster: Roster) -> bool:
+        """Whether nobody can be acting on a slot, now or ever, by the grants made so far."""
+        if not entry.owner or entry.owner in roster.dead:
+            return True
+        return bool(entry.to) and roster.acks(entry.owner).get(slot) == entry.epoch
+
+    def step(self, entry: SlotEntry, wanted: str, *, free: bool) -> SlotEntry | None:
+        """One safe step of a slot towards its wanted owner; None if there is nothing to do."""
+        if not wanted:
+            return None
+        if free:
+            settled = entry.owner == wanted and not entry.to
+            return None if settled else SlotEntry(wanted)
+        if entry.owner == wanted:
+            return SlotEntry(wanted) if entry.to else None  # it need not go after all
+        return None if entry.to == wanted else SlotEntry(entry.owner, to=wanted)
+
+    # --- whose each slot should be
+
+    def _wanted(self, table: Table, roster: Roster, now: float) -> list[str]:
+        base = [self._heir(slot, each, roster) for slot, each in enumerate(table.entries)]
+        waiting = self._waiting(table, roster, now)
+        settled = set(base)
+        idle = [member for member in roster.able if member not in settled]
+        self._adopt(base, table, roster, idle)
+        fixed = self._fix(base, table, roster)
+        settled = set(base)
+        members = {m: c for m, c in roster.able.items() if m in settled or m not in waiting}
+        members = members or dict(roster.able)
+        if self._algorithm is not None:
+            return self._computed(base, members, fixed, frozen=table.frozen)
+        weights = weights_of(self.loads(), table.slots)
+        calm = not table.frozen
+        return plan(
+            base,
+            members,
+            weights=weights,
+            fixed=fixed,
+            newcomers=[member for member in members if calm and member not in settled],
+            threshold=self._threshold(table, now) if calm else None,
+            churn=self.policy.churn,
+        )
+
+    def _heir(self, slot: int, entry: SlotEntry, roster: Roster) -> str:
+        """Who should have a slot if nothing else is to be put right; "" to look for somebody."""
+        if entry.to in roster.keeping and (
+            entry.to in roster.able or not self.free(slot, entry, roster)
+        ):
+            return entry.to
+        return entry.owner if entry.owner in roster.keeping else ""
+
+    def _waiting(self, table: Table, roster: Roster, now: float) -> frozenset[str]:
+        """Newcomers that somebody's slots are likely to come to whole."""
+        if now - self._roster_changed >= self.policy.settle_s:
+            return frozenset()
+        owners = table.owners
+        templates = {roster.template(owner) for owner in owners} - {""}
+        return frozenset(
+            member
+            for member in roster.able
+            if member not in owners
+            and (
+                any(roster.follows(member, owner) for owner in owners)
+                or (roster.template(member) and templates - {roster.template(member)})
+            )
+        )
+
+    def _adopt(self, base: list[str], table: Table, roster: Roster, idle: list[str]) -> None:
+        """Give all slots of who goes to the one who comes in its place."""
+        for owner in sorted(table.owners - roster.keeping):
+            orphans = [s for s, each in enumerate(table.entries) if each.owner == owner]
+            orphans = [slot for slot in orphans if not base[slot]]
+            heirs = [member for member in idle if roster.follows(member, owner)]
+            heirs = heirs or [member for member in idle if roster.replaces(member, owner)]
+            if orphans and heirs:
+                idle.remove(heirs[0])
+                for slot in orphans:
+                    base[slot] = heirs[0]
+
+    def _fix(self, base: list[str], table: Table, roster: Roster) -> set[int]:
+        """Put pinned slots in their place; the slots that the balance may not touch."""
+        fixed = {
+            slot
+            for slot, member in enumerate(base)
+            if member in roster.keeping and member not in roster.able
+        }
+        for slot, named in table.pins.items():
+            here = [member for member in roster.able if named in (member, name_of(member))]
+            if here and slot < len(base):
+                base[slot] = base[slot] if base[slot] in here else here[0]
+                fixed.add(slot)
+        return fixed
+
+    def _threshold(self, table: Table, now: float) -> float | None:
+        """What to even out at, if it is time for that and nothing is on its way."""
+        if now - self._rebalanced < self.policy.interval_s or table.draining():
+            return None
+        self._rebalanced = now
+        return self.policy.threshold
+
+    def _computed(
+        self, base: list[str], members: Mapping[str, float], fixed: set[int], *, frozen: bool
+    ) -> list[str]:
+        """The word of an algorithm that knows nothing of tables."""
+        if not members:
+            return [owner if slot in fixed else "" for slot, owner in enumerate(base)]
+        algorithm = self._algorithm
+        assert algorithm is not None
+        # Names rather than ids: a replica that comes back should get the same again.
+        named = {name_of(member): member for member in sorted(members)}
+        nodes = named if len(named) == len(members) else {member: member for member in members}
+        answer = algorithm.rebalance(list(nodes), len(base))
+        owners = {slot: nodes[node] for node, slots in answer.items() for slot in slots}
+        if sorted(owners) != list(range(len(base))):
+            raise InvariantError("algorithm did not place every slot", algorithm=algorithm.name)
+        stay = {
+            slot
+            for slot, owner in enumerate(base)
+            if slot in fixed or (frozen and owner in members)
+        }
+        return [base[slot] if slot in stay else owners[slot] for slot in range(len(base))]
+
+    # --- memory and deadlines
+
+    def _note(self, roster: Roster, table: Table, now: float) -> None:
+        present = frozenset(roster.keeping)
+        if present != self._present:
+            self._present, self._roster_changed = present, now
+        self._drains = {
+            (slot, entry.epoch): self._drains.get((slot, entry.epoch), now)
+            for slot, entry in table.draining().items()
+        }
+
+    def _evictions(self, table: Table, roster: Roster, now: float) -> tuple[MemberRecord, ...]:
+        owners = table.owners
+        late = {
+            table.entries[slot].owner
+            for (slot, _), since in self._drains.items()
+            if now - since >= self.timing.handover_s
+            and not self.free(slot, table.entries[slot], roster)
+        }
+        useless = roster.dead - owners
+        return tuple(
+            sighting.record
+            for member, sighting in self._sightings.items()
+            if sighting.record is not None and (member in late or member in useless)
+        )
+
+    def _look_at(self, now: float) -> float:
+        """When a silent member becomes suspect or expired, a drain late, or a newcomer settled."""
+        times = [since + self.timing.handover_s for since in self._drains.values()]
+        times.append(self._roster_changed + self.policy.settle_s)
+        for sighting in self._sightings.values():
+            times.append(sighting.changed + self.timing.renew_s)
+            if not self.expired(sighting, now):
+                lease_s = sighting.record.lease_s if sighting.record is not None else 0.0
+                extra = max(lease_s - self.timing.lease_s, 0.0)
+                certain = sighting.changed + self.timing.patience_s + extra
+                times.append(max(certain, now))
+        return min([each for each in times if each >= now], default=now + self.policy.interval_s)

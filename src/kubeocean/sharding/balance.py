@@ -1,0 +1,239 @@
+"""Balance: whose each slot should be, moving as little as possible.
+
+Slots stay where they are, with three exceptions:
+
+- a slot without an owner goes to the least loaded replica;
+- a newcomer is filled up to its share, and only from those above theirs: nothing moves between two
+  others;
+- when the fullest is more than `threshold` above its share, the moves that help most are made,
+  down to half of the threshold, so that the next small change does not move something again, and at
+  most `churn` of the whole load at a time.
+
+A load is what a slot costs; without measurements all slots cost the same. A share follows the
+capacity of a replica. A move is made only if it lowers the fuller of the two without lifting the
+other above it; so a plan cannot undo another, and under constant loads planning ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right, insort
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.errors import ConfigError
+
+__all__ = ["Policy", "imbalance", "plan", "weights_of"]
+
+_FLOOR: Final = 0.01  # of the mean: also slots that cost nothing yet are spread
+_POLISH: Final = 0.005  # a newcomer is not filled further than that is worth moving for
+_EPSILON: Final = 1e-9
+_Slots = list[tuple[float, int]]  # weight and slot, in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When to move slots of living replicas, and how many.
+
+    - `threshold`: act when the fullest is above its share by more than this fraction.
+    - `interval_s`: not more often than this.
+    - `churn`: at most this fraction of the whole load at a time.
+    - `settle_s`: in a rolling update a newcomer waits for a leaver whose slots it takes; it is
+      filled from all others only after nobody has come or gone for so long.
+    """
+
+    threshold: float = 0.1
+    interval_s: float = 30.0
+    churn: float = 0.1
+    settle_s: float = 30.0
+
+    def validate(self) -> None:
+        """:raises ConfigError: a value makes no sense; it names the key of the file."""
+        for field, value, held in (
+            ("sharding.rebalanceThreshold", self.threshold, self.threshold > 0),
+            ("sharding.rebalanceInterval", self.interval_s, self.interval_s > 0),
+            ("sharding.churnBudget", self.churn, 0 < self.churn <= 1),
+        ):
+            if not held:
+                limit = "between 0 and 1" if field.endswith("Budget") else "more than 0"
+                raise ConfigError(f"must be {limit}", field=field, value=value)
+        if self.settle_s < 0:
+            raise ConfigError(
+                "must not be negative", field="sharding.settlePeriod", value=self.settle_s
+            )
+
+
+def weights_of(loads: Mapping[int, float], slots: int) -> list[float] | None:
+    """What each slot counts in a plan; None if nobody has measured anything."""
+    total = sum(loads.values())
+    if total <= 0:
+        return None
+    mean = total / len(loads)
+    # A slot that nobody has measured is taken for a mean one.
+    return [loads.get(slot, mean) + _FLOOR * mean for slot in range(slots)]
+
+
+def imbalance(
+    owners: Sequence[str], members: Mapping[str, float], weights: Sequence[float] | None = None
+) -> float:
+    """How far the fullest of `members` is above its share, as a fraction of the share."""
+    if not members:
+        return 0.0
+    loads = dict.fromkeys(members, 0.0)
+    for slot, owner in enumerate(owners):
+        if owner in loads:
+            loads[owner] += weights[slot] if weights else 1.0
+    total, capacity = sum(loads.values()), sum(members.values())
+    if total <= 0:
+        return 0.0
+    return max(load / members[each] for each, load in loads.items()) * capacity / total - 1
+
+
+def plan(
+    current: Sequence[str],
+    members: Mapping[str, float],
+    *,
+    weights: Sequence[float] | None = None,
+    fixed: Collection[int] = (),
+    newcomers: Collection[str] = (),
+    threshold: float | None = None,
+    churn: float = 1.0,
+) -> list[str]:
+    """The owner that each slot should have.
+
+    `members` are those that may be given slots, with their capacities; `fixed` slots stay; slots of
+    anybody else ("" included) are placed. `newcomers` are filled. With a `threshold`, loads are
+    evened out when it is exceeded. A slot for which there is nobody stays "".
+    """
+    wanted = list(current)
+    if not members:
+        return [owner if slot in fixed else "" for slot, owner in enumerate(wanted)]
+    board = _Board(wanted, members, weights, fixed)
+    board.place([s for s, owner in enumerate(wanted) if owner not in members and s not in fixed])
+    if newcomers:
+        board.even(newcomers, tolerance=_POLISH if weights else 0.0)
+    if threshold is not None and board.peak() > 1 + threshold + _EPSILON:
+        board.even(members, tolerance=threshold / 2, budget=churn)
+    return wanted
+
+
+class _Board:
+    """A plan in the making: the loads of all, and the slots that may still move."""
+
+    def __init__(
+        self,
+        wanted: list[str],
+        members: Mapping[str, float],
+        weights: Sequence[float] | None,
+        fixed: Collection[int],
+    ) -> None:
+        self.wanted = wanted
+        self.weights = weights or [1.0] * len(wanted)
+        self.uniform = weights is None
+        self.members = members
+        self.load = dict.fromkeys(members, 0.0)
+        self.movable: dict[str, _Slots] = {member: [] for member in members}
+        total = 0.0
+        for slot, owner in enumerate(wanted):
+            weight = self.weights[slot]
+            if owner in members:
+                self.load[owner] += weight
+                if slot not in fixed:
+                    self.movable[owner].append((weight, slot))
+            elif slot in fixed:
+                continue  # somebody keeps it who takes no part
+            total += weight
+        for slots in self.movable.values():
+            slots.sort()
+        self.total = total
+        capacity = sum(members.values())
+        self.share = {member: total * each / capacity for member, each in members.items()}
+
+    def peak(self) -> float:
+        """The load of the fullest, relative to its share."""
+        return max(map(self._relative, self.members))
+
+    def place(self, homeless: list[int]) -> None:
+        """Give slots to the least loaded, the heaviest first."""
+        heap = [(self._relative(member), member) for member in self.members]
+        heapq.heapify(heap)
+        if not self.uniform:
+            homeless.sort(key=lambda slot: -self.weights[slot])
+        taken: dict[str, int] = {}
+        for slot in homeless:
+            member = heap[0][1]
+            taken[member] = taken.get(member, 0) + 1
+            self.load[member] += self.weights[slot]
+            heapq.heapreplace(heap, (self._relative(member), member))
+            if not self.uniform:
+                self._settle(slot, member)
+        if self.uniform:  # all the same, so that neighbours can stay together
+            slots = iter(homeless)
+            for member in sorted(taken):
+                for _ in range(taken[member]):
+                    self._settle(next(slots), member)
+
+    def even(
+        self, receivers: Collection[str], *, tolerance: float, budget: float | None = None
+    ) -> None:
+        """Move slots to `receivers` until nobody is above its share by more than `tolerance`.
+
+        A budget is a fraction of all; one move is always allowed.
+        """
+        spent, limit = 0.0, float("inf") if budget is None else budget * self.total
+        givers = [(-self._relative(member), member) for member in self.members]
+        heapq.heapify(givers)
+        while givers and spent < limit:
+            giver = givers[0][1]
+            if self._relative(giver) <= 1 + tolerance:
+                return
+            receiver = min(receivers, key=lambda each: (self._relative(each), each))
+            moved = self._move(giver, receiver, limit - spent if spent else float("inf"))
+            if moved:
+                spent += moved
+                heapq.heapreplace(givers, (-self._relative(giver), giver))
+            else:
+                heapq.heappop(givers)  # what it has does not fit anywhere
+
+    def _move(self, giver: str, receiver: str, limit: float) -> float:
+        """Move the best slot between two; its weight, or 0 if none helps."""
+        index = self._pick(giver, receiver, limit)
+        if index is None:
+            return 0.0
+        weight, slot = self.movable[giver].pop(index)
+        self.load[giver] -= weight
+        self.load[receiver] += weight
+        self.wanted[slot] = receiver
+        insort(self.movable[receiver], (weight, slot))
+        return weight
+
+    def _pick(self, giver: str, receiver: str, limit: float) -> int | None:
+        """The largest slot that takes neither beyond its share; else the next larger one."""
+        slots = self.movable[giver]
+        above = self.load[giver] - self.share[giver]
+        below = self.share[receiver] - self.load[receiver]
+        room = max(min(above, below), 0.0)
+        index = bisect_right(slots, (min(room, limit) + _EPSILON, len(self.wanted)))
+        if index and slots[index - 1][0] >= room / 2:
+            return index - 1 if self._helps(giver, receiver, slots[index - 1][0]) else None
+        for each in (index, index - 1):
+            if not 0 <= each < len(slots) or slots[each][0] > limit:
+                continue
+            if self._helps(giver, receiver, slots[each][0]):
+                return each
+        return None
+
+    def _helps(self, giver: str, receiver: str, weight: float) -> bool:
+        if not weight > 0 or giver == receiver:
+            return False
+        after = (self.load[receiver] + weight) / self.share[receiver]
+        return after < self._relative(giver) - _EPSILON
+
+    def _settle(self, slot: int, member: str) -> None:
+        self.wanted[slot] = member
+        insort(self.movable[member], (self.weights[slot], slot))
+
+    def _relative(self, member: str) -> float:
+        share = self.share[member]
+        return self.load[member] / share if share else 0.0

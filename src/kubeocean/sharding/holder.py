@@ -1,0 +1,177 @@
+"""Holder: on which slots a replica may act at this instant.
+
+It may while three things hold: the newest table that it has seen gives it the slot, it has not let
+the slot go since, and its own Lease is valid, on its own clock and without a gap. A gap is final:
+while it lasted somebody may have concluded that we are dead, so this incarnation acts no more,
+whatever renewals succeed later. The process ends its work and comes back under another id.
+
+    table says Owned(us)            take keys, write
+    table says Draining(us → B)     take no keys; what runs may write, until `drain_s` have passed;
+                                    when nothing runs: closed for ever, and only then acknowledged
+    anything else                   nothing, and what runs is cancelled
+
+Nothing here waits or reads a clock. All calls are made by one thread, and all times are of one
+monotonic clock, which also counts while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kubeocean.sharding.members import NEVER
+from kubeocean.sharding.table import Table
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["Duties", "Holder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duties:
+    """What a replica has to do now.
+
+    - `active`: take keys of these slots.
+    - `draining`: take none; let what runs come to its end.
+    - `cancel`: what runs in these must be cancelled.
+    - `acks`: to be written on our Lease, all of them each time.
+    - `warm`: will be ours; fill the caches.
+    - `lost`: were ours until the last call, and were taken without our word.
+    - `give_up`: what was cancelled does not end. Stop renewing, and end the process.
+    - `wake_at`: ask again then at the latest.
+    """
+
+    active: frozenset[int]
+    draining: frozenset[int]
+    cancel: frozenset[int]
+    acks: Mapping[int, int]
+    warm: frozenset[int]
+    lost: frozenset[int]
+    give_up: bool
+    wake_at: float
+
+
+@dataclass(slots=True)
+class _Drain:
+    epoch: int
+    since: float | None = None  # the first time that we were asked about our duties
+
+
+class Holder:
+    """One incarnation of a replica."""
+
+    def __init__(self, member: str, *, timing: Timing | None = None) -> None:
+        self.id = member
+        self.table: Table | None = None
+        self.deadline = NEVER  # until when we may act
+        self.lapsed = False
+        self._timing = timing or Timing()
+        self._tokens: dict[int, int] = {}  # slots that are open: the epoch of their grant
+        self._drains: dict[int, _Drain] = {}  # open ones that we are to let go
+        self._acks: dict[int, int] = {}
+        self._lost: set[int] = set()
+
+    def renewed(self, *, started: float, answered: float) -> bool:
+        """Our Lease was written by a request that began and ended then; False if it was too late.
+
+        It counts from the start: whoever sees the write sees it later. It counts only if our time
+        had not run out before the answer came.
+        """
+        if self.deadline == NEVER:
+            self.deadline = started + self._timing.renew_s
+        if not self.valid(answered):
+            return False
+        self.deadline = max(self.deadline, started + self._timing.renew_s)
+        return True
+
+    def valid(self, now: float) -> bool:
+        """Whether our Lease protects us at this instant. Once it did not, it never does again."""
+        if now >= self.deadline and self.deadline != NEVER:
+            self.lapse()
+        return not self.lapsed and self.deadline != NEVER
+
+    def lapse(self) -> None:
+        """Act no more: our Lease is gone, or we want to end; for ever."""
+        self.lapsed = True
+        self._lost |= self._tokens.keys()
+        self._tokens.clear()
+        self._drains.clear()
+
+    def see(self, table: Table) -> bool:
+        """Take notice of a table; False if it is not newer than what we have seen."""
+        if self.table is not None and table.epoch <= self.table.epoch:
+            return False
+        self.table = table
+        if self.lapsed:
+            return True
+        acks: dict[int, int] = {}
+        for slot, entry in enumerate(table.entries):
+            if entry.owner != self.id:
+                if slot in self._tokens:
+                    self._lost.add(slot)
+                    del self._tokens[slot]
+                    self._drains.pop(slot, None)
+            elif not entry.to:
+                self._tokens[slot] = entry.epoch
+                self._drains.pop(slot, None)
+            elif slot not in self._tokens:
+                acks[slot] = entry.epoch  # we do not act on it, and now never will
+            elif slot not in self._drains:
+                self._drains[slot] = _Drain(entry.epoch)
+            else:
+                self._drains[slot].epoch = entry.epoch  # to somebody else; no more time for that
+        self._acks = acks
+        return True
+
+    def may_start(self, slot: int, now: float) -> bool:
+        """Whether a key of this slot may be taken up."""
+        return self.valid(now) and slot in self._tokens and slot not in self._drains
+
+    def may_write(self, slot: int, now: float) -> bool:
+        """Whether what runs for this slot may still change something; ask before each write."""
+        return self.valid(now) and slot in self._tokens
+
+    def token(self, slot: int) -> int:
+        """The epoch of our grant, to be written beside what we write; 0 if we have none."""
+        return self._tokens.get(slot, 0)
+
+    def duties(self, now: float, busy: Collection[int] = ()) -> Duties:
+        """What to do now. `busy` are the slots in which something still runs.
+
+        A slot that is acknowledged in the answer is closed already: no answer is taken back.
+        """
+        valid = self.valid(now)
+        wake, give_up, overdue = self.deadline if valid else float("inf"), False, set()
+        for slot, drain in list(self._drains.items()):
+            if drain.since is None:
+                drain.since = now
+            cancel_at = drain.since + self._timing.drain_s
+            give_up_at = cancel_at + self._timing.cancel_s
+            if slot not in busy:
+                self._close(slot, drain.epoch)
+            elif now < cancel_at:
+                wake = min(wake, cancel_at)
+            else:
+                overdue.add(slot)
+                give_up |= now >= give_up_at
+                wake = min(wake, give_up_at) if now < give_up_at else wake
+        lost, self._lost = frozenset(self._lost), set()
+        return Duties(
+            active=frozenset(self._tokens.keys() - self._drains.keys()),
+            draining=frozenset(self._drains.keys()),
+            cancel=frozenset(overdue | (set(busy) - self._tokens.keys())),
+            acks={slot: epoch for slot, epoch in self._acks.items() if slot not in busy},
+            warm=self._coming(),
+            lost=lost,
+            give_up=give_up,
+            wake_at=wake,
+        )
+
+    def _close(self, slot: int, epoch: int) -> None:
+        del self._tokens[slot], self._drains[slot]
+        self._acks[slot] = epoch
+
+    def _coming(self) -> frozenset[int]:
+        if self.table is None or self.lapsed:
+            return frozenset()
+        entries = self.table.entries
+        return frozenset([slot for slot, entry in enumerate(entries) if entry.to == self.id])

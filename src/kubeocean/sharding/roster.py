@@ -1,0 +1,80 @@
+"""Roster: what the members of a ring are good for at one moment.
+
+able      healthy, wanted, and may be given slots
+keeping   may keep what they have: the able, the silent and those that are not ready
+dead      will certainly never act again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kubeocean.sharding.members import MemberRecord, MemberState, Sighting, judge
+from kubeocean.sharding.table import Table, name_of
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["Roster", "read_roster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Members, sorted by what they are good for; `able` has their capacities."""
+
+    records: Mapping[str, MemberRecord]
+    able: Mapping[str, float]
+    keeping: frozenset[str]
+    dead: frozenset[str]
+
+    def acks(self, member: str) -> Mapping[int, int]:
+        """The drains that a member has acknowledged."""
+        record = self.records.get(member)
+        return record.acks if record is not None else {}
+
+    def template(self, member: str) -> str:
+        """The version of a member's program; "" if it is not known."""
+        record = self.records.get(member)
+        return record.template if record is not None else ""
+
+    def follows(self, member: str, owner: str) -> bool:
+        """Whether `member` is the next incarnation of `owner`, or says that it replaces it."""
+        if member == owner:
+            return False
+        said = self.records[member].predecessor
+        return name_of(member) == name_of(owner) or (said in (owner, name_of(owner)) and said != "")
+
+    def replaces(self, member: str, owner: str) -> bool:
+        """Whether a rolling update has put `member` where `owner` was: versions differ."""
+        new, old = self.template(member), self.template(owner)
+        return bool(new and old) and new != old
+
+
+def read_roster(
+    sightings: Mapping[str, Sighting],
+    table: Table,
+    now: float,
+    timing: Timing,
+    *,
+    expired: Callable[[Sighting, float], bool],
+) -> Roster:
+    """Sort the members; owners that were never looked for are kept."""
+    records: dict[str, MemberRecord] = {}
+    able: dict[str, float] = {}
+    keeping: set[str] = {owner for owner in table.owners if owner not in sightings}
+    dead: set[str] = set()
+    for member, sighting in sorted(sightings.items()):
+        record = sighting.record
+        if record is not None:
+            records[member] = record
+        if expired(sighting, now):
+            dead.add(member)
+            continue
+        if table.drained and table.says(table.drained, member):
+            continue
+        state = judge(sighting, now, timing)
+        if state is MemberState.LEAVING:
+            continue
+        keeping.add(member)
+        if state is MemberState.HEALTHY and record is not None:
+            able[member] = record.capacity
+    return Roster(records, able, frozenset(keeping), frozenset(dead))

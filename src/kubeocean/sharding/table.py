@@ -1,0 +1,152 @@
+"""Table: who owns which slot, as the one agreed record of a ring.
+
+A slot goes through
+
+    Unowned ──► Owned(A) ──► Draining(A → B) ──► Owned(B)
+                   └────────── A is dead ───────────┘
+
+and each change gives it the epoch of the write that made it. Epochs only grow: the epoch of an
+Owned slot is the fencing token of its owner. Owners are incarnations of replicas, not replicas: a
+process that comes back comes back as somebody else.
+
+A table is a value. What changes it returns another one, to be written upon the version that it was
+decided from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.sharding.hashing import SLOTS
+
+__all__ = [
+    "HISTORY",
+    "UNOWNED",
+    "Past",
+    "SlotEntry",
+    "SlotState",
+    "Table",
+    "empty_table",
+    "name_of",
+]
+
+HISTORY: Final = 5  # how many earlier assignments a table remembers
+
+
+class SlotState(StrEnum):
+    """Where a slot stands."""
+
+    OWNED = "Owned"
+    DRAINING = "Draining"
+    UNOWNED = "Unowned"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEntry:
+    """One slot. `owner` is who may act on it, "" for nobody; `to` is who gets it next."""
+
+    owner: str = ""
+    epoch: int = 0
+    to: str = ""
+
+    @property
+    def state(self) -> SlotState:
+        if not self.owner:
+            return SlotState.UNOWNED
+        return SlotState.DRAINING if self.to else SlotState.OWNED
+
+    @property
+    def heir(self) -> str:
+        """Who owns it when nothing else happens."""
+        return self.to or self.owner
+
+
+UNOWNED: Final = SlotEntry()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An earlier assignment: whose each slot was to be, up to an epoch."""
+
+    epoch: int
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All slots of a ring, and what people have said about them.
+
+    - `epoch`: of the last write.
+    - `frozen`: nothing moves but by hand, or because its owner is dead.
+    - `pins`: slots that stay at a replica, by name or by id.
+    - `drained`: replicas, by name or by id, that get no slots and give theirs away.
+    - `history`: the newest last.
+    """
+
+    ring: str
+    epoch: int
+    entries: tuple[SlotEntry, ...]
+    frozen: bool = False
+    pins: Mapping[int, str] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()
+    history: tuple[Past, ...] = ()
+
+    @property
+    def slots(self) -> int:
+        return len(self.entries)
+
+    @property
+    def heirs(self) -> tuple[str, ...]:
+        """Whose each slot is or is to be."""
+        return tuple([entry.to or entry.owner for entry in self.entries])
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Everybody whose word counts about some slot, now or next."""
+        named = {entry.owner for entry in self.entries} | {entry.to for entry in self.entries}
+        return frozenset(named - {""})
+
+    def owned_by(self, member: str) -> frozenset[int]:
+        """The slots on which `member` may act, draining ones included."""
+        return frozenset([slot for slot, each in enumerate(self.entries) if each.owner == member])
+
+    def draining(self) -> dict[int, SlotEntry]:
+        """The slots that are on their way."""
+        return {slot: each for slot, each in enumerate(self.entries) if each.to and each.owner}
+
+    def changed(self, entries: Mapping[int, SlotEntry]) -> Table:
+        """The next table, in which these slots are different; their epochs are set here."""
+        epoch = self.epoch + 1
+        merged = list(self.entries)
+        for slot, entry in entries.items():
+            merged[slot] = SlotEntry(entry.owner, epoch, entry.to)
+        after = Table(
+            self.ring, epoch, tuple(merged), self.frozen, self.pins, self.drained, self.history
+        )
+        heirs = self.heirs
+        if after.heirs == heirs or not any(heirs):
+            return after
+        return replace(after, history=(*self.history, Past(self.epoch, heirs))[-HISTORY:])
+
+    def says(self, words: Iterable[str], member: str) -> bool:
+        """Whether `words`, which are names or ids, mean this member."""
+        return member in words or name_of(member) in words
+
+
+def empty_table(ring: str, slots: int = SLOTS) -> Table:
+    """A ring before its first replica.
+
+    :raises ConfigError: a ring without slots.
+    """
+    if slots < 1:
+        raise ConfigError("must be at least 1", field="sharding.slots", value=slots)
+    return Table(ring, 0, (UNOWNED,) * slots)
+
+
+def name_of(member: str) -> str:
+    """The name of the replica of which `member` is an incarnation."""
+    return member.rpartition("_")[0] or member

@@ -1,0 +1,53 @@
+"""Algorithms of users, for the tests of import paths."""
+
+from __future__ import annotations
+
+
+class Blocks:
+    """As the design document has it: two verbs, two arguments each."""
+
+    def get_shard(self, key: str, total: int) -> int:
+        return len(key) % total
+
+    def rebalance(self, nodes: list[str], total: int) -> dict[str, list[int]]:
+        return {node: list(range(at, total, len(nodes))) for at, node in enumerate(nodes)}
+
+
+class Eager(Blocks):
+    """Takes whatever there is."""
+
+    def rebalance(self, nodes: list[str], total: int, **more: object) -> dict[str, list[int]]:
+        assert set(more) == {"previous", "weights", "capacities"}
+        return super().rebalance(nodes, total)
+
+    def get_shard_for_node(self, node: str, total: int) -> list[int]:
+        return [total - 1]
+
+    def validate_shard(self, shard: int, key: str) -> bool:
+        return shard == 1
+
+
+class Wrong(Blocks):
+    """Wrong in all that it says."""
+
+    def get_shard(self, key: str, total: int) -> int:
+        return total
+
+    def rebalance(self, nodes: list[str], total: int) -> dict[str, list[int]]:
+        return {nodes[0]: [0, 0]} if total == 2 else {"stranger": [0]}
+
+
+class Needy(Blocks):
+    """Cannot be made without something."""
+
+    def __init__(self, something: object) -> None:
+        self.something = something
+
+
+def make() -> Blocks:
+    """A maker rather than a class."""
+    return Blocks()
+
+
+ready = Blocks()
+nothing = 5
