@@ -1,0 +1,266 @@
+"""Environment: as a kubelet of the computing cluster would have set it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forging import context_for, vpod
+from kubeocean.api import naming
+from kubeocean.runtime.objects import Json
+from kubeocean.syncer.forge.podcontext import Endpoint, ServiceEnv, ServicePort
+from kubeocean.syncer.forge.podenv import service_variables
+from kubeocean.syncer.forge.pods import forge
+
+# What the documentation of Kubernetes shows for a Service of Redis
+REDIS = ServiceEnv("redis-primary", "10.0.0.11", (ServicePort(6379),))
+OF_REDIS = {
+    "REDIS_PRIMARY_SERVICE_HOST": "10.0.0.11",
+    "REDIS_PRIMARY_SERVICE_PORT": "6379",
+    "REDIS_PRIMARY_PORT": "tcp://10.0.0.11:6379",
+    "REDIS_PRIMARY_PORT_6379_TCP": "tcp://10.0.0.11:6379",
+    "REDIS_PRIMARY_PORT_6379_TCP_PROTO": "tcp",
+    "REDIS_PRIMARY_PORT_6379_TCP_PORT": "6379",
+    "REDIS_PRIMARY_PORT_6379_TCP_ADDR": "10.0.0.11",
+}
+# What every container of a cluster sees of its API server, had it this address
+OF_SERVER = {
+    "KUBERNETES_SERVICE_HOST": "10.9.8.7",
+    "KUBERNETES_SERVICE_PORT": "443",
+    "KUBERNETES_SERVICE_PORT_HTTPS": "443",
+    "KUBERNETES_PORT": "tcp://10.9.8.7:443",
+    "KUBERNETES_PORT_443_TCP": "tcp://10.9.8.7:443",
+    "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+    "KUBERNETES_PORT_443_TCP_PORT": "443",
+    "KUBERNETES_PORT_443_TCP_ADDR": "10.9.8.7",
+}
+SERVER = Endpoint("10.9.8.7", 443)
+
+
+def forged(pod: Json, kind: str = "containers", **context: Any) -> list[Json]:
+    """The environment of the first container."""
+    spec = forge(pod, context_for(pod, **({"server": None} | context)))["spec"]
+    env: list[Json] = spec[kind][0]["env"]
+    return env
+
+
+def with_env(*env: Json, **spec: Any) -> Json:
+    return vpod(containers=[{"name": "app", "image": "a", "env": list(env)}], **spec)
+
+
+def values(env: list[Json]) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in env}
+
+
+def test_a_service_is_told_as_documented() -> None:
+    assert service_variables([REDIS]) == OF_REDIS
+
+
+def test_named_ports_and_other_protocols_are_told() -> None:
+    dns = ServiceEnv("dns", "fd00::a", (ServicePort(53, "dns-udp", "UDP"), ServicePort(53, "tcp")))
+    assert service_variables([dns]) == {
+        "DNS_SERVICE_HOST": "fd00::a",
+        "DNS_SERVICE_PORT": "53",
+        "DNS_SERVICE_PORT_DNS_UDP": "53",
+        "DNS_SERVICE_PORT_TCP": "53",
+        "DNS_PORT": "udp://[fd00::a]:53",
+        "DNS_PORT_53_UDP": "udp://[fd00::a]:53",
+        "DNS_PORT_53_UDP_PROTO": "udp",
+        "DNS_PORT_53_UDP_PORT": "53",
+        "DNS_PORT_53_UDP_ADDR": "fd00::a",
+        "DNS_PORT_53_TCP": "tcp://[fd00::a]:53",
+        "DNS_PORT_53_TCP_PROTO": "tcp",
+        "DNS_PORT_53_TCP_PORT": "53",
+        "DNS_PORT_53_TCP_ADDR": "fd00::a",
+    }
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        ServiceEnv("a", "None", (ServicePort(1),)),
+        ServiceEnv("a", "", (ServicePort(1),)),
+        ServiceEnv("a", "10.0.0.1", ()),
+    ],
+)
+def test_a_service_without_an_address_or_a_port_is_not_told(service: ServiceEnv) -> None:
+    assert service_variables([service]) == {}
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_all_containers_are_told_of_the_server_and_of_services(kind: str) -> None:
+    container = {"name": "app", "image": "a"}
+    pod = vpod(containers=[container], initContainers=[container])
+    env = forged(pod, kind, server=SERVER, services=(REDIS,))
+    assert values(env) == OF_REDIS | OF_SERVER | {"HOSTNAME": "web"}
+
+
+def test_a_pod_that_wants_no_services_is_told_of_the_server_alone() -> None:
+    pod = vpod(enableServiceLinks=False)
+    env = forged(pod, server=SERVER, services=(REDIS,))
+    assert values(env) == OF_SERVER | {"HOSTNAME": "web"}
+
+
+def test_whatever_is_called_like_the_api_server_gives_way_to_it() -> None:
+    other = ServiceEnv("kubernetes", "10.96.0.1", (ServicePort(443, "https"), ServicePort(80)))
+    env = forged(vpod(namespace="default"), server=SERVER, services=(other,))
+    assert values(env) == OF_SERVER | {"HOSTNAME": "web"}
+
+
+def test_nothing_of_the_workers_api_server_is_left_where_ours_has_another_port() -> None:
+    env = values(forged(vpod(), server=Endpoint("fd00::1", 6443)))
+    assert env.keys() >= OF_SERVER.keys()
+    assert env["KUBERNETES_PORT"] == "tcp://[fd00::1]:6443"
+    assert env["KUBERNETES_PORT_6443_TCP"] == "tcp://[fd00::1]:6443"
+    assert env["KUBERNETES_PORT_443_TCP"] == "tcp://[fd00::1]:6443"
+    assert env["KUBERNETES_PORT_443_TCP_PORT"] == "6443"
+    assert env["KUBERNETES_SERVICE_HOST"] == "fd00::1"
+
+
+def test_services_come_before_what_refers_to_them() -> None:
+    own = {"name": "URL", "value": "redis://$(REDIS_PRIMARY_SERVICE_HOST)"}
+    env = forged(with_env(own), services=(REDIS,))
+    names = [variable["name"] for variable in env]
+    assert names == [*OF_REDIS, "URL", "HOSTNAME"]
+    assert own in env
+
+
+def test_a_containers_own_variables_keep_their_order_and_win() -> None:
+    own = [
+        {"name": "B", "value": "$(A)"},
+        {"name": "A", "value": "1"},
+        {"name": "REDIS_PRIMARY_SERVICE_PORT", "value": "7000"},
+        {"name": "A", "value": "2"},
+    ]
+    env = forged(with_env(*own), services=(REDIS,))
+    assert [v for v in env if v["name"] in {"A", "B"} or v["value"] == "7000"] == own
+    ports = [v["value"] for v in env if v["name"] == "REDIS_PRIMARY_SERVICE_PORT"]
+    assert ports == ["7000"]
+
+
+def test_what_is_set_after_it_was_referred_to_means_the_service_before() -> None:
+    own = [
+        {"name": "WAS", "value": "$(REDIS_PRIMARY_SERVICE_PORT)"},
+        {"name": "REDIS_PRIMARY_SERVICE_PORT", "value": "7000"},
+    ]
+    env = forged(with_env(*own), services=(REDIS,))
+    ports = [v["value"] for v in env if v["name"] == "REDIS_PRIMARY_SERVICE_PORT"]
+    assert ports == ["6379", "7000"]
+
+
+def test_the_api_servers_host_and_port_win_over_a_containers_own() -> None:
+    own = [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": "10.96.0.1"},
+        {"name": "KUBERNETES_SERVICE_PORT", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
+        {"name": "KUBERNETES_PORT", "value": "mine"},
+    ]
+    env = forged(with_env(*own), server=SERVER)
+    assert values(env) == OF_SERVER | {"KUBERNETES_PORT": "mine", "HOSTNAME": "web"}
+    assert len(env) == len(values(env))
+
+
+def test_without_an_api_server_a_containers_own_stay() -> None:
+    own = {"name": "KUBERNETES_SERVICE_HOST", "value": "10.96.0.1"}
+    assert own in forged(with_env(own))
+
+
+@pytest.mark.parametrize(
+    "own", [(), ({"name": "HOSTNAME", "value": "x"},), ({"name": "HOSTNAME", "valueFrom": {}},)]
+)
+def test_the_host_name_is_the_pods_name(own: tuple[Json, ...]) -> None:
+    pod = with_env(*own, hostname="other")
+    assert forged(pod) == [{"name": "HOSTNAME", "value": "web"}]
+    pod["metadata"]["name"] = "a.b"
+    assert forged(pod) == [{"name": "HOSTNAME", "value": "a.b"}]
+
+
+def test_more_services_than_fit_into_a_pod_are_not_told() -> None:
+    many = [ServiceEnv(f"service-{i}", "10.0.0.1", (ServicePort(80),)) for i in range(2000)]
+    env = forged(vpod(), server=SERVER, services=many)
+    assert values(env) == OF_SERVER | {"HOSTNAME": "web"}
+    assert len(forged(vpod(), server=SERVER, services=many[:500])) > 3500
+
+
+# --- where values come from
+
+
+def ref(kind: str, **said: Any) -> Json:
+    return {"name": "X", "valueFrom": {kind: said}}
+
+
+def downward(path: str) -> Json:
+    return ref("fieldRef", apiVersion="v1", fieldPath=path)
+
+
+def annotation(name: str) -> Json:
+    return downward(f"metadata.annotations['kubeocean.io/{name}']")
+
+
+BELOW = naming.physical_name("a", "team")
+SOURCES: dict[str, tuple[Json, Json]] = {
+    "ConfigMap": (
+        ref("configMapKeyRef", name="a", key="k", optional=True),
+        ref("configMapKeyRef", name=BELOW, key="k", optional=True),
+    ),
+    "Secret": (
+        ref("secretKeyRef", name="a", key="k"),
+        ref("secretKeyRef", name=BELOW, key="k"),
+    ),
+    "metadata.name": (downward("metadata.name"), annotation("virtual-pod-name")),
+    "metadata.namespace": (downward("metadata.namespace"), annotation("virtual-pod-namespace")),
+    "metadata.uid": (downward("metadata.uid"), annotation("virtual-pod-uid")),
+    "spec.nodeName": (downward("spec.nodeName"), annotation("virtual-node-name")),
+    "spec.serviceAccountName": (
+        downward("spec.serviceAccountName"),
+        annotation("service-account"),
+    ),
+} | {
+    path: (downward(path), downward(path))
+    for path in (
+        "metadata.labels['app']",
+        "metadata.annotations['note']",
+        "status.podIP",
+        "status.podIPs",
+        "status.hostIP",
+        "status.hostIPs",
+    )
+}
+
+
+@pytest.mark.parametrize(("above", "below"), SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_value_comes_from_where_it_comes_from_above(kind: str, above: Json, below: Json) -> None:
+    pod = vpod(**{"containers": [], kind: [{"name": "c", "image": "a", "env": [above]}]})
+    assert forged(pod, kind)[0] == below
+
+
+def test_the_questions_to_annotations_have_answers() -> None:
+    pod = vpod()
+    annotations = forge(pod, context_for(pod))["metadata"]["annotations"]
+    answers = {
+        "virtual-pod-name": "web",
+        "virtual-pod-namespace": "team",
+        "virtual-pod-uid": pod["metadata"]["uid"],
+        "virtual-node-name": "vnode-w1-n1",
+        "service-account": "robot",
+    }
+    assert answers == {name: annotations[f"kubeocean.io/{name}"] for name in answers}
+
+
+def test_whole_copies_are_read_by_their_names_below() -> None:
+    sources = [
+        {"prefix": "A_", "configMapRef": {"name": "a", "optional": True}},
+        {"secretRef": {"name": "a"}},
+    ]
+    pod = vpod(containers=[{"name": "app", "image": "a", "envFrom": sources}])
+    container = forge(pod, context_for(pod))["spec"]["containers"][0]
+    assert container["envFrom"] == [
+        {"prefix": "A_", "configMapRef": {"name": BELOW, "optional": True}},
+        {"secretRef": {"name": BELOW}},
+    ]
+
+
+def test_amounts_of_a_container_are_asked_of_the_container() -> None:
+    own = ref("resourceFieldRef", resource="limits.cpu", divisor="1")
+    assert forged(with_env(own))[0] == own
