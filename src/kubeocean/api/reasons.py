@@ -9,9 +9,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["PHYSICAL_POD_LOST", "BindingEvent", "NodeEvent", "PodEvent", "PolicyEvent"]
+__all__ = [
+    "PHYSICAL_POD_LOST",
+    "POD_CREATED",
+    "BindingEvent",
+    "NodeEvent",
+    "PodEvent",
+    "PolicyEvent",
+]
 
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
+POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 
 
 class BindingEvent(StrEnum):
@@ -66,3 +74,6 @@ class PodEvent(StrEnum):
     # New
     RECLAIMED = "Reclaimed"
     RECLAIM_FORCED = "ReclaimForced"
+    NAME_TAKEN = "NameTaken"
+    FAILED_UPDATE = "FailedUpdatePod"
+    LOST = "PhysicalPodLost"
