@@ -43,6 +43,7 @@ __all__ = [
     "RECLAIM_DONE",
     "RECLAIM_EVICTING",
     "RECLAIM_FORCING",
+    "RECLAIM_HELD",
     "RECLAIM_STOPPED",
     "RECLAIM_WAITING",
     "SYNCER_CREATED",
@@ -98,22 +99,28 @@ POLICY_INACTIVE: Final = Verdict(
     ACTIVE, "False", "InactiveTimeWindow", "The policy is outside its time windows{until}"
 )
 RECLAIM_WAITING: Final = Verdict(
-    RECLAIMING, "True", "GracePeriod", "{pods} pods on {nodes} nodes may run until {until}"
+    RECLAIMING, "True", "GracePeriod", "{pods} on {nodes} may run until {until}"
 )
 RECLAIM_EVICTING: Final = Verdict(
-    RECLAIMING, "True", "Evicting", "{pods} pods on {nodes} nodes are being evicted"
+    RECLAIMING, "True", "Evicting", "{pods} on {nodes} left to be evicted"
+)
+RECLAIM_HELD: Final = Verdict(
+    RECLAIMING, "True", "NotForced", "{pods} on {nodes} may stay until they end by themselves"
 )
 RECLAIM_BLOCKED: Final = Verdict(
-    RECLAIMING, "True", "BlockedByBudget", "Disruption budgets hold back {pods} pods{until}"
+    RECLAIMING, "True", "BlockedByBudget", "Disruption budgets hold back {pods}{until}"
 )
 RECLAIM_FORCING: Final = Verdict(
-    RECLAIMING, "True", "DeadlinePassed", "{pods} pods are being deleted whatever protects them"
+    RECLAIMING,
+    "True",
+    "DeadlinePassed",
+    "{pods} on {nodes} left to be deleted, whatever protects them",
 )
 RECLAIM_DONE: Final = Verdict(
-    RECLAIMING, "False", "Reclaimed", "The nodes are free again; {evicted} pods were evicted"
+    RECLAIMING, "False", "Reclaimed", "The nodes are free again; evicted: {evicted}"
 )
 RECLAIM_STOPPED: Final = Verdict(
-    RECLAIMING, "False", "LendingAgain", "The policy lends again; {evicted} pods were evicted"
+    RECLAIMING, "False", "LendingAgain", "The nodes are lent again; evicted: {evicted}"
 )
 
 POLICY_VERDICTS: Final = (
@@ -124,6 +131,7 @@ POLICY_VERDICTS: Final = (
     POLICY_INACTIVE,
     RECLAIM_WAITING,
     RECLAIM_EVICTING,
+    RECLAIM_HELD,
     RECLAIM_BLOCKED,
     RECLAIM_FORCING,
     RECLAIM_DONE,

@@ -296,6 +296,7 @@ def _policy_status() -> Json:
         observedGeneration=number("The generation that the status is about.", wide=True),
         nextTransitionTime=time("When that changes next."),
         leasedNodes=number("How many nodes it lends."),
+        forceReclaimTime=time("Since when it takes back by force, if it does."),
         reclaim=_reclaim_status(),
     )
 
@@ -310,16 +311,40 @@ def _reclaim_status() -> Json:
         reason=text("Why, in one word."),
         message=text("Why, in a sentence."),
     )
+    node = obj(
+        "A virtual node that is on its way back.",
+        name=text("Its name."),
+        cause=text("Why it is taken back, in one word."),
+        phase=text("How far it is: Notice, Held, Evicting or Forcing."),
+        since=time("Since when no new pods are let in."),
+        pending=number("How many of its pods still have to go."),
+    )
+    pod = obj(
+        "A pod that is still there.",
+        namespace=text("Its namespace in the computing cluster."),
+        name=text("Its name."),
+        node=text("The virtual node that it runs on."),
+        reason=text(
+            "What keeps it, in one word: Grace, Tolerates, ToleratesForNow, NotForced, Pace,"
+            " Budget, Retry or Terminating."
+        ),
+        until=time("Until when that can keep it."),
+    )
     return obj(
-        "How taking back goes, or went the last time.",
+        "How taking back goes, or went the last time. Lists name the first of many; numbers count"
+        " all.",
+        cause=text("Why, in one word."),
         startTime=time("When no new pods were let in any more."),
         evictionTime=time("When the grace period ends, and evictions start."),
         deadlineTime=time("When disruption budgets are no longer respected."),
         completionTime=time("When it was over."),
+        pendingNodes=number("Virtual nodes that are not back yet."),
         pending=number("Pods that still have to go."),
         evicted=number("Pods that were evicted."),
         blocked=number("Pods that a disruption budget holds back."),
-        lastEvictions=array("The latest of them.", eviction, most=100),
+        nodes=array("Virtual nodes that are not back yet.", node, most=100),
+        pods=array("Pods that are still there, those that have to go first.", pod, most=100),
+        lastEvictions=array("The latest evictions.", eviction, most=100),
     )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "DAYS",
     "DAY_HINT",
     "RESOURCE_LEASING_POLICIES",
+    "SHOWN",
     "TIME_HINT",
     "TIME_OF_DAY",
     "ZONE_HINT",
@@ -35,6 +36,8 @@ __all__ = [
     "PolicyPhase",
     "PolicySpec",
     "PolicyStatus",
+    "ReclaimNode",
+    "ReclaimPod",
     "ReclaimStatus",
     "ResourceLeasingPolicy",
     "ResourceLimit",
@@ -50,6 +53,9 @@ _TIME_OF_DAY: Final = re.compile(TIME_OF_DAY)
 TIME_HINT: Final = "must be a time of day as HH:MM, from 00:00 to 23:59"
 DAY_HINT: Final = "must be a day of the week in English, such as Monday"
 ZONE_HINT: Final = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
+
+
+SHOWN: Final = 20  # so many nodes, pods and evictions a status names; of the others, the number
 
 
 class PolicyPhase(StrEnum):
@@ -104,16 +110,43 @@ class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
     message: str = ""
 
 
-class ReclaimStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """How the way back goes: pods to evict, evicted, and held back by a disruption budget."""
+class ReclaimNode(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A virtual node that is on its way back, since when, why, and how many pods it waits for."""
 
+    name: str = ""
+    cause: str = ""
+    phase: str = ""
+    since: str | None = None
+    pending: int = 0
+
+
+class ReclaimPod(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A pod that is still there, what keeps it, and until when that can."""
+
+    namespace: str = ""
+    name: str = ""
+    node: str = ""
+    reason: str = ""
+    until: str | None = None
+
+
+class ReclaimStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """How the way back goes: pods to evict, evicted, and held back by a disruption budget.
+
+    The lists name the first `SHOWN`; the numbers count all.
+    """
+
+    cause: str = ""
     start_time: str | None = None
     eviction_time: str | None = None
     deadline_time: str | None = None
     completion_time: str | None = None
+    pending_nodes: int = 0
     pending: int = 0
     evicted: int = 0
     blocked: int = 0
+    nodes: tuple[ReclaimNode, ...] | None = None
+    pods: tuple[ReclaimPod, ...] | None = None
     last_evictions: tuple[Eviction, ...] | None = None
 
 
@@ -127,6 +160,7 @@ class PolicyStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_d
     observed_generation: int = 0
     next_transition_time: str | None = None
     leased_nodes: int = 0
+    force_reclaim_time: str | None = None
     reclaim: ReclaimStatus | None = None
 
 

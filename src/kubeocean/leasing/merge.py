@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from kubeocean.leasing.terms import Terms
@@ -41,6 +42,7 @@ class Candidate:
     problem: str = ""  # what is wrong with it then
     last_valid: Terms | None = None
     deleting: bool = False
+    rules_since: datetime | None = None  # since when its rules of taking back hold; None: always
 
     @property
     def effective(self) -> Terms | None:

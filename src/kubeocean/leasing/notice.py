@@ -8,11 +8,12 @@ that is still to come, was not given by us: the grace begins now.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
 from kubeocean.api.group import TRUE
+from kubeocean.leasing.instants import ceil_second, instant_of, text_of
 from kubeocean.leasing.rules import Cause
 from kubeocean.leasing.situation import Situation
 from kubeocean.leasing.tolerations import NO_SCHEDULE
@@ -36,11 +37,11 @@ def notice_of(situation: Situation, cause: Cause) -> Notice:
     domain = situation.domain
     key = domain.taint_vnode_deleting if cause.removes_node else domain.taint_out_of_time_windows
     present = next((each for each in situation.taints if each.key == key), None)
-    latest = _ceil_second(situation.now)
+    latest = ceil_second(situation.now)
 
     added = _time_added(present)
     if added is None or added > latest:
-        taint = Taint(key, TRUE, NO_SCHEDULE, _written(latest))
+        taint = Taint(key, TRUE, NO_SCHEDULE, text_of(latest))
         since = latest
     else:
         assert present is not None  # it has a time
@@ -67,15 +68,4 @@ def without_time(taint: Taint) -> Taint:
 
 
 def _time_added(taint: Taint | None) -> datetime | None:
-    if taint is None or taint.time_added is None:
-        return None
-    return datetime.fromisoformat(taint.time_added)
-
-
-def _ceil_second(instant: datetime) -> datetime:
-    whole = instant.astimezone(UTC).replace(microsecond=0)
-    return whole if instant == whole else whole + timedelta(seconds=1)
-
-
-def _written(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
+    return instant_of(taint.time_added) if taint is not None else None

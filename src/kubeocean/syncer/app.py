@@ -12,11 +12,13 @@ from kubeocean.runtime.components import Runnable
 from kubeocean.syncer.bottomup.bindings import Bindings
 from kubeocean.syncer.bottomup.book import Book
 from kubeocean.syncer.bottomup.csinodes import CsiNodes
+from kubeocean.syncer.bottomup.drain import Unconfirmed
 from kubeocean.syncer.bottomup.guests import Guests
 from kubeocean.syncer.bottomup.hostports import HostPorts
 from kubeocean.syncer.bottomup.leases import Leases
 from kubeocean.syncer.bottomup.nodes import Nodes
 from kubeocean.syncer.bottomup.policies import Policies
+from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.world import World
 
 __all__ = ["Syncer"]
@@ -28,13 +30,16 @@ class Syncer:
     def __init__(self, world: World) -> None:
         self.world = world
         book = Book(world)
-        guests = Guests(world)
-        self.nodes = Nodes(world, book, guests)
-        self.policies = Policies(world, book, self.nodes.enqueue_all)
+        reclaims, unconfirmed = Reclaims(), Unconfirmed()
+        guests = Guests(world, reclaims, unconfirmed)
+        self.nodes = Nodes(world, book, guests, reclaims, unconfirmed)
+        self.policies = Policies(world, book, reclaims, self.nodes.enqueue_all)
         self.leases = Leases(world)
         self.csinodes = CsiNodes(world)
         self.hostports = HostPorts(world)
-        self.bindings = Bindings(world)
+        self.bindings = Bindings(
+            world, reclaims, unconfirmed, held=self.policies.held, marked=self.nodes.marked
+        )
         world.vpods.on_change(guests.follow)
 
     @property

@@ -42,6 +42,7 @@ class Reach:
         self._failures = 0
         self._answers = True
         self._since = self._clock.now()
+        self._error = ""
         self._handlers: list[Callable[[bool], None]] = []
         self._transport: Transport | None = None
 
@@ -53,6 +54,11 @@ class Reach:
     def since(self) -> datetime:
         """Since when it answers, or does not."""
         return self._since
+
+    @property
+    def error(self) -> str:
+        """Why it does not answer, as far as we were told when it stopped."""
+        return self._error
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
         """Call when the worker stops answering, and when it answers again."""
@@ -106,17 +112,18 @@ class Reach:
         except Unreachable as error:
             self._failures += 1
             if self._failures >= DOUBTS and self._answers:
-                self._turn(False, error=str(error))
+                self._turn(False, str(error))
         else:
             self.heard()
 
-    def _turn(self, answers: bool, **facts: str) -> None:
+    def _turn(self, answers: bool, error: str = "") -> None:
         self._answers = answers
+        self._error = error
         self._since = self._clock.now()
         if answers:
             _log.info("Reached worker again")
         else:
-            _log.warning("Lost worker", **facts)
+            _log.warning("Lost worker", error=error)
         for handler in self._handlers:
             handler(answers)
 

@@ -167,6 +167,12 @@ class World:
         return all(cache.has_synced for cache in self.caches)
 
     @property
+    def computing_synced(self) -> bool:
+        """Whether enough is known to let go of everything without the worker's word."""
+        caches = (self.bindings, self.vnodes, self.vpods)
+        return all(cache.has_synced for cache in caches)
+
+    @property
     def binding(self) -> ClusterBinding | None:
         return self.bindings.get(Key("", self.binding_name))
 

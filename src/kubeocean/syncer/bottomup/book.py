@@ -1,21 +1,23 @@
 """The book of policies: those of this binding, read once for each generation.
 
-A policy that was made invalid is remembered as it last made sense, for as long as we run.
+A policy that was made invalid is remembered as it last made sense, for as long as we run. Since
+when a policy takes back by force is remembered for longer than that: its status says it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from kubeocean.api.policy import ResourceLeasingPolicy
 from kubeocean.errors import ConfigError
+from kubeocean.leasing.instants import ceil_second, instant_of
 from kubeocean.leasing.merge import Candidate
 from kubeocean.leasing.terms import Terms
 from kubeocean.leasing.windows import within
 from kubeocean.syncer.world import World
 
-__all__ = ["Book", "Entry"]
+__all__ = ["Book", "Entry", "forced_since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Entry:
     terms: Terms | None
     problem: str
     last_valid: Terms | None
+    forced_since: datetime | None = None  # None: it does not force
 
     @property
     def effective(self) -> Terms | None:
@@ -43,7 +46,13 @@ class Entry:
             problem=self.problem,
             last_valid=self.last_valid,
             deleting=self.policy.deleting,
+            rules_since=self._rules_since(),
         )
+
+    def _rules_since(self) -> datetime | None:
+        deleted = instant_of(self.policy.metadata.deletion_timestamp)
+        known = [each for each in (self.forced_since, deleted) if each is not None]
+        return max(known, default=None)
 
 
 class Book:
@@ -76,9 +85,32 @@ class Book:
     def _read(self, policy: ResourceLeasingPolicy, before: Entry | None) -> Entry:
         last = before.effective if before is not None else None
         if before is not None and before.policy.spec == policy.spec:
-            return Entry(policy, before.terms, before.problem, before.last_valid)
+            return replace(before, policy=policy)
         try:
             terms = Terms.of(policy.spec, local=self._world.zone)
         except ConfigError as error:
-            return Entry(policy, None, str(error), last)
-        return Entry(policy, terms, "", terms)
+            forced = before.forced_since if before is not None else None
+            return Entry(policy, None, str(error), last, forced)
+        since = forced_since(policy, before, now=self._world.clock.now())
+        return Entry(policy, terms, "", terms, since)
+
+
+def forced_since(
+    policy: ResourceLeasingPolicy, before: Entry | None, *, now: datetime
+) -> datetime | None:
+    """Since when a policy that makes sense takes back by force; None: it does not.
+
+    `before` is what we knew of it. If that is nothing, its status tells what was known when it was
+    written: a policy that did not force then does from now on, as far as anybody can say.
+    """
+    if not policy.spec.force_reclaim:
+        return None
+    if before is not None and before.effective is not None:
+        forced = before.effective.spec.force_reclaim
+        return before.forced_since if forced else ceil_second(now)
+    told = policy.status
+    if told.force_reclaim_time:
+        return instant_of(told.force_reclaim_time)
+    if told.observed_generation:
+        return ceil_second(now)
+    return instant_of(policy.metadata.creation_timestamp)

@@ -12,8 +12,10 @@ from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from kubeocean.api.policy import Eviction
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import ApiError, Conflict, NotFound, TooManyRequests
+from kubeocean.leasing.instants import instant_of
 from kubeocean.leasing.plans import Plan, Step
 from kubeocean.leasing.rules import Cause, Rules
 from kubeocean.leasing.situation import Answer, Attempt, Guest, Move, Situation
@@ -21,12 +23,15 @@ from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, controller_of
+from kubeocean.syncer.bottomup.drain import Unconfirmed
+from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.podviews import VIRTUAL_PODS, VirtualPod
 from kubeocean.syncer.world import World
 
 __all__ = ["Guests"]
 
 _PACE_WINDOW: Final = timedelta(minutes=1)
+_ACTIONS: Final = (Move.EVICT, Move.DELETE, Move.ABANDON)
 
 _log = get_logger(__name__)
 
@@ -34,8 +39,10 @@ _log = get_logger(__name__)
 class Guests:
     """The pods of one binding's virtual nodes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, reclaims: Reclaims, unconfirmed: Unconfirmed) -> None:
         self._world = world
+        self._reclaims = reclaims
+        self._unconfirmed = unconfirmed
         self._attempts: dict[str, Attempt] = {}
         self._evictions: dict[str, deque[datetime]] = {}  # by policy, the last minute's
         self._last: dict[str, datetime] = {}  # by virtual node
@@ -74,11 +81,15 @@ class Guests:
             domain=world.domain,
         )
 
-    async def carry_out(self, plan: Plan, vnode: str, policy: str) -> None:
-        """Do what is due with the pods; an answer that is a refusal is remembered, not raised."""
-        for step in plan.steps:
-            if step.move in (Move.EVICT, Move.DELETE, Move.ABANDON):
-                await self._do(step, vnode, policy)
+    async def carry_out(self, plan: Plan, vnode: str, policy: str) -> bool:
+        """Do what is due with the pods; an answer that is a refusal is remembered, not raised.
+
+        Whether anything was tried: then a plan that is made now says more than this one.
+        """
+        due = [step for step in plan.steps if step.move in _ACTIONS]
+        for step in due:
+            await self._do(step, vnode, policy)
+        return bool(due)
 
     def _on(self, vnode: str) -> list[VirtualPod]:
         return self._world.vpods.by("node", vnode)
@@ -88,12 +99,12 @@ class Guests:
         return Guest(
             key=pod.key,
             uid=pod.uid,
-            created=_instant(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
+            created=instant_of(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
             priority=pod.spec.priority or 0,
             tolerations=pod.spec.tolerations or (),
             finished=pod.finished,
             daemon=owner is not None and owner.kind == "DaemonSet",
-            leaving_by=_instant(pod.metadata.deletion_timestamp),
+            leaving_by=instant_of(pod.metadata.deletion_timestamp),
             attempt=self._attempts.get(pod.uid),
         )
 
@@ -108,7 +119,9 @@ class Guests:
         try:
             await self._send(step)
         except (NotFound, Conflict):
-            pass  # gone, or another pod of that name: it is not our guest any more
+            # Gone, or another pod of that name: it is not our guest any more, nor our doing.
+            self._remember(step, answer, retry_after_s)
+            return
         except TooManyRequests as error:
             answer, retry_after_s = Answer.REFUSED, error.retry_after_s or 0.0
         except ApiError as error:
@@ -120,6 +133,8 @@ class Guests:
             self._recent(policy).append(now)
             self._last[vnode] = now
             self._tell(step, vnode, policy)
+            if not self._world.reach.answers:
+                self._unconfirmed.pod(str(step.guest.key))
 
     async def _send(self, step: Step) -> None:
         key, uid, client = step.guest.key, step.guest.uid, self._world.computing
@@ -136,7 +151,9 @@ class Guests:
         await client.delete(VIRTUAL_PODS, key.name, key.namespace, uid=uid, grace_s=grace_s)
 
     def _remember(self, step: Step, answer: Answer, retry_after_s: float) -> None:
-        before = step.guest.attempt
+        there, before = self._world.vpods.get(step.guest.key), step.guest.attempt
+        if there is None or there.uid != step.guest.uid:
+            return  # it left before we were answered, and nobody would make us forget it
         again = before is not None and (before.move, before.answer) == (step.move, answer)
         self._attempts[step.guest.uid] = Attempt(
             move=step.move,
@@ -149,15 +166,14 @@ class Guests:
     def _tell(self, step: Step, vnode: str, policy: str) -> None:
         pod = self._world.vpods.get(step.guest.key)
         forced = step.move is not Move.EVICT
+        message = f"Node {vnode} is taken back by its owner (policy {policy}): {step.why}"
+        key, now = step.guest.key, self._world.now_text()
+        eviction = Eviction(key.namespace, key.name, vnode, now, str(step.why), message)
+        self._reclaims.evicted(policy, eviction)
         _log.info(
             "Evicted pod", pod=str(step.guest.key), node=vnode, policy=policy, forced=forced,
             why=str(step.why),
         )  # fmt: skip
         if pod is not None and pod.uid == step.guest.uid:
             reason = PodEvent.RECLAIM_FORCED if forced else PodEvent.RECLAIMED
-            message = f"Node {vnode} is taken back by its owner (policy {policy}): {step.why}"
             self._world.events.emit(reference(VIRTUAL_PODS, pod), "Warning", reason, message)
-
-
-def _instant(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from kubeocean.api import group
 from kubeocean.api.binding import ClusterBinding
+from kubeocean.leasing.instants import instant_of
 from kubeocean.leasing.merge import Candidate, Chosen, Reason, Verdict, choose
 from kubeocean.leasing.rules import Cause, Rules, rules_of
 from kubeocean.leasing.terms import Terms
@@ -29,16 +30,20 @@ __all__ = ["Decision", "Hold", "Ignore", "Lend", "TakeBack", "decide", "is_lenda
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """The node is lent by this policy; `cause` is set while its windows are closed."""
+    """The node is lent by this policy; `cause` is set while its windows are closed.
+
+    `since` is when the rules began to hold, where that can be later than the cause.
+    """
 
     policy: Chosen
     cause: Cause | None
     rules: Rules
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """The virtual node goes. `since` is when the cause arose, where an object says so."""
+    """The virtual node goes. `since` is when the rules began to hold, where somebody knows."""
 
     cause: Cause
     rules: Rules
@@ -85,7 +90,7 @@ def decide(
     if binding is None:
         return Hold("the binding is not there") if applied is not None else Ignore()
     if binding.deleting:
-        since = _instant(binding.metadata.deletion_timestamp)
+        since = instant_of(binding.metadata.deletion_timestamp)
         rules = rules_of(spec, Cause.BINDING_DELETED)
         return _unless_free(applied, TakeBack(Cause.BINDING_DELETED, rules, since=since))
     if pnode is None or pnode.deleting:
@@ -100,7 +105,8 @@ def decide(
     if verdict.chosen is not None:
         terms = verdict.chosen.terms
         cause = None if within(terms.calendar, now) else Cause.WINDOW_CLOSED
-        return Lend(verdict.chosen, cause, rules_of(terms.spec, cause))
+        chosen = next(each for each in known if each.name == verdict.chosen.name)
+        return Lend(verdict.chosen, cause, rules_of(terms.spec, cause), chosen.rules_since)
     if applied is None:
         return Ignore()
     return _withdraw(applied, own, verdict)
@@ -114,7 +120,8 @@ def _withdraw(applied: str, own: Candidate | None, verdict: Verdict) -> Decision
     spec = terms.spec if terms is not None else None
     gone = own is None or reason is Reason.DELETING
     cause = Cause.POLICY_REMOVED if gone else Cause.POLICY_NARROWED
-    return TakeBack(cause, rules_of(spec, cause), policy)
+    since = own.rules_since if own is not None else None
+    return TakeBack(cause, rules_of(spec, cause), policy, since)
 
 
 def _applies(terms: Terms, pnode: Node, binding: ClusterBinding) -> bool:
@@ -127,7 +134,3 @@ def _applies(terms: Terms, pnode: Node, binding: ClusterBinding) -> bool:
 
 def _unless_free(applied: str | None, decision: TakeBack) -> Decision:
     return Ignore() if applied is None else decision
-
-
-def _instant(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

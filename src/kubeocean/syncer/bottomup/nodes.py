@@ -1,23 +1,28 @@
 """Nodes: each of the worker's nodes that is lent has its virtual node, exactly so and exactly then.
 
-The key is the name of the worker's node. A reconcile decides by `lending`, forges what should be,
-and writes the difference. While the worker does not answer nothing is decided, unless the whole
-binding goes. Before a virtual node is taken away because something is missing, the server is asked
-whether it is.
+The key is the name of the worker's node; for a virtual node that is named after none, its own. A
+reconcile decides by `lending`, forges what should be, and writes the difference. While the worker
+does not answer nothing is decided, unless the whole binding goes. Before a virtual node is taken
+away because something is missing, the server is asked whether it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.api.reasons import NodeEvent
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from kubeocean.leasing.capacity import Capacity, base_of, offer
 from kubeocean.leasing.plans import Plan
 from kubeocean.leasing.reclaim import plan
+from kubeocean.leasing.report import report_of
 from kubeocean.leasing.rules import Cause
+from kubeocean.leasing.situation import Situation
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import NODES, Node
@@ -27,9 +32,11 @@ from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.bottomup.book import Book
 from kubeocean.syncer.bottomup.counting import Counting
+from kubeocean.syncer.bottomup.drain import Unconfirmed
 from kubeocean.syncer.bottomup.guests import Guests
 from kubeocean.syncer.bottomup.lending import Hold, Ignore, Lend, TakeBack, decide
 from kubeocean.syncer.bottomup.ports import ProxierPorts
+from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.forge import nodes as forge
 from kubeocean.syncer.podviews import VirtualPod
 from kubeocean.syncer.world import World
@@ -38,6 +45,7 @@ __all__ = ["Nodes"]
 
 WORKERS = 20
 _LOOK_AGAIN_S = 1.0
+_STRAY = "stray"  # in place of a namespace: the name is that of a virtual node, whoever it is for
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -46,10 +54,19 @@ T = TypeVar("T")
 class Nodes:
     """The virtual nodes of one binding."""
 
-    def __init__(self, world: World, book: Book, guests: Guests) -> None:
+    def __init__(
+        self,
+        world: World,
+        book: Book,
+        guests: Guests,
+        reclaims: Reclaims,
+        unconfirmed: Unconfirmed,
+    ) -> None:
         self._world = world
         self._book = book
         self._guests = guests
+        self._reclaims = reclaims
+        self._unconfirmed = unconfirmed
         self._ports = ProxierPorts(world.domain)
         self._may_mark = True
         self.controller: Controller[Key] = Controller(
@@ -70,11 +87,23 @@ class Nodes:
         world.vnodes.on_change(self._ports.follow)
         world.counted.on_change(self._counting.follow)
         world.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
-        world.vnodes.on_change(lambda old, new: self._enqueue_owner(_either(old, new)))
+        world.vnodes.on_change(self._vnode_changed)
         world.vpods.on_change(lambda old, new: self._guest_changed(_either(old, new)))
         world.proxiers.on_change(lambda old, new: self.enqueue_all())
-        world.bindings.on_change(lambda old, new: self.enqueue_all())
+        world.bindings.on_change(self._binding_changed)
         world.reach.on_change(lambda answers: self.enqueue_all())
+
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        # What it says of itself concerns no node.
+        if old is None or new is None or (old.spec, old.deleting) != (new.spec, new.deleting):
+            self.enqueue_all()
+
+    def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
+        vnode = _either(old, new)
+        if new is None:
+            self._reclaims.gone(vnode.name)
+            self._guests.forget(vnode.name)
+        self._enqueue_owner(vnode)
 
     def enqueue_all(self) -> None:
         """Something changed that concerns every node."""
@@ -87,7 +116,11 @@ class Nodes:
         self.controller.enqueue(Key("", pnode))
 
     def _enqueue_owner(self, vnode: Node) -> None:
-        self._enqueue(self._world.pnode_of(vnode))
+        pnode = self._world.pnode_of(vnode)
+        if self._world.vnode_name(pnode) == vnode.name:
+            self._enqueue(pnode)
+        else:
+            self.controller.enqueue(Key(_STRAY, vnode.name))
 
     def _guest_changed(self, pod: VirtualPod) -> None:
         node = self._world.vnodes.get(Key("", pod.spec.node_name))
@@ -96,7 +129,7 @@ class Nodes:
 
     async def _caught_up(self, key: Key) -> bool:
         world = self._world
-        if not await world.vnodes.caught_up(Key("", world.vnode_name(key.name))):
+        if not await world.vnodes.caught_up(self._vnode_key(key)):
             return False
         # A worker that does not answer will not show us what we wrote, and is not decided from.
         return not world.reach.answers or await world.pnodes.caught_up(key)
@@ -105,13 +138,14 @@ class Nodes:
 
     async def reconcile(self, key: Key) -> Outcome:
         world = self._world
-        if not world.synced:
-            return After(_LOOK_AGAIN_S)
         binding = world.binding
-        if not world.reach.answers and not (binding and binding.deleting):
+        ending = binding is not None and binding.deleting
+        if not world.reach.answers and not ending:
             return Done()  # we are called again when it answers
+        if not (world.synced if world.reach.answers else world.computing_synced):
+            return After(_LOOK_AGAIN_S)
         pnode = world.pnodes.get(key)
-        vnode = world.vnodes.get(Key("", world.vnode_name(key.name)))
+        vnode = world.vnodes.get(self._vnode_key(key))
         if vnode is not None and vnode.deleting:
             return await self._let_go(vnode)
 
@@ -133,13 +167,19 @@ class Nodes:
             case Hold(why=why):
                 return Stuck("PolicyInvalid", why)
             case Ignore():
-                return await self._unmark(pnode)
+                await self._unmark(pnode)
+                return Done()
 
     async def _lend(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
         world, policy = self._world, decision.policy.name
         name = world.vnode_name(pnode.name)
         situation = self._guests.situation(
-            name, vnode, cause=decision.cause, rules=decision.rules, policy=policy
+            name,
+            vnode,
+            cause=decision.cause,
+            rules=decision.rules,
+            policy=policy,
+            since=decision.since,
         )
         to_do = plan(situation)
         lent = self._forge(pnode, name, decision, to_do)
@@ -150,8 +190,22 @@ class Nodes:
         else:
             await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
         await self._mark(pnode, policy)
-        await self._guests.carry_out(to_do, name, policy)
+        await self._carry_out(to_do, situation, name, policy)
         return self._again(to_do.again_at)
+
+    async def _carry_out(self, to_do: Plan, situation: Situation, vnode: str, policy: str) -> None:
+        """Do what is due with the pods, and note how it went."""
+        tried = await self._guests.carry_out(to_do, vnode, policy)
+        cause, rules = situation.cause, situation.rules
+        if cause is None:
+            self._reclaims.lent(vnode, policy)
+            return
+        if tried:
+            seen = self._guests.situation(
+                vnode, None, cause=cause, rules=rules, policy=policy, since=situation.rules_since
+            )
+            to_do = plan(replace(seen, taints=to_do.taints))
+        self._reclaims.note(policy, report_of(vnode, cause, rules, to_do))
 
     def _forge(self, pnode: Node, name: str, decision: Lend, to_do: Plan) -> forge.Lent:
         world, terms = self._world, decision.policy.terms
@@ -243,32 +297,43 @@ class Nodes:
             reason = f"it is taken back: {decision.cause}"
             world.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, reason)
         await self._write(vnode, forge.Change(notice, {}))
-        await self._guests.carry_out(to_do, vnode.name, policy)
+        await self._carry_out(to_do, situation, vnode.name, policy)
         return self._again(to_do.again_at)
 
     async def _is_true(self, pnode: str, vnode: Node, decision: TakeBack) -> bool:
         """Ask the server about what the cache does not show, before taking away for it."""
-        worker, applied = self._world.worker, self._applied(vnode) or ""
+        world, worker, applied = self._world, self._world.worker, self._applied(vnode) or ""
         try:
+            if decision.cause is Cause.NODE_GONE and world.vnode_name(pnode) != vnode.name:
+                return not await self._is_named_after_a_node(vnode)
             if decision.cause is Cause.NODE_GONE:
                 there = await worker.get(NODES, pnode)
                 return there.deleting or not self._stands_for(vnode, there)
             if decision.cause is Cause.POLICY_REMOVED and self._book.get(applied) is None:
                 policy = await worker.get(RESOURCE_LEASING_POLICIES, applied)
-                return policy.spec.cluster != self._world.binding_name
+                return policy.spec.cluster != world.binding_name
         except NotFound:
             return True
         return True
 
+    async def _is_named_after_a_node(self, vnode: Node) -> bool:
+        """Then it only forgot which, and that node's turn mends it."""
+        listing = await self._world.worker.list(NODES)
+        owners = [each.name for each in listing.items if self._vnode_of(each) == vnode.name]
+        for pnode in owners:
+            self._enqueue(pnode)
+        return bool(owners)
+
     async def _remove(self, pnode: str, vnode: Node, cause: Cause) -> Outcome:
         world = self._world
-        await self._unmark(world.pnodes.get(Key("", pnode)))
+        await self._unmark(world.pnodes.get(Key("", pnode)), self._applied(vnode))
         try:
             await world.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):
             return Done()  # it is gone, or another one: the cache will show
         world.vnodes.deleted(vnode)
-        self._guests.forget(vnode.name)
+        if not world.reach.answers:
+            self._unconfirmed.node(pnode)
         _log.info("Deleted virtual node", node=vnode.name, physical=pnode, cause=str(cause))
         return Done()
 
@@ -289,16 +354,23 @@ class Nodes:
     # The worker's node
 
     async def _mark(self, pnode: Node, policy: str) -> None:
-        """Tell the owner, on the node itself, which policy lends it."""
-        if pnode.labels.get(self._world.domain.policy_applied) != policy:
+        """Tell the owner, on the node itself, which policy lends it; of several, the first one."""
+        label = pnode.labels.get(self._world.domain.policy_applied, "")
+        if label != policy and not self._is_foreign(label):
             await self._label(pnode, policy)
 
-    async def _unmark(self, pnode: Node | None) -> Outcome:
-        """Take off the label, if it is one of this binding's policies that it names."""
-        label = pnode.labels.get(self._world.domain.policy_applied) if pnode is not None else None
-        if pnode is not None and label and self._book.get(label) and self._world.reach.answers:
+    async def _unmark(self, pnode: Node | None, applied: str | None = None) -> None:
+        """Take off the label, if it names one of this binding's policies, or the one `applied`."""
+        if pnode is None or not self._world.reach.answers:
+            return
+        label = pnode.labels.get(self._world.domain.policy_applied)
+        if label and (self._book.get(label) or label == applied) and not self._is_foreign(label):
             await self._label(pnode, None)
-        return Done()
+
+    def _is_foreign(self, label: str) -> bool:
+        """Whether it names a policy of another binding."""
+        policy = self._world.policies.get(Key("", label))
+        return policy is not None and policy.spec.cluster != self._world.binding_name
 
     async def _label(self, pnode: Node, policy: str | None) -> None:
         if not self._may_mark:
@@ -313,12 +385,27 @@ class Nodes:
             self._may_mark = False
             _log.warning("Left worker nodes unlabelled", error=str(error))
 
+    def marked(self) -> Iterator[str]:
+        """The worker's nodes that still carry a label of ours, and should not."""
+        if not self._may_mark:
+            return
+        for pnode in self._world.pnodes.items():
+            label = pnode.labels.get(self._world.domain.policy_applied)
+            if label and self._book.get(label) is not None:
+                yield pnode.name
+
     # Small questions
 
     def _applied(self, vnode: Node | None) -> str | None:
         if vnode is None:
             return None
         return vnode.annotations.get(self._world.domain.policies_applied, "")
+
+    def _vnode_key(self, key: Key) -> Key:
+        return Key("", key.name if key.namespace == _STRAY else self._world.vnode_name(key.name))
+
+    def _vnode_of(self, pnode: Node) -> str:
+        return self._world.vnode_name(pnode.name)
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
         return vnode.labels.get(self._world.domain.physical_node_uid) == pnode.uid

@@ -2,39 +2,48 @@
 
 The key is a policy's name. A reconcile holds the finalizer, writes the status if it changed, and
 wakes at the next edge of the windows, by timer; then every node is looked at. A policy that is
-deleted stays until the last node that it lent is back.
+deleted stays until the last node that it lent is back; one whose binding goes, or that names
+another binding, is let go of then, too.
+
+What happens to nodes and pods is told at most once in `TELL_EVERY_S`, however much happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from kubeocean.api import conditions as said
 from kubeocean.api.policy import (
     RESOURCE_LEASING_POLICIES,
-    PolicyPhase,
     PolicyStatus,
+    ReclaimStatus,
     ResourceLeasingPolicy,
 )
+from kubeocean.api.reasons import PolicyEvent
 from kubeocean.errors import NotFound
+from kubeocean.leasing.report import News
 from kubeocean.leasing.terms import Terms
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.controller import Controller
+from kubeocean.runtime.events import reference
+from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Condition, Json, Key, set_condition
+from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.bottomup.book import Book, Entry
+from kubeocean.syncer.bottomup.reclaims import Reclaims
+from kubeocean.syncer.bottomup.telling import difference, happenings, own_status, with_news
 from kubeocean.syncer.world import World
 
 __all__ = ["Policies"]
 
 # A wall clock may be set; a sleep that was computed before would not know.
 LONGEST_NAP_S: Final = 30.0
+TELL_EVERY_S: Final = 1.0
 
 _log = get_logger(__name__)
 
@@ -42,11 +51,16 @@ _log = get_logger(__name__)
 class Policies:
     """The policies of one binding."""
 
-    def __init__(self, world: World, book: Book, enqueue_nodes: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, book: Book, reclaims: Reclaims, enqueue_nodes: Callable[[], None]
+    ) -> None:
         self._world = world
         self._book = book
+        self._reclaims = reclaims
         self._enqueue_nodes = enqueue_nodes
         self._seen: dict[str, tuple[Terms | None, bool, bool]] = {}
+        self._told_at: dict[str, float] = {}
+        self._left: set[str] = set()  # those that came to name another binding
         self.controller: Controller[Key] = Controller(
             f"resourceleasingpolicy-{world.binding_name}",
             self.reconcile,
@@ -55,39 +69,83 @@ class Policies:
             metrics=world.metrics,
         )
         world.policies.on_change(self._follow)
-        world.vnodes.on_change(lambda old, new: self._enqueue_deleting())
-        world.reach.on_change(lambda answers: self._enqueue_deleting())
+        world.vnodes.on_change(self._vnode_changed)
+        world.bindings.on_change(lambda old, new: self._enqueue_if_ending())
+        world.reach.on_change(lambda answers: self._enqueue_all())
+        reclaims.on_change(self._enqueue)
+
+    # What makes us look
 
     def _follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
         either = new if new is not None else old
         assert either is not None
         self._book.follow(old, new)
-        mine = self._world.binding_name
-        if new is None or (
-            old is not None and (old.spec.cluster == mine) != (new.spec.cluster == mine)
-        ):
+        was, is_ = self._is_mine(old), self._is_mine(new)
+        if new is None or (old is not None and was != is_):
             self._seen.pop(either.name, None)
             self._enqueue_nodes()
+        if new is not None and was and not is_:
+            self._left.add(new.name)
+        elif new is None or is_:
+            self._left.discard(either.name)
         self.controller.enqueue(either.key)
 
-    def _enqueue_deleting(self) -> None:
+    def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
+        applied = self._world.domain.policies_applied
+        before, after = (
+            vnode.annotations.get(applied, "") if vnode is not None else "" for vnode in (old, new)
+        )
+        if before != after:
+            for name in (before, after):
+                self._enqueue(name)
+
+    def _enqueue(self, name: str) -> None:
+        if self._world.policies.get(Key("", name)) is not None:
+            self.controller.enqueue(Key("", name))
+
+    def _enqueue_all(self) -> None:
         for policy in self._world.policies.items():
-            if policy.deleting:
-                self.controller.enqueue(policy.key)
+            self.controller.enqueue(policy.key)
+
+    def _enqueue_if_ending(self) -> None:
+        if self._is_ending:
+            self._enqueue_all()
+
+    @property
+    def _is_ending(self) -> bool:
+        binding = self._world.binding
+        return binding is not None and binding.deleting
+
+    def _is_mine(self, policy: ResourceLeasingPolicy | None) -> bool:
+        return policy is not None and policy.spec.cluster == self._world.binding_name
+
+    def held(self) -> Iterator[str]:
+        """Those that nobody can delete without us."""
+        ours = self._world.domain.finalizer_policy
+        for policy in self._world.policies.items():
+            if self._is_mine(policy) and ours in (policy.metadata.finalizers or ()):
+                yield policy.name
+
+    # The reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
         policy, entry = self._world.policies.get(key), self._book.get(key.name)
-        if policy is None or not self._world.synced:
-            return Done() if policy is None else After(1.0)
+        if policy is None:
+            self._told_at.pop(key.name, None)
+            self._reclaims.forget(key.name)
+            return Done()
+        if not self._world.synced:
+            return After(1.0)
         if not self._world.reach.answers:
             return After(LONGEST_NAP_S)
-        if entry is None or policy.deleting:
-            return await self._let_go(policy)
-        await self._hold(policy)
         now = self._world.clock.now()
-        self._notice(entry, now)
-        await self._tell(entry, now)
-        return self._until_edge(entry, now)
+        if entry is not None:
+            self._notice(entry, now)
+        if entry is None or policy.deleting or self._is_ending:
+            return await self._let_go(policy, entry, now)
+        version = await self._hold(policy)
+        rest = await self._tell(entry, now, version)
+        return self._until_edge(entry, now, rest)
 
     def _notice(self, entry: Entry, now: datetime) -> None:
         """Nodes are looked at when the policy says something else, or opens, or closes."""
@@ -99,91 +157,110 @@ class Policies:
     def _open(self, entry: Entry, now: datetime) -> bool:
         return entry.effective is not None and within(entry.effective.calendar, now)
 
-    def _until_edge(self, entry: Entry, now: datetime) -> Outcome:
+    def _until_edge(self, entry: Entry, now: datetime, rest_s: float | None) -> Outcome:
         edge = next_edge(entry.effective.calendar, now) if entry.effective is not None else None
-        if edge is None:
-            return Done()
-        return After(min(LONGEST_NAP_S, max(0.0, (edge - now).total_seconds())))
+        waits = [] if rest_s is None else [rest_s]
+        if edge is not None:
+            waits.append(min(LONGEST_NAP_S, max(0.0, (edge - now).total_seconds())))
+        return After(min(waits)) if waits else Done()
 
-    # Writing
+    # Holding and letting go
 
-    async def _hold(self, policy: ResourceLeasingPolicy) -> None:
+    async def _hold(self, policy: ResourceLeasingPolicy) -> str:
+        """Our finalizer is there; the version that the policy has then."""
         ours = self._world.domain.finalizer_policy
-        if ours not in (policy.metadata.finalizers or ()):
-            await self._finalizers(policy, [*(policy.metadata.finalizers or ()), ours])
+        if ours in (policy.metadata.finalizers or ()):
+            return policy.resource_version
+        written = await self._finalizers(policy, [*(policy.metadata.finalizers or ()), ours])
+        return policy.resource_version if written is None else written.resource_version
 
-    async def _let_go(self, policy: ResourceLeasingPolicy) -> Outcome:
+    async def _let_go(
+        self, policy: ResourceLeasingPolicy, entry: Entry | None, now: datetime
+    ) -> Outcome:
         """Once no node is lent by it any more; a policy of another binding is not ours to hold."""
-        self._seen.pop(policy.name, None)
-        self._enqueue_nodes()
-        ours, now = self._world.domain.finalizer_policy, policy.metadata.finalizers or ()
-        mine = policy.spec.cluster == self._world.binding_name
-        if self._world.vnodes.by("policy", policy.name) or not mine or ours not in now:
-            return Done()
-        await self._finalizers(policy, [each for each in now if each != ours])
+        rest_s, version = None, policy.resource_version
+        lent = self._world.vnodes.by("policy", policy.name)
+        if entry is not None and (lent or not policy.deleting):
+            rest_s = await self._tell(entry, now, version)
+        ours, there = self._world.domain.finalizer_policy, policy.metadata.finalizers or ()
+        mine = self._is_mine(policy) or policy.name in self._left
+        if lent or not mine or ours not in there or rest_s is not None:
+            return Done() if rest_s is None else After(rest_s)
+        if entry is not None and policy.deleting:
+            self._tell_end(policy)
+        await self._finalizers(policy, [each for each in there if each != ours])
+        self._left.discard(policy.name)
         return Done()
 
-    async def _finalizers(self, policy: ResourceLeasingPolicy, finalizers: list[str]) -> None:
+    def _tell_end(self, policy: ResourceLeasingPolicy) -> None:
+        """There will be no status to tell it."""
+        reclaim = policy.status.reclaim or ReclaimStatus()
+        if reclaim.start_time is not None and reclaim.completion_time is None:
+            said = "Taken back; nothing is lent by this policy any more"
+            target = reference(RESOURCE_LEASING_POLICIES, policy)
+            self._world.worker_events.emit(target, "Normal", PolicyEvent.RECLAIMED, said)
+
+    async def _finalizers(
+        self, policy: ResourceLeasingPolicy, finalizers: list[str]
+    ) -> ResourceLeasingPolicy | None:
         metadata: Json = {"resourceVersion": policy.resource_version, "finalizers": finalizers}
         try:
             written = await self._world.worker.patch(
                 RESOURCE_LEASING_POLICIES, policy.name, MergePatch({"metadata": metadata})
             )
         except NotFound:
-            return
+            return None
         self._world.policies.wrote(written)
+        return written
 
-    async def _tell(self, entry: Entry, now: datetime) -> None:
-        """Write the status, if it says something else than before."""
-        policy = self._world.policies.get(entry.policy.key)
-        assert policy is not None
-        wanted = self._status(entry, now)
+    # Telling
+
+    async def _tell(self, entry: Entry, now: datetime, version: str) -> float | None:
+        """Write the status, if it says something else; the seconds until the rest may be told."""
+        policy, name = entry.policy, entry.policy.name
+        news = self._news(entry, now)
+        own = own_status(entry, now=now)
+        wanted = with_news(
+            own,
+            news,
+            leased=len(self._world.vnodes.by("policy", name)),
+            generation=policy.metadata.generation,
+            now=now,
+        )
         if wanted == policy.status:
-            return
-        before, then = msgspec.to_builtins(policy.status), msgspec.to_builtins(wanted)
-        body: Json = {"status": {name: None for name in before if name not in then} | then}
+            if news is not None:
+                self._reclaims.told(name, news)
+            return None
+        since_s = self._world.clock.monotonic() - self._told_at.get(name, -TELL_EVERY_S)
+        if own == policy.status and since_s < TELL_EVERY_S:
+            return TELL_EVERY_S - since_s
+        await self._write(policy, wanted, version)
+        if news is not None:
+            self._reclaims.told(name, news)
+        return None
+
+    def _news(self, entry: Entry, now: datetime) -> News | None:
+        """None, while there is a node that seems to be on its way back and was not looked at."""
+        name, domain = entry.policy.name, self._world.domain
+        keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
+        for vnode in self._world.vnodes.by("policy", name):
+            noticed = any(taint.key in keys for taint in vnode.spec.taints or ())
+            if noticed and not self._reclaims.knows(vnode.name):
+                return None
+        return self._reclaims.news(name, lends=entry.lends(now) and not entry.policy.deleting)
+
+    async def _write(
+        self, policy: ResourceLeasingPolicy, wanted: PolicyStatus, version: str
+    ) -> None:
+        before: Json = msgspec.to_builtins(policy.status)
+        status = difference(before, msgspec.to_builtins(wanted))
+        body: Json = {"metadata": {"resourceVersion": version}, "status": status}
         written = await self._world.worker.patch(
             RESOURCE_LEASING_POLICIES, policy.name, MergePatch(body), subresource="status"
         )
         self._world.policies.wrote(written)
+        self._told_at[policy.name] = self._world.clock.monotonic()
         _log.info("Updated policy", policy=policy.name, phase=wanted.phase)
-
-    def _status(self, entry: Entry, now: datetime) -> PolicyStatus:
-        before, lends = entry.policy.status, entry.lends(now)
-        edge = next_edge(entry.terms.calendar, now) if entry.terms is not None else None
-        phase = PolicyPhase.FAILED
-        if entry.terms is not None:
-            phase = PolicyPhase.ACTIVE if lends else PolicyPhase.INACTIVE
-        flipped = (before.phase, before.active_time_window) != (phase, lends)
-        told = before.conditions
-        for condition in self._conditions(entry, lends, edge):
-            told = set_condition(told, condition, now=self._world.now_text())
-        return msgspec.structs.replace(
-            before,
-            phase=str(phase),
-            conditions=told,
-            last_applied_time=self._world.now_text() if flipped else before.last_applied_time,
-            active_time_window=lends,
-            observed_generation=entry.policy.metadata.generation,
-            next_transition_time=_written(edge),
-        )
-
-    def _conditions(
-        self, entry: Entry, lends: bool, edge: datetime | None
-    ) -> tuple[Condition, Condition]:
-        generation = entry.policy.metadata.generation
-        if entry.terms is None:
-            return (
-                said.POLICY_INVALID.condition(generation=generation, problems=entry.problem),
-                said.POLICY_NOT_ACTIVATED.condition(generation=generation),
-            )
-        verdict = said.POLICY_ACTIVE if lends else said.POLICY_INACTIVE
-        until = f" until {_written(edge)}" if edge is not None else ""
-        return (
-            said.POLICY_VALID.condition(generation=generation, notes=""),
-            verdict.condition(generation=generation, until=until),
-        )
-
-
-def _written(instant: datetime | None) -> str | None:
-    return None if instant is None else f"{instant:%Y-%m-%dT%H:%M:%SZ}"
+        target = reference(RESOURCE_LEASING_POLICIES, policy)
+        for event in happenings(policy.status, wanted):
+            self._world.worker_events.emit(target, event.type, event.reason, event.message)

@@ -42,8 +42,6 @@ _ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - what Kubernetes means by no addr
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _RUNNING: Final = "Running"
 _SCHEDULED: Final = "PodScheduled"
-# A namespace may be asked to keep host ports out; these are only names.
-_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 
 
 class HostPort(NamedTuple):
@@ -257,7 +255,8 @@ def is_ours(pod: ReservationPod, *, binding: str, cluster_id: str, domain: Domai
 
 def forge_namespace(domain: Domain) -> Json:
     """Where all reservations are; they may hold host ports there, whatever is usual."""
-    labels = {domain.managed_by: domain.product, _POD_SECURITY: "privileged"}
+    # A namespace may be asked to keep host ports out; these are only names.
+    labels = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
     return {"metadata": {"name": domain.host_port_namespace, "labels": labels}}
 
 

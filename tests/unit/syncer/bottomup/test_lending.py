@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kubeocean.api.binding import BindingSpec, ClusterBinding
@@ -112,6 +113,20 @@ def test_a_removed_policy_takes_back_by_its_own_rules() -> None:
     gentle = decision(node(), applied="p")
     assert isinstance(gentle, TakeBack)
     assert not gentle.rules.force
+
+
+def test_rules_that_began_later_than_the_cause_say_since_when() -> None:
+    night = (TimeWindow("20:00", "06:00"),)
+    lent = decision(node(), replace(policy(windows=night, force=True), rules_since=NOON))
+    assert isinstance(lent, Lend)
+    assert lent.since == NOON
+    removed = replace(policy(deleting=True, force=True), rules_since=NOON)
+    taken = decision(node(), removed, applied="p")
+    assert isinstance(taken, TakeBack)
+    assert taken.since == NOON
+    unknown = decision(node(), applied="p")
+    assert isinstance(unknown, TakeBack)
+    assert unknown.since is None
 
 
 def test_an_invalid_policy_changes_nothing() -> None:
