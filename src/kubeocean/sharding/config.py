@@ -1,0 +1,317 @@
+"""Configuration: how a sharded controller is told what to do.
+
+One YAML file with the sections `sharding`, `node`, `state`, `metrics` and `logging`; the variable
+CONFIG_FILE names it. Every key has a default, so that no file is a configuration, too. A mistake is
+a ConfigError at the start, which names the file, the key and the value.
+
+    config = load(os.environ)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.fields import parse_yaml
+from kubeocean.runtime.logs import LEVELS
+from kubeocean.sharding.algorithms import Algorithm, ShardRange, algorithm
+from kubeocean.sharding.balance import Policy
+from kubeocean.sharding.keys import (
+    at_least,
+    boolean,
+    check_known,
+    choice,
+    fraction,
+    key,
+    located,
+    port,
+    positive,
+    read_section,
+    seconds,
+    text,
+    url_path,
+)
+from kubeocean.sharding.names import DEFAULT_DOMAIN, Names
+from kubeocean.sharding.timing import Timing
+
+__all__ = [
+    "ALGORITHMS",
+    "FILTERS",
+    "Config",
+    "LoggingSection",
+    "MetricsSection",
+    "NodeSection",
+    "ShardingSection",
+    "StateSection",
+    "load",
+    "read_config",
+]
+
+ENV_FILE: Final = "CONFIG_FILE"
+ALGORITHMS: Final = ("slots", "hash", "consistent-hash", "range", "custom")
+FILTERS: Final = ("auto", "shard-selector", "label", "metadata")
+_MOST_SLOTS: Final = 65_536
+
+
+def _import_path(written: object, path: str) -> str:
+    name = text(written, path)
+    if name and not _is_import_path(name):
+        raise ConfigError("must be package.module:Class", field=path, value=written)
+    return name
+
+
+def _is_import_path(name: str) -> bool:
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), attribute))
+
+
+def _slots(written: object, path: str) -> int:
+    number = at_least(1)(written, path)
+    if number > _MOST_SLOTS:
+        raise ConfigError(f"must be at most {_MOST_SLOTS}", field=path, value=written)
+    return number
+
+
+def _ranges(written: object, path: str) -> tuple[ShardRange, ...]:
+    """Half-open and without gaps: each begins where the one before it ends."""
+    if not isinstance(written, list | tuple):
+        raise ConfigError("must be a list", field=path, value=written)
+    ranges = tuple(_range(each, f"{path}[{at}]") for at, each in enumerate(written))
+    for at, this in enumerate(ranges):
+        begins = ranges[at - 1].end if at else ""
+        if at and not begins:
+            message = f"overlaps {path}[{at - 1}], which has no end"
+            raise ConfigError(message, field=f"{path}[{at}].start", value=this.start)
+        if this.start < begins:
+            message = f"overlaps {path}[{at - 1}], which ends before {begins!r}"
+            raise ConfigError(message, field=f"{path}[{at}].start", value=this.start)
+        if this.start > begins:
+            message = f"leaves a gap: it must begin where the range before it ends, at {begins!r}"
+            raise ConfigError(message, field=f"{path}[{at}].start", value=this.start)
+    if ranges and ranges[-1].end:
+        message = "must be empty: the last range has to reach the end of all keys"
+        raise ConfigError(message, field=f"{path}[{len(ranges) - 1}].end", value=ranges[-1].end)
+    return ranges
+
+
+def _range(written: object, path: str) -> ShardRange:
+    if not isinstance(written, Mapping):
+        raise ConfigError("must be a mapping of start, end and shard", field=path, value=written)
+    check_known(written, ("start", "end", "shard"), path=path)
+    if "shard" not in written:
+        raise ConfigError("is required", field=f"{path}.shard")
+    start = text(written.get("start") or "", f"{path}.start")
+    end = text(written.get("end") or "", f"{path}.end")
+    if end and end <= start:
+        raise ConfigError(f"must come after start ({start!r})", field=f"{path}.end", value=end)
+    return ShardRange(start, end, at_least(0)(written["shard"], f"{path}.shard"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingSection:
+    """Who does which key."""
+
+    ring: str = key("ring", text, "sharded-controller")
+    namespace: str = key("namespace", text, "default")
+    domain: str = key("domain", text, DEFAULT_DOMAIN)
+    algorithm: str = key("algorithm", choice(*ALGORITHMS), "slots")
+    custom: str = key("custom", _import_path, "")
+    slots: int = key("slots", _slots, 1024)
+    virtual_nodes: int = key("virtualNodes", at_least(1), 150)
+    ranges: tuple[ShardRange, ...] = key("ranges", _ranges, ())
+    rebalance_threshold: float = key("rebalanceThreshold", positive, 0.1)
+    rebalance_interval_s: float = key("rebalanceInterval", seconds, "30s")
+    churn_budget: float = key("churnBudget", fraction, 0.1)
+    settle_s: float = key("settlePeriod", seconds, "30s")
+    drain_s: float = key("drainDeadline", seconds, "30s")
+    cancel_s: float = key("cancelDeadline", seconds, "5s")
+    handover_s: float = key("handoverDeadline", seconds, "1m")
+    margin_s: float = key("safetyMargin", seconds, "500ms")
+    filter: str = key("filter", choice(*FILTERS), "auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSection:
+    """This replica, and what it thinks of the others.
+
+    `template` is the version of the program: in a rolling update, a replica of another one takes
+    the shards of the one that leaves. Replicas are judged by `state.leaseDuration`; `nodeTimeout`
+    is taken for the sake of older files, and must not be less.
+    """
+
+    identity: str = key("identity", text, "")
+    predecessor: str = key("predecessor", text, "")
+    template: str = key("template", text, "")
+    capacity: float = key("capacity", positive, 1.0)
+    health_check_interval_s: float = key("healthCheckInterval", seconds, "10s")
+    health_check_timeout_s: float = key("healthCheckTimeout", seconds, "5s")
+    node_timeout_s: float = key("nodeTimeout", seconds, "60s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSection:
+    """How long a promise holds, and how often it is renewed."""
+
+    sync_interval_s: float = key("syncInterval", seconds, "10s")
+    lease_s: float = key("leaseDuration", seconds, "15s")
+    renew_s: float = key("renewDeadline", seconds, "10s")
+    retry_s: float = key("retryPeriod", seconds, "2s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSection:
+    """Where figures are served."""
+
+    enabled: bool = key("enabled", boolean, True)
+    port: int = key("port", port, 8080)
+    path: str = key("path", url_path, "/metrics")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSection:
+    """What is logged, and in which form."""
+
+    level: str = key("level", choice(*LEVELS), "info")
+    format: str = key("format", choice("json", "console"), "json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All of it."""
+
+    sharding: ShardingSection = field(default_factory=ShardingSection)
+    node: NodeSection = field(default_factory=NodeSection)
+    state: StateSection = field(default_factory=StateSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    logging: LoggingSection = field(default_factory=LoggingSection)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_state()
+        self._check_sharding()
+
+    @property
+    def names(self) -> Names:
+        return Names(self.sharding.ring, self.sharding.domain)
+
+    def timing(self) -> Timing:
+        """The periods of the ring."""
+        state, sharding = self.state, self.sharding
+        return Timing(
+            lease_s=state.lease_s,
+            renew_s=state.renew_s,
+            retry_s=state.retry_s,
+            margin_s=sharding.margin_s,
+            drain_s=sharding.drain_s,
+            cancel_s=sharding.cancel_s,
+            handover_s=sharding.handover_s,
+        )
+
+    def policy(self) -> Policy:
+        """When and how much is moved."""
+        sharding = self.sharding
+        return Policy(
+            threshold=sharding.rebalance_threshold,
+            interval_s=sharding.rebalance_interval_s,
+            churn=sharding.churn_budget,
+            settle_s=sharding.settle_s,
+        )
+
+    def algorithm(self) -> Algorithm:
+        """What gives each key its shard, and new shards their first owner.
+
+        :raises ConfigError: it cannot be made.
+        """
+        sharding = self.sharding
+        try:
+            return algorithm(
+                sharding.algorithm,
+                virtual_nodes=sharding.virtual_nodes,
+                ranges=sharding.ranges,
+                custom=sharding.custom,
+            )
+        except ConfigError as error:
+            raise located(error, self.source) from None
+
+    def _check_state(self) -> None:
+        state = self.state
+        if state.renew_s >= state.lease_s:
+            self._refuse(
+                f"must be shorter than state.leaseDuration ({state.lease_s:g}s), or a replica "
+                "would work on after its shards were given away",
+                "state.renewDeadline",
+                f"{state.renew_s:g}s",
+            )
+        if self.node.node_timeout_s < state.lease_s:
+            self._refuse(
+                f"must be at least state.leaseDuration ({state.lease_s:g}s)",
+                "node.nodeTimeout",
+                f"{self.node.node_timeout_s:g}s",
+            )
+        try:
+            self.timing().validate()
+        except ConfigError as error:
+            raise located(error, self.source) from None
+
+    def _check_sharding(self) -> None:
+        sharding = self.sharding
+        try:
+            Names(sharding.ring, sharding.domain)
+        except ConfigError as error:
+            raise located(error, self.source) from None
+        if sharding.algorithm == "custom" and not sharding.custom:
+            self._refuse("is required for the algorithm custom", "sharding.custom", None)
+        if sharding.algorithm == "range" and not sharding.ranges:
+            self._refuse("is required for the algorithm range", "sharding.ranges", None)
+        if sharding.algorithm != "range" and sharding.ranges:
+            self._refuse("is for the algorithm range only", "sharding.ranges", sharding.algorithm)
+        for at, each in enumerate(sharding.ranges):
+            if each.shard >= sharding.slots:
+                where = f"sharding.ranges[{at}].shard"
+                self._refuse(f"must be below sharding.slots ({sharding.slots})", where, each.shard)
+
+    def _refuse(self, message: str, at: str, value: object) -> None:
+        raise ConfigError(message, field=at, value=value, source=self.source)
+
+
+_SECTIONS: Final[dict[str, type]] = {
+    "sharding": ShardingSection,
+    "node": NodeSection,
+    "state": StateSection,
+    "metrics": MetricsSection,
+    "logging": LoggingSection,
+}
+
+
+def read_config(document: object, *, source: str = "") -> Config:
+    """The configuration that a document stands for.
+
+    :raises ConfigError: a key is unknown, or its value is not what it has to be.
+    """
+    content = {} if document is None else document
+    if not isinstance(content, Mapping):
+        raise ConfigError("must be a mapping of sections", value=content, source=source)
+    check_known(content, _SECTIONS, path="", source=source)
+    read: dict[str, Any] = {
+        name: read_section(section, content.get(name), path=name, source=source)
+        for name, section in _SECTIONS.items()
+    }
+    return Config(**read, source=source)
+
+
+def load(environ: Mapping[str, str]) -> Config:
+    """The configuration of the file that CONFIG_FILE names; the defaults without one.
+
+    :raises ConfigError: the file cannot be read, or is wrong.
+    """
+    name = environ.get(ENV_FILE, "")
+    if not name:
+        return Config()
+    try:
+        content = Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", field=ENV_FILE, value=name) from None
+    return read_config(parse_yaml(content, source=name), source=name)

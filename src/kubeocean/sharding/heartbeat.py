@@ -1,0 +1,199 @@
+"""Heartbeat: how a replica says that it lives, and how others hear it.
+
+Each incarnation of a replica has a Lease of its own. It renews it every `retry_s`, and at once when
+it has something to say: that it is ready, that it leaves, that it has let go of slots. What it says
+is in annotations. An incarnation that finds its Lease gone has been evicted, and never acts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from kubeocean.errors import ApiError, ConfigError, KubeoceanError, NotFound
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.kinds import LEASES, Lease
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding.members import MemberRecord
+from kubeocean.sharding.membertext import decode_member, encode_loads, encode_member
+from kubeocean.sharding.names import Names
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["MEMBER", "Evicted", "Heartbeat", "read_members", "record_of", "records_of"]
+
+MEMBER: Final = "member"
+_JITTER: Final = 0.2
+
+_log = get_logger(__name__)
+
+
+class Evicted(KubeoceanError):
+    """The Lease of this incarnation is gone."""
+
+
+class Heartbeat:
+    """The Lease of one incarnation.
+
+    `renewed(started, answered)` is told of every renewal that succeeded, and answers whether it was
+    in time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        names: Names,
+        record: MemberRecord,
+        timing: Timing,
+        clock: Clock,
+        renewed: Callable[[float, float], bool],
+        timeout_s: float = 5.0,
+        loads_every_s: float = 10.0,
+        principal: str = "",
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._names = names
+        self._timing = timing
+        self._clock = clock
+        self._renewed = renewed
+        self._timeout_s = min(timeout_s, timing.renew_s / 2)
+        self._loads_every_s = loads_every_s
+        self._principal = principal
+        self._record = record
+        self._loads: Mapping[int, float] = {}
+        self._loads_due = float("-inf")
+        self._written = ""  # what the Lease says of us
+        self._news = asyncio.Event()
+        self._uid = ""
+        self.name = names.member(record.id)
+
+    @property
+    def record(self) -> MemberRecord:
+        return self._record
+
+    @property
+    def published(self) -> bool:
+        """Whether the Lease says all that we have said."""
+        return self._written == encode_member(self._record)
+
+    def say(self, **changes: object) -> None:
+        """Change what the Lease says (`state`, `acks`, `released`), with a write at once."""
+        record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields by name
+        if record != self._record:
+            self._record = record
+            self._news.set()
+
+    def report(self, loads: Mapping[int, float]) -> None:
+        """What the slots cost, to be written now and then."""
+        self._loads = dict(loads)
+
+    async def join(self) -> None:
+        """Make the Lease."""
+        said = self._said()
+        meta = {
+            "name": self.name,
+            "namespace": self._namespace,
+            "labels": self._names.labels(MEMBER),
+            **said["metadata"],
+        }
+        kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
+        body = {**kind, "metadata": meta, "spec": said["spec"]}
+        started = self._clock.monotonic()
+        lease = await self._client.create(LEASES, body, namespace=self._namespace)
+        self._uid = lease.uid
+        self._settle(said, started)
+
+    async def run(self) -> None:
+        """Renew until the incarnation is over.
+
+        Failures of the API are no news: the deadline that `renewed` keeps decides.
+        :raises Evicted: the Lease is gone.
+        """
+        while True:
+            try:
+                await within(self._clock, self._timeout_s, self.beat)
+                pause_s = self._timing.retry_s * (1 - _JITTER * random.random())  # noqa: S311
+            except NotFound as error:
+                raise Evicted(f"could not renew Lease {self.name}: {error}") from error
+            except (ApiError, TimeoutError) as error:
+                _log.warning("Failed to renew Lease", lease=self.name, error=str(error))
+                pause_s = self._timing.retry_s / 4
+            await self._pause(pause_s)
+
+    async def beat(self) -> None:
+        """Renew once, and say what there is to say."""
+        self._news.clear()
+        said = self._said()
+        started = self._clock.monotonic()
+        # The UID is the precondition: one that was made again under this name is not ours.
+        said["metadata"]["uid"] = self._uid
+        await self._client.patch(LEASES, self.name, MergePatch(said), self._namespace)
+        self._settle(said, started)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await within(self._clock, seconds, self._news.wait)
+        except TimeoutError:
+            return
+
+    def _settle(self, said: Json, started: float) -> None:
+        annotations = said["metadata"]["annotations"]
+        self._written = annotations[self._names.said]
+        if self._names.loads in annotations:
+            self._loads_due = started + self._loads_every_s
+        self._renewed(started, self._clock.monotonic())
+
+    def _said(self) -> Json:
+        annotations = {self._names.said: encode_member(self._record)}
+        if self._principal:
+            annotations[self._names.principal] = self._principal
+        if self._loads and self._clock.monotonic() >= self._loads_due:
+            annotations[self._names.loads] = encode_loads(self._loads)
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "metadata": {"annotations": annotations},
+            "spec": {
+                "holderIdentity": self._record.id,
+                "leaseDurationSeconds": math.ceil(self._timing.lease_s),
+                "renewTime": now,
+            },
+        }
+
+
+def record_of(lease: Lease, names: Names) -> MemberRecord | None:
+    """What a Lease says of a member; None if no replica wrote it."""
+    spec, annotations = lease.spec, lease.annotations
+    try:
+        return decode_member(
+            spec.holder_identity or "",
+            text=annotations.get(names.said, ""),
+            pulse=lease.resource_version,
+            lease_s=float(spec.lease_duration_seconds or 0),
+            loads=annotations.get(names.loads, ""),
+            uid=lease.uid,
+        )
+    except ConfigError as error:
+        _log.warning("Ignored Lease that no replica wrote", lease=lease.name, error=str(error))
+        return None
+
+
+async def read_members(client: Client, namespace: str, names: Names) -> list[MemberRecord]:
+    """All members, by a consistent read."""
+    listing = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
+    return records_of(listing.items, names)
+
+
+def records_of(leases: Iterable[Lease], names: Names) -> list[MemberRecord]:
+    """The members among these Leases."""
+    found = (record_of(lease, names) for lease in leases)
+    return [record for record in found if record is not None]

@@ -1,0 +1,121 @@
+"""Names: every label, annotation and object name that a ring shares with its users.
+
+All of them begin with one domain, so that two installations, or a program of another name, do not
+meet. Objects of a ring are named after it: `<ring>-table`, `<ring>-assigner`, `<ring>-<replica>`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.labels import check_label_value, check_subdomain
+
+__all__ = ["DEFAULT_DOMAIN", "Names", "check_name"]
+
+DEFAULT_DOMAIN: Final = "sharding.kubeocean.io"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_RING_LONGEST: Final = 40  # it is a label value, and a part of a label key and of object names
+_OBJECT_LONGEST: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one ring."""
+
+    ring: str
+    domain: str = DEFAULT_DOMAIN
+
+    def __post_init__(self) -> None:
+        check_subdomain(self.domain, field="sharding.domain")
+        check_name(self.ring, field="sharding.ring")
+        if len(self.ring) > _RING_LONGEST:
+            message = f"may have {_RING_LONGEST} characters"
+            raise ConfigError(message, field="sharding.ring", value=self.ring)
+
+    # Labels
+
+    @property
+    def ring_label(self) -> str:
+        """On the ring's own objects: its name."""
+        return f"{self.domain}/ring"
+
+    @property
+    def role_label(self) -> str:
+        """On the ring's own objects: `member` or `table`."""
+        return f"{self.domain}/role"
+
+    @property
+    def slot_label(self) -> str:
+        """On sharded objects: their slot, which never changes."""
+        return f"slot.{self.domain}/{self.ring}"
+
+    # Annotations
+
+    @property
+    def epoch(self) -> str:
+        """On sharded objects: the epoch of the grant under which they were last written."""
+        return f"epoch.{self.domain}/{self.ring}"
+
+    @property
+    def writer(self) -> str:
+        """On sharded objects: which replica wrote them last."""
+        return f"writer.{self.domain}/{self.ring}"
+
+    @property
+    def said(self) -> str:
+        """On a member's Lease: what the member says of itself, as JSON."""
+        return f"{self.domain}/member"
+
+    @property
+    def loads(self) -> str:
+        """On a member's Lease: what its slots cost it."""
+        return f"{self.domain}/loads"
+
+    @property
+    def principal(self) -> str:
+        """On a member's Lease: as whom the API server knows the member."""
+        return f"{self.domain}/principal"
+
+    # Objects
+
+    @property
+    def table(self) -> str:
+        """The key of the table in a state store."""
+        return f"{self.ring}-table"
+
+    @property
+    def assigner(self) -> str:
+        """The Lease that assigners are elected on."""
+        return f"{self.ring}-assigner"
+
+    def member(self, member: str) -> str:
+        """The Lease of one incarnation of a replica; two of them never share one."""
+        name, _, nonce = member.rpartition("_")
+        plain = f"{self.ring}-member-{name}-{nonce}"
+        if _NAME.fullmatch(plain) and len(plain) <= _OBJECT_LONGEST:
+            return plain
+        return f"{self.ring}-member-{blake2b(member.encode(), digest_size=16).hexdigest()}"
+
+    def selects(self, role: str) -> str:
+        """The label selector of the ring's objects in that role."""
+        return f"{self.ring_label}={self.ring},{self.role_label}={role}"
+
+    def labels(self, role: str) -> dict[str, str]:
+        """The labels of one of the ring's objects."""
+        return {self.ring_label: self.ring, self.role_label: role}
+
+
+def check_name(name: str, *, field: str) -> None:
+    """:raises ConfigError: it cannot be a part of an object's name, or a label value."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "must be lower-case letters, digits, '-' and '.', and begin and end with one of the "
+            "first two",
+            field=field,
+            value=name,
+        )
+    check_label_value(name, field=field)

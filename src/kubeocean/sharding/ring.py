@@ -1,0 +1,493 @@
+"""Ring: one replica among those that share the keys.
+
+It keeps its Lease, stands for election as the assigner, follows the table, and takes up and lets go
+of slots as the table says. What works on slots (`Workload`) and who has to know (`ShardNotifier`)
+is given to it.
+
+An incarnation ends when its Lease could not be renewed in time: all that it does is cancelled and
+waited for, and the replica joins again under another id. If something does not end, the process has
+to: `run` raises `GaveUp`.
+
+    ring = Ring(client, config)
+    controller = ShardedController("pods", ring, …)
+    Service("example", [ring, controller])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from kubeocean.errors import ApiError, ConfigError, InternalError, KubeoceanError
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.election import Election
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.sharding.assigner import Assigner
+from kubeocean.sharding.assigning import Assigning
+from kubeocean.sharding.config import Config
+from kubeocean.sharding.fencing import Grant, NotOurs
+from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
+from kubeocean.sharding.holder import Holder
+from kubeocean.sharding.members import MemberRecord, MemberState
+from kubeocean.sharding.metrics import RingMetrics
+from kubeocean.sharding.principals import own_principal
+from kubeocean.sharding.slotsets import encode_slots
+from kubeocean.sharding.stores import ConfigMapStore, state_of
+from kubeocean.sharding.table import Table, name_of
+from kubeocean.sharding.tables import TABLE, TableStore, admission_view, loaded_of
+from kubeocean.sharding.tenancy import Tenancy
+from kubeocean.sharding.workloads import ShardNotifier, Workload
+
+__all__ = ["GaveUp", "Ring", "WakingClock", "replica_name"]
+
+_HALF: Final = 2  # the assigner is replaced while a dead replica's Lease still runs
+_NONCE_BYTES: Final = 4
+
+_log = get_logger(__name__)
+
+
+class GaveUp(KubeoceanError):
+    """Something that was cancelled does not end; the process must, or two would do its work."""
+
+
+class WakingClock(RealClock):
+    """A monotonic clock that also counts the time for which the machine slept."""
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class _Lapsed(Exception):
+    """This incarnation is over."""
+
+
+class Ring:
+    """One replica of one ring."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config | None = None,
+        *,
+        notifiers: Iterable[ShardNotifier] = (),
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.config = config or Config()
+        self.names = self.config.names
+        self.name = f"ring-{self.names.ring}"
+        self.namespace = self.config.sharding.namespace
+        self.slots = self.config.sharding.slots
+        self.timing = self.config.timing()
+        self.algorithm = self.config.algorithm()
+        self.replica = replica_name(self.config, os.environ if environ is None else environ)
+        self._client = client
+        self._clock = clock or WakingClock()
+        self._registry = metrics or Metrics()
+        self._metrics = RingMetrics(self._registry, self.names.ring)
+        self._workloads: list[Workload] = []
+        self._notifiers = list(notifiers)
+        self._wake = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
+        self._table: Table | None = None
+        self._principal = ""
+        self._predecessor = self.config.node.predecessor
+        self._prepared = False
+        self.healthy = asyncio.Event()  # this replica may be given slots
+        self._build()
+        self._incarnate()
+
+    def _build(self) -> None:
+        names, clock = self.names, self._clock
+        store = ConfigMapStore(
+            self._client,
+            namespace=self.namespace,
+            labels=names.labels(TABLE),
+            beside=admission_view,
+        )
+        self.tables = TableStore(store, key=names.table, ring=names.ring, slots=self.slots)
+        self._objects = Informer(
+            self._client,
+            CONFIG_MAPS,
+            namespace=self.namespace,
+            fields=f"metadata.name={names.table}",
+            clock=clock,
+            metrics=self._registry,
+        )
+        self._objects.on_change(self._table_changed)
+        assigner = Assigner(
+            timing=self.timing, policy=self.config.policy(), algorithm=self.algorithm
+        )
+        self.assigning = Assigning(
+            self._client,
+            assigner,
+            self.tables,
+            namespace=self.namespace,
+            names=names,
+            clock=clock,
+            metrics=self._metrics,
+            wrote=self._see,
+        )
+        self.election = Election(
+            self._client,
+            namespace=self.namespace,
+            name=names.assigner,
+            identity=f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}",
+            lease_s=self.timing.lease_s / _HALF,
+            renew_s=self.timing.renew_s / _HALF,
+            retry_s=self.timing.retry_s / _HALF,
+            clock=clock,
+            metrics=self._registry,
+        )
+
+    def _incarnate(self) -> None:
+        """Be somebody new."""
+        self.id = f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}"
+        self._holder = Holder(self.id, timing=self.timing)
+        if self._table is not None:
+            self._holder.see(self._table)
+        self.tenancy = Tenancy(
+            self._workloads,
+            self._notifiers,
+            clock=self._clock,
+            metrics=self._metrics,
+            changed=self._wake.set,
+        )
+        node = self.config.node
+        self.heartbeat = Heartbeat(
+            self._client,
+            namespace=self.namespace,
+            names=self.names,
+            record=MemberRecord(
+                id=self.id,
+                pulse="",
+                state=MemberState.JOINING,
+                template=node.template,
+                predecessor=self._predecessor,
+                capacity=node.capacity,
+            ),
+            timing=self.timing,
+            clock=self._clock,
+            renewed=self._renewed,
+            timeout_s=node.health_check_timeout_s,
+            loads_every_s=node.health_check_interval_s,
+            principal=self._principal,
+        )
+
+    # For whoever works on slots
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._registry
+
+    @property
+    def table(self) -> Table | None:
+        """The newest table that was seen."""
+        return self._table
+
+    @property
+    def serving(self) -> frozenset[int]:
+        """The slots whose keys may be taken now."""
+        return frozenset(slot for slot in self.tenancy.serving if self.owns(slot))
+
+    @property
+    def ready(self) -> bool:
+        """Whether this replica takes part."""
+        return self.healthy.is_set()
+
+    def add(self, workload: Workload) -> None:
+        """Let it work on our slots; before `run`."""
+        self._workloads.append(workload)
+
+    def shard_of(self, key: str) -> int:
+        """The shard of a key."""
+        return self.algorithm.get_shard(key, self.slots)
+
+    def owns(self, slot: int) -> bool:
+        """Whether a key of this slot may be taken up."""
+        return slot in self.tenancy.serving and self._holder.may_start(slot, self._now())
+
+    def grant(self, slot: int) -> Grant:
+        """Our right to work on a slot.
+
+        :raises NotOurs: we have none.
+        """
+        grant = Grant(slot, self._holder.token(slot), self.id)
+        self.check(grant)
+        return grant
+
+    def check(self, grant: Grant | None) -> None:
+        """:raises NotOurs: the grant does not hold, or our Lease has run out."""
+        now = self._now()
+        if grant is None:
+            if not self._holder.valid(now):
+                raise NotOurs(f"{self.id} has no valid Lease in ring {self.names.ring}")
+            return
+        held = grant.member == self.id and self._holder.may_write(grant.slot, now)
+        if not held or self._holder.token(grant.slot) != grant.epoch:
+            raise NotOurs(f"{grant.member} does not hold shard {grant.slot} any more")
+
+    # Life
+
+    async def run(self) -> None:
+        """Take part until `stop`.
+
+        Cancelled, it cancels what runs and gives its slots back without waiting for the others.
+        :raises GaveUp: something does not end.
+        :raises ConfigError: another replica has our name, or the table is of another shape.
+        """
+        self._ended.clear()
+        try:
+            await self._introduce()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._objects.run()),
+                    group.create_task(self.assigning.leases.run()),
+                    group.create_task(self.election.run(self._lead, rejoin=True)),
+                    group.create_task(self._tell_reassigned()),
+                ]
+                await self._live()
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        finally:
+            self.healthy.clear()
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """Give every slot to others, then end; `run` has ended when this returns."""
+        self._leaving.set()
+        self._wake.set()
+        await self._ended.wait()
+
+    async def _introduce(self) -> None:
+        """See that nobody lives under our name, and whether somebody died under it."""
+        await self.tables.load()
+        self._principal = await own_principal(self._client)
+        namesakes = {
+            record.id: record.pulse
+            for record in await read_members(self._client, self.namespace, self.names)
+            if name_of(record.id) == self.replica and not record.released
+        }
+        if namesakes:
+            await self._clock.sleep(2 * self.timing.retry_s)
+            for record in await read_members(self._client, self.namespace, self.names):
+                if namesakes.get(record.id, record.pulse) != record.pulse and not record.released:
+                    raise ConfigError(
+                        f"another replica of ring {self.names.ring} lives under this name",
+                        field="node.identity",
+                        value=self.replica,
+                    )
+            self._predecessor = self._predecessor or sorted(namesakes)[-1]
+        self._incarnate()
+
+    async def _live(self) -> None:
+        """One incarnation after the other, until we leave."""
+        while True:
+            try:
+                await self._be()
+            except _Lapsed as end:
+                self._metrics.lapses.inc()
+                _log.error("Lost membership", ring=self.names.ring, replica=self.id, why=str(end))
+            except asyncio.CancelledError:
+                await self._end()
+                await self._release()
+                raise
+            self.healthy.clear()
+            await self._end()
+            if self._leaving.is_set():
+                await self._release()
+                return
+            self._predecessor = self.id
+            self._incarnate()
+
+    async def _be(self) -> None:
+        """Live as one incarnation until it has left; raises _Lapsed when it is over."""
+        await self._join()
+        try:
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self._renew())
+                preparing = group.create_task(self._prepare())
+                await self._work(group)
+                renewing.cancel()
+                preparing.cancel()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+
+    async def _lead(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.assigning.run())
+            for workload in self._workloads:
+                group.create_task(workload.lead())
+
+    async def _join(self) -> None:
+        while True:
+            try:
+                return await self.heartbeat.join()
+            except ApiError as error:
+                _log.warning("Failed to join", ring=self.names.ring, error=str(error))
+                await self._clock.sleep(self.timing.retry_s)
+                self._incarnate()  # the Lease may have been made, and its answer lost
+
+    async def _renew(self) -> None:
+        try:
+            await self.heartbeat.run()
+        except Evicted as error:
+            self._holder.lapse()
+            raise _Lapsed(str(error)) from error
+
+    async def _prepare(self) -> None:
+        if not self._prepared:
+            for workload in self._workloads:
+                await workload.prepare()
+            self._prepared = True
+        if not self._leaving.is_set():
+            self.heartbeat.say(state=MemberState.HEALTHY)
+            self.healthy.set()
+            _log.info("Joined ring", ring=self.names.ring, replica=self.id)
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
+        """Do our duties until we have left."""
+        give_back_by = float("inf")
+        while True:
+            self._wake.clear()
+            now = self._now()
+            if not self._holder.valid(now):
+                raise _Lapsed(f"not renewed for {self.timing.renew_s:g} s")
+            duties = self._holder.duties(now, self.tenancy.busy())
+            if duties.give_up:
+                raise GaveUp(f"{self.id} cannot end its work on shards {sorted(duties.cancel)}")
+            self.tenancy.apply(duties, group)
+            self.heartbeat.say(acks=duties.acks)
+            self.heartbeat.report(self._loads())
+            if self._leaving.is_set():
+                self.heartbeat.say(state=MemberState.LEAVING)
+                give_back_by = min(give_back_by, now + self.timing.handover_s)
+                if self._may_go() or now >= give_back_by:
+                    return
+            until = min(duties.wake_at, give_back_by, now + self.config.state.sync_interval_s)
+            with suppress(TimeoutError):
+                await within(self._clock, until - now, self._wake.wait)
+
+    def _may_go(self) -> bool:
+        """Whether nothing is ours any more, or nobody is there to take it."""
+        table = self._table
+        if table is None or not table.owned_by(self.id):
+            return True
+        return not self.assigning.others(self.id)
+
+    async def _end(self) -> None:
+        """All work of this incarnation ends here, or the process does."""
+        self._holder.lapse()
+        limit_s = self.timing.drain_s + self.timing.cancel_s
+        try:
+            await within(self._clock, limit_s, self.tenancy.end)
+        except TimeoutError:
+            raise GaveUp(f"{self.id} cannot end its work") from None
+
+    async def _release(self) -> None:
+        """Say that we are gone, so that nobody waits for our Lease to run out."""
+        self.heartbeat.say(released=True, state=MemberState.LEAVING)
+        try:
+            await within(self._clock, self.timing.renew_s / 2, self.heartbeat.beat)
+        except (ApiError, TimeoutError) as error:
+            _log.warning("Failed to release Lease", replica=self.id, error=str(error))
+        else:
+            _log.info("Left ring", ring=self.names.ring, replica=self.id)
+
+    # What is heard
+
+    def _table_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        if new is None:
+            return  # a table that is deleted takes nothing from us; the assigner writes it anew
+        try:
+            self._see(loaded_of(state_of(new), ring=self.names.ring).table)
+        except (ConfigError, InternalError) as error:
+            _log.error("Ignored shard table that cannot be read", error=str(error))
+
+    def _see(self, table: Table) -> None:
+        before = self._table
+        if not self._holder.see(table):
+            return
+        self._table = table
+        self._metrics.epoch.set(table.epoch)
+        self.assigning.saw(table)
+        self._wake.set()
+        moved = _moved(before, table)
+        if moved:
+            _log.info(
+                "Shard assignment changed",
+                ring=self.names.ring,
+                epoch=table.epoch,
+                old_assignment=_assignment(before),
+                new_assignment=_assignment(table),
+            )
+        for move in moved:
+            self._reassigned.put_nowait(move)
+
+    async def _tell_reassigned(self) -> None:
+        while True:
+            move = await self._reassigned.get()
+            for notifier in self._notifiers:
+                await notifier.on_shard_reassigned(*move)
+
+    def _renewed(self, started: float, answered: float) -> bool:
+        held = self._holder.renewed(started=started, answered=answered)
+        if not held:
+            self._wake.set()
+        return held
+
+    def _loads(self) -> dict[int, float]:
+        total: dict[int, float] = {}
+        for workload in self._workloads:
+            for slot, load in workload.loads().items():
+                total[slot] = total.get(slot, 0.0) + load
+        return total
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+
+def replica_name(config: Config, environ: Mapping[str, str]) -> str:
+    """The name of this replica: as configured, that of the pod, or one that nobody has."""
+    name = config.node.identity or environ.get("POD_NAME", "")
+    return name or f"{socket.gethostname()}-{secrets.token_hex(3)}"
+
+
+def _moved(before: Table | None, after: Table) -> list[tuple[int, str, str]]:
+    if before is None or before.slots != after.slots:
+        return []
+    pairs = zip(before.entries, after.entries, strict=True)
+    return [
+        (slot, old.owner, new.owner)
+        for slot, (old, new) in enumerate(pairs)
+        if old.owner != new.owner
+    ]
+
+
+def _assignment(table: Table | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    return {owner: encode_slots(table.owned_by(owner)) for owner in sorted(table.owners)}
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that the others followed from."""
+    found = errors.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found

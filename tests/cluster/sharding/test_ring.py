@@ -1,0 +1,328 @@
+"""Rings on a real API server: hand-over, fail-over, and nobody who works beside another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kubeocean.errors import ConfigError
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.faults import SkewedClock
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.fencing import Fenced
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
+from kubeocean.runtime.objects import Key
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.transport import Request
+from kubeocean.sharding.ring import GaveUp, WakingClock
+from rings import SLOTS, Replica, Shoal, make_objects
+from waiting import until
+
+
+async def test_one_replica_does_everything(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        alone = shoal.join("a")
+        await until(lambda: set(shoal.done()) == set(keys))
+        assert len(alone.slots) == SLOTS
+        more = await make_objects(client, namespace, 5, start=100)
+        await until(lambda: set(shoal.done()) == {*keys, *more})
+        shoal.check_exclusive()
+
+
+async def test_replicas_share_and_every_key_has_one_owner(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 40)
+    async with Shoal.open(cluster, namespace) as shoal:
+        replicas = [shoal.join(name) for name in ("a", "b", "c")]
+        await shoal.share(replicas)
+        await until(lambda: set(shoal.done()) == set(keys))
+        cached = [len(replica.controller.objects) for replica in replicas]
+        assert sum(cached) == 40
+        assert all(cached)
+        held = [replica.slots for replica in replicas]
+        assert sorted(slot for slots in held for slot in slots) == list(range(SLOTS))
+        shoal.check_exclusive()
+
+
+async def test_who_leaves_hands_over_and_nothing_is_done_twice(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a"), shoal.join("b")
+        await shoal.share([a, b])
+        await until(lambda: set(shoal.done()) == set(keys))
+        mine = {key for key in keys if a.ring.shard_of(key) in a.slots}
+        mark = len(shoal.acts)
+        await a.leave()
+        await until(lambda: len(b.slots) == SLOTS)
+        # What came is taken up once; what stayed is not touched.
+        await until(lambda: shoal.done(mark).keys() == mine)
+        assert set(shoal.done(mark).values()) == {1}
+        assert sorted(a.notes.lost) == sorted(a.notes.gained)
+
+        async def only_one_lease() -> bool:
+            leases = await client.list(LEASES, namespace, labels=a.ring.names.selects("member"))
+            return [lease.spec.holder_identity for lease in leases.items] == [b.ring.id]
+
+        await until(only_one_lease)
+        shoal.check_exclusive()
+
+
+async def test_the_last_one_leaves_at_once(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        alone = shoal.join("a")
+        await until(lambda: len(alone.slots) == SLOTS)
+        async with asyncio.timeout(3):
+            await alone.leave()
+        assert sorted(alone.notes.lost) == list(range(SLOTS))
+
+
+async def test_the_notifier_is_awaited_before_somebody_else_gets_the_shard(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    slow = {"sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"}}
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", **slow)
+        await until(lambda: set(shoal.done()) == set(keys))
+        a.notes.hold = asyncio.Event()
+        b = shoal.join("b", **slow)
+        table = await until(lambda: (t := a.ring.table) and t.draining() and t)
+        going = set(table.draining())
+        # The shards are asked back, and given up; but the layer above has not let go.
+        await until(lambda: not going & a.slots)
+        # B has read what it is going to get meanwhile.
+        await until(lambda: set(b.controller.objects.slots) == going)
+        assert not b.slots
+        assert not b.notes.gained
+        a.notes.hold.set()
+        await until(lambda: b.slots == going)
+        assert sorted(a.notes.lost) == sorted(b.notes.gained) == sorted(going)
+        told = {key for slot in going for key in b.notes.resources[slot]}
+        assert told == {key for key in keys if b.ring.shard_of(key) in going}
+        await until(lambda: {move[0] for move in a.notes.reassigned if move[1:] == ("a", "b")})
+
+
+async def test_running_reconciles_end_before_the_hand_over(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    may_end = asyncio.Event()
+
+    async def wait(replica: Replica, key: Key) -> None:
+        if replica.name == "a":
+            await may_end.wait()
+
+    keys = await make_objects(client, namespace, 4)
+    slow = {"sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"}}
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", reconcile=wait, **slow)
+        await until(lambda: len(shoal.acts) == len(keys))
+        b = shoal.join("b", reconcile=wait, **slow)
+        busy = {a.ring.shard_of(key) for key in keys}
+        # Shards without work go at once, the others wait.
+        await until(lambda: b.slots)
+        draining = await until(lambda: (t := a.ring.table) and set(t.draining()) & busy)
+        assert not b.slots & busy
+        may_end.set()
+        await until(lambda: draining <= b.slots)
+        await until(lambda: set(shoal.done()) == set(keys))
+        shoal.check_exclusive()
+
+
+async def test_a_reconcile_that_takes_too_long_is_cancelled_and_done_by_the_next_owner(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async def stuck(replica: Replica, key: Key) -> None:
+        if replica.name == "a":
+            await asyncio.Event().wait()
+
+    keys = await make_objects(client, namespace, 4)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", reconcile=stuck)
+        await until(lambda: len(shoal.acts) == len(keys))
+        b = shoal.join("b", reconcile=stuck)
+        await shoal.share([a, b])
+        moved = {key for key in keys if b.ring.shard_of(key) in b.slots}
+        await until(lambda: {key for key in keys if "b" in shoal.by(key)} == moved)
+        shoal.check_exclusive()
+
+
+async def test_who_cannot_end_its_work_ends_itself(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    free = asyncio.Event()
+
+    async def deaf(replica: Replica, key: Key) -> None:
+        while replica.name == "a" and not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await make_objects(client, namespace, 4)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", reconcile=deaf)
+        await until(lambda: len(shoal.acts) == 4)
+        b = shoal.join("b", reconcile=deaf)
+        with pytest.raises(GaveUp, match="cannot end its work"):
+            await asyncio.wait_for(asyncio.shield(a._tasks[0]), 20)
+        free.set()
+        a._tasks = a._tasks[1:]
+        await a.crash()
+        await until(lambda: len(b.slots) == SLOTS)
+
+
+async def test_a_crash_is_made_good_by_the_others(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        replicas = [shoal.join(name) for name in ("a", "b", "c")]
+        await shoal.share(replicas)
+        await until(lambda: set(shoal.done()) == set(keys))
+        # The assigner of all: it is missed twice.
+        dead = next(replica for replica in replicas if replica.ring.election.is_leader)
+        theirs = {key for key in keys if dead.ring.shard_of(key) in dead.slots}
+        mark = len(shoal.acts)
+        await dead.crash()
+        await shoal.share([replica for replica in replicas if replica is not dead])
+        await until(lambda: shoal.done(mark).keys() >= theirs)
+        assert set(shoal.done(mark)) == theirs
+        shoal.check_exclusive()
+
+
+async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a"), shoal.join("b")
+        await shoal.share([a, b])
+        await until(lambda: set(shoal.done()) == set(keys))
+        before = a.ring.id
+        a.faults.partition()
+        # It stops by itself before anybody else may start.
+        await until(lambda: not a.slots)
+        assert len(b.slots) < SLOTS
+        assert not a.ring.healthy.is_set()
+        await until(lambda: len(b.slots) == SLOTS)
+        assert sorted(a.notes.lost) == sorted(a.notes.gained)
+        a.faults.heal()
+        await shoal.share([a, b])
+        assert a.ring.id != before
+        assert a.metrics.value("sharded_controller_lapses_total", {"ring": "shoal"}) >= 1
+        shoal.check_exclusive()
+
+
+async def test_a_writer_that_lost_its_shard_is_refused_before_it_sends(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    frozen, refused = asyncio.Event(), asyncio.Event()
+
+    async def write(replica: Replica, key: Key) -> None:
+        if replica.name == "a" and not frozen.is_set():
+            frozen.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                # What it does on its way out is too late.
+                with pytest.raises(Fenced, match=r"any more|no valid Lease"):
+                    patch = MergePatch({"data": {"by": "a"}})
+                    await replica.controller.client.patch(CONFIG_MAPS, "o0", patch, namespace)
+                refused.set()
+
+    await make_objects(client, namespace, 1)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", reconcile=write)
+        await asyncio.wait_for(frozen.wait(), 20)
+        a.faults.partition()
+        shoal.join("b", reconcile=write)
+        await asyncio.wait_for(refused.wait(), 20)
+        found = await client.get(CONFIG_MAPS, "o0", namespace)
+        assert not found.data
+
+
+async def test_clocks_that_are_wrong_do_not_matter(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        ahead = SkewedClock(3600, rate=1.05, inner=WakingClock())
+        behind = SkewedClock(-3600, rate=0.95, inner=WakingClock())
+        a, b = shoal.join("a", clock=ahead), shoal.join("b", clock=behind)
+        await shoal.share([a, b])
+        await until(lambda: set(shoal.done()) == set(keys))
+        await a.crash()
+        await until(lambda: len(b.slots) == SLOTS)
+        shoal.check_exclusive()
+
+
+async def test_two_replicas_of_one_name_are_refused(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        first = shoal.join("a")
+        await until(lambda: len(first.slots) == SLOTS)
+        twin = shoal.join("a")
+        with pytest.raises(ConfigError, match=r"node\.identity: another replica .* \(got 'a'\)"):
+            await twin._tasks[0]
+        twin._tasks = twin._tasks[1:]
+        assert len(first.slots) == SLOTS
+
+
+async def test_who_comes_back_under_its_name_gets_its_shards_again(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    patient = {"sharding": {"settlePeriod": "8s"}}
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a", **patient), shoal.join("b", **patient)
+        await shoal.share([a, b])
+        held = a.slots
+        await a.crash()
+        again = shoal.join("a", **patient)
+        await until(lambda: again.slots == held)
+        assert b.slots == frozenset(range(SLOTS)) - held
+        assert not b.notes.lost
+
+
+async def test_a_ring_is_not_cut_anew(cluster: Cluster, client: Client, namespace: str) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        other = shoal.join("b", sharding={"slots": 64})
+        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring shoal has 32"):
+            await other._tasks[0]
+        other._tasks = other._tasks[1:]
+
+
+async def test_a_quiet_ring_writes_only_its_leases(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 10)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a"), shoal.join("b")
+        await shoal.share([a, b])
+        await until(lambda: set(shoal.done()) == set(keys))
+
+        def requests(replica: Replica) -> list[Request]:
+            return [r for r in replica.faults.requests if not r.watches]
+
+        def renewals(replica: Replica, since: int) -> int:
+            return sum("-member-" in request.path for request in requests(replica)[since:])
+
+        await until(lambda: not (a.ring.table or b.ring.table).draining())
+        for _ in range(5):  # whatever was still on its way ends within some heartbeats
+            marks = {replica: len(requests(replica)) for replica in (a, b)}
+            await until(lambda m=marks: all(renewals(r, at) >= 5 for r, at in m.items()))
+            later = [request for r, at in marks.items() for request in requests(r)[at:]]
+            if all("/leases/" in request.path for request in later):
+                return
+        pytest.fail(f"it is not quiet: {later}")

@@ -1,0 +1,250 @@
+"""Rings for tests: replicas in this process, each with its own connections and its own faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.faults import Faults
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.controller import Done, Outcome
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Key
+from kubeocean.sharding.config import Config, read_config
+from kubeocean.sharding.controller import ShardedController
+from kubeocean.sharding.ring import Ring
+from kubeocean.sharding.table import name_of
+from kubeocean.sharding.workloads import ShardNotifier
+from waiting import until
+
+__all__ = ["APP", "Act", "Notes", "Replica", "Shoal", "config", "make_objects"]
+
+APP = "app=sharded"
+SLOTS = 32
+
+
+def config(namespace: str, *, name: str, ring: str = "shoal", **sections: dict[str, Any]) -> Config:
+    """A ring with short periods; sections are added to what is there."""
+    document: dict[str, dict[str, Any]] = {
+        "sharding": {
+            "ring": ring,
+            "namespace": namespace,
+            "slots": SLOTS,
+            "settlePeriod": "300ms",
+            "rebalanceInterval": "1s",
+            "drainDeadline": "2s",
+            "cancelDeadline": "1s",
+            "handoverDeadline": "5s",
+            "filter": "label",
+        },
+        "node": {"identity": name},
+        "state": {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "400ms"},
+    }
+    for section, keys in sections.items():
+        document[section] = {**document.get(section, {}), **keys}
+    return read_config(document)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One thing that a replica did about a key."""
+
+    replica: str
+    what: str
+    key: str
+    epoch: int
+
+
+@dataclass
+class Notes(ShardNotifier):
+    """What a replica was told; `hold` keeps it from letting go."""
+
+    gained: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    reassigned: list[tuple[int, str, str]] = field(default_factory=list)
+    resources: dict[int, Sequence[str]] = field(default_factory=dict)
+    hold: asyncio.Event | None = None
+
+    async def on_shard_gained(self, shard: int, resources: Sequence[str]) -> None:
+        self.gained.append(shard)
+        self.resources[shard] = resources
+
+    async def on_shard_lost(self, shard: int, resources: Sequence[str]) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        self.lost.append(shard)
+
+    async def on_shard_reassigned(self, shard: int, old: str, new: str) -> None:
+        self.reassigned.append((shard, name_of(old), name_of(new)))
+
+
+class Replica:
+    """A ring member with one controller, which notes what it does."""
+
+    def __init__(
+        self,
+        shoal: Shoal,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        reconcile: Callable[[Replica, Key], Any] | None = None,
+        **sections: dict[str, Any],
+    ) -> None:
+        self.name = name
+        self.faults = Faults()
+        self.client = shoal.cluster.client(wrap=self.faults.wrap)
+        self.metrics = Metrics()
+        self.notes = Notes()
+        self._shoal = shoal
+        self._reconcile = reconcile
+        settings = config(shoal.namespace, name=name, **sections)
+        self.ring = Ring(
+            self.client, settings, notifiers=[self.notes], clock=clock, metrics=self.metrics
+        )
+        self.controller: ShardedController[ConfigMap] = ShardedController(
+            "shoal",
+            self.ring,
+            self.client,
+            CONFIG_MAPS,
+            reconcile=self.reconcile,
+            namespace=shoal.namespace,
+            labels=APP,
+            clock=clock,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def reconcile(self, key: Key) -> Outcome:
+        grant = self.ring.grant(self.ring.shard_of(str(key)))
+        self._shoal.note(self.name, "begin", key, grant.epoch)
+        try:
+            if self._reconcile is not None:
+                await self._reconcile(self, key)
+        finally:
+            self._shoal.note(self.name, "end", key, grant.epoch)
+        return Done()
+
+    @property
+    def slots(self) -> frozenset[int]:
+        return self.ring.serving
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self.ring.run()),
+            asyncio.create_task(self.controller.run()),
+        ]
+
+    async def leave(self) -> None:
+        """End as SIGTERM does."""
+        await self.ring.stop()
+        await self.controller.stop()
+        await self.ended()
+
+    async def crash(self) -> None:
+        """End without a word: nothing that it says on its way out gets anywhere."""
+        self.faults.partition()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.client.close()
+        self._tasks = []
+
+    async def ended(self) -> None:
+        for task in self._tasks:
+            await task
+        await self.client.close()
+        self._tasks = []
+
+    async def close(self) -> None:
+        """At the end of a test, whatever the state."""
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.client.close()
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+class Shoal:
+    """Replicas of one ring, and the account of all that they did."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.replicas: list[Replica] = []
+        self.acts: list[Act] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, cluster: Cluster, namespace: str) -> AsyncIterator[Shoal]:
+        shoal = cls(cluster, namespace)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(shoal._close)
+            yield shoal
+
+    async def _close(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for replica in self.replicas:
+                if replica._tasks:
+                    group.create_task(replica.close())
+
+    def join(self, name: str, **options: Any) -> Replica:
+        replica = Replica(self, name, **options)
+        self.replicas.append(replica)
+        replica.start()
+        return replica
+
+    def note(self, replica: str, what: str, key: Key, epoch: int) -> None:
+        self.acts.append(Act(replica, what, str(key), epoch))
+
+    def done(self, since: int = 0) -> Counter[str]:
+        """How often each key was reconciled."""
+        return Counter(act.key for act in self.acts[since:] if act.what == "end")
+
+    def by(self, key: str) -> list[str]:
+        return [act.replica for act in self.acts if act.key == key and act.what == "begin"]
+
+    def check_exclusive(self) -> None:
+        """At no time two reconciles of one key; epochs of a key only grow."""
+        inside: dict[str, Act] = {}
+        epochs: dict[str, int] = {}
+        for act in self.acts:
+            if act.what == "begin":
+                assert act.key not in inside, (inside[act.key], act)
+                assert act.epoch >= epochs.get(act.key, 0), act
+                inside[act.key], epochs[act.key] = act, act.epoch
+            else:
+                del inside[act.key]
+
+    async def share(self, replicas: Iterable[Replica], *, within: float = 30) -> None:
+        """Wait until these have all slots among them, each about the same."""
+        some = list(replicas)
+
+        def fair() -> bool:
+            counts = [len(replica.slots) for replica in some]
+            # An agreed table is not enough: the slots have to be in service.
+            return sum(counts) == SLOTS and max(counts) - min(counts) <= 1
+
+        await until(fair, within=within, what=f"a fair share of {[r.name for r in some]}")
+
+
+async def make_objects(client: Client, namespace: str, count: int, *, start: int = 0) -> list[str]:
+    """ConfigMaps that a shoal works on; their keys."""
+    names = [f"o{number}" for number in range(start, start + count)]
+    labels = dict([APP.split("=")])
+
+    async def make(name: str) -> None:
+        body = {"metadata": {"name": name, "labels": labels}}
+        await client.create(CONFIG_MAPS, body, namespace=namespace)
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(make(name))
+    return [f"{namespace}/{name}" for name in names]
