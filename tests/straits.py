@@ -72,7 +72,6 @@ class Strait:
             vnode=self.vnode(pnode),
             binding=self.name,
             cluster_id=self.cluster_id,
-            computing_id=await identity_of(self.above),
             policy="policy",
             details="policy",
             offered={},
