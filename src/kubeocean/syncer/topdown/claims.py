@@ -1,0 +1,232 @@
+"""Claims: what pods store things in, with the volumes behind and the Secrets that these need.
+
+A claim that is bound above is copied after its volume, and the volume after its Secrets; they go in
+the opposite order, each when the one before it is gone from the worker. The data of a volume stays:
+only the reference to it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kubeocean.api import group
+from kubeocean.errors import NotFound
+from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.forge import claims as claim_forge
+from kubeocean.syncer.forge import secrets as secret_forge
+from kubeocean.syncer.forge import volumes as volume_forge
+from kubeocean.syncer.forge.claims import CLAIMS, Unbound
+from kubeocean.syncer.forge.copies import ClaimRef, Copy, Original
+from kubeocean.syncer.forge.secrets import SECRETS
+from kubeocean.syncer.forge.volumes import VOLUMES
+from kubeocean.syncer.topdown.copies import LINGER_S, Copies, Rules
+from kubeocean.syncer.topdown.missing import Missing
+from kubeocean.syncer.topdown.uses import CLAIM, SECRET, Uses
+from kubeocean.syncer.world import World
+
+__all__ = ["Claims"]
+
+
+class Claims:
+    """Claims, volumes and Secrets, which depend on each other in this order."""
+
+    def __init__(self, world: World, uses: Uses, *, linger_s: float = LINGER_S) -> None:
+        self.world = world
+        self._uses = uses
+        self._named: dict[Key, str] = {}  # virtual claim → the name that its copy shall have
+        self.secrets = Copies(world, SECRETS, self._secret_rules(), linger_s=linger_s)
+        # What follows a claim goes when the claim is gone; that has lingered long enough.
+        self.volumes = Copies(world, VOLUMES, self._volume_rules(), linger_s=0.0)
+        self.claims = Copies(world, CLAIMS, self._claim_rules(), linger_s=linger_s)
+        self.parts: tuple[Runnable, ...] = (
+            *self.secrets.parts,
+            *self.volumes.parts,
+            *self.claims.parts,
+        )
+        self.secrets.on_change(lambda key: self.volumes.retry())
+        self.volumes.on_change(lambda key: self.claims.retry())
+        self.claims.pairs.copies.on_change(self._claim_copy_changed)
+        self.claims.pairs.originals.on_change(self._claim_changed)
+        self.volumes.pairs.copies.on_change(self._volume_copy_changed)
+        self.volumes.pairs.originals.on_change(self._volume_changed)
+
+    # Claims
+
+    def _claim_rules(self) -> Rules:
+        return Rules(
+            translate=self._translate_claim,
+            used=lambda key: self._uses.is_used((CLAIM, key)),
+            unused=lambda key, copy, since: self._uses.unused((CLAIM, key), since=since),
+            known=lambda: self._uses.known and self.volumes.pairs.synced,
+            dropped=claim_forge.DROPPED,
+        )
+
+    async def _translate_claim(self, original: Original, name: str) -> Json | Missing:
+        content, key = original.content(), original.key
+        volume = claim_forge.volume_of(content)
+        if isinstance(volume, Unbound):
+            message = f"{CLAIM} {key} is not bound to a volume, it is {volume.phase}"
+            return Missing(CLAIM, key, message)
+        self._named[key] = name
+        there = await self.volumes.ensure(Key("", volume))
+        if isinstance(there, Missing):
+            return there
+        return claim_forge.translate(content, volume=there)
+
+    def _claim_copy_changed(self, old: Copy | None, new: Copy | None) -> None:
+        if new is not None and old is not None:
+            return
+        if old is not None:
+            self._named.pop(self.claims.pairs.virtual_of(old), None)
+        for copy in (old, new):
+            for volume in self._volumes_named(copy.spec.volume_name if copy else ""):
+                self.volumes.check(volume)
+
+    def _claim_changed(self, old: Original | None, new: Original | None) -> None:
+        if new is None and old is not None:
+            for name in CLAIMS.refers(old.content()):
+                self.volumes.check(Key("", name))
+
+    # Volumes
+
+    def _volume_rules(self) -> Rules:
+        return Rules(
+            translate=self._translate_volume,
+            used=self._volume_used,
+            unused=self._volume_unused,
+            held=self._volume_held,
+            amend=self._rebind,
+            fits=self._is_bound,
+            known=lambda: (
+                self._uses.known
+                and self.claims.pairs.synced
+                and self.secrets.pairs.synced
+                and self.world.vnodes.has_synced
+            ),
+            dropped=volume_forge.DROPPED,
+        )
+
+    async def _translate_volume(self, original: Original, name: str) -> Json | Missing:
+        content = original.content()
+        copies: dict[Key, Key] = {}
+        for key, optional in volume_forge.secrets_of(content).items():
+            there = await self.secrets.ensure(key)
+            if isinstance(there, Missing):
+                if not optional:
+                    about = f"{there.message} (needed by {VOLUMES.originals.kind} {original.name})"
+                    return Missing(there.kind, there.key, about, there.retry_s)
+                there = self.secrets.pairs.first_name(key)
+            copies[key] = Key(self.world.mount_namespace, there)
+        claim = self._copy_of(volume_forge.claim_of(content))
+        return volume_forge.translate(content, claim=claim, secrets=copies, host=self._host)
+
+    def _volume_used(self, key: Key) -> bool:
+        claims = self.claims
+        users = claims.pairs.originals.by("refers", key.name)
+        return any(claims.wanted(claim.key) for claim in users)
+
+    def _volume_held(self, key: Key) -> bool:
+        by = self.claims.pairs.copies.by
+        return any(by("volume", copy.name) for copy in self.volumes.pairs.copies_of(key))
+
+    async def _volume_unused(self, key: Key, copy: Copy, since: float) -> bool:
+        """Whether the worker has no claim that the volume is for."""
+        ref = copy.spec.claim_ref
+        return ref is None or await self._claim_uid(ref) == ""
+
+    async def _rebind(self, original: Original, copy: Copy) -> Json | Missing:
+        if self._is_bound(original, copy):
+            return {}
+        claim = self._copy_of(volume_forge.claim_of(original.content()))
+        now = copy.spec.claim_ref or ClaimRef()
+        if now.uid and (uid := await self._claim_uid(now)):
+            if (now.namespace, now.name) != tuple(claim):
+                message = f"{copy.name} of the worker is bound to {now.namespace}/{now.name}"
+                return Missing(self.volumes.kind, original.key, message)
+            return volume_forge.rebind(copy, claim, uid=uid)
+        return volume_forge.rebind(copy, claim, uid="")
+
+    def _is_bound(self, original: Original, copy: Copy) -> bool:
+        """Whether a volume is for its claim, as far as the caches show."""
+        claim = self._copy_of(volume_forge.claim_of(original.content()))
+        there = self.claims.pairs.copies.get(claim)
+        return not volume_forge.rebind(copy, claim, uid=there.uid if there else "")
+
+    async def _claim_uid(self, ref: ClaimRef) -> str:
+        """The UID of a claim of the worker, asked of the server; none if there is no such claim."""
+        try:
+            return (await self.world.worker.get(CLAIMS.copies, ref.name, ref.namespace)).uid
+        except NotFound:
+            return ""
+
+    def _copy_of(self, claim: Key) -> Key:
+        pairs = self.claims.pairs
+        name = self._named.get(claim)
+        if name is None:
+            name = next((c.name for c in pairs.copies_of(claim)), pairs.first_name(claim))
+        return Key(self.world.mount_namespace, name)
+
+    def _volumes_named(self, copy: str) -> tuple[Key, ...]:
+        found = self.volumes.pairs.copies.get(Key("", copy))
+        return () if found is None else (self.volumes.pairs.virtual_of(found),)
+
+    def _host(self, name: str) -> str | None:
+        """What the node behind a virtual node is called as a host."""
+        vnode = self.world.vnodes.get(Key("", name))
+        if vnode is None:
+            return None
+        pnode = self.world.pnode_of(vnode)
+        there = self.world.pnodes.get(Key("", pnode))
+        return there.labels.get(group.LABEL_HOSTNAME, pnode) if there else pnode or None
+
+    # Secrets, also those that pods use
+
+    def _secret_rules(self) -> Rules:
+        return Rules(
+            translate=self._translate_secret,
+            used=lambda key: self._uses.is_used((SECRET, key)) or self._in_volume(key),
+            unused=self._secret_unused,
+            held=self._secret_held,
+            known=lambda: self._uses.known and self.volumes.pairs.synced,
+            extra_labels=self._secret_labels,
+        )
+
+    async def _translate_secret(self, original: Original, name: str) -> Json | Missing:
+        return secret_forge.translate(original.content())
+
+    def _in_volume(self, key: Key) -> bool:
+        volumes = self.volumes
+        users = volumes.pairs.originals.by("refers", str(key))
+        return any(volumes.wanted(volume.key) for volume in users)
+
+    def _secret_held(self, key: Key) -> bool:
+        pairs = self.volumes.pairs
+        return any(pairs.copies_of(volume.key) for volume in pairs.originals.by("refers", str(key)))
+
+    async def _secret_unused(self, key: Key, copy: Copy, since: float) -> bool:
+        if self.world.domain.used_by_pv in copy.labels:
+            labels = self.volumes.pairs.copies.scope.labels
+            listing = await self.world.worker.list(VOLUMES.copies, labels=labels, keep_raw=True)
+            held = (volume_forge.secrets_of(volume.content()) for volume in listing.items)
+            if any(copy.key in secrets for secrets in held):
+                return False
+        return await self._uses.unused((SECRET, key), since=since)
+
+    def _secret_labels(self, key: Key) -> Mapping[str, str]:
+        volumes = self.volumes.pairs.originals.by("refers", str(key))
+        return {self.world.domain.used_by_pv: group.TRUE} if volumes else {}
+
+    def _volume_copy_changed(self, old: Copy | None, new: Copy | None) -> None:
+        if old is None or new is not None:
+            return
+        volume = self.volumes.pairs.originals.get(self.volumes.pairs.virtual_of(old))
+        self._check_secrets(volume)
+
+    def _volume_changed(self, old: Original | None, new: Original | None) -> None:
+        if new is None:
+            self._check_secrets(old)
+
+    def _check_secrets(self, volume: Original | None) -> None:
+        for name in VOLUMES.refers(volume.content()) if volume else ():
+            self.secrets.check(Key.parse(name))
