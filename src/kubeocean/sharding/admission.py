@@ -1,0 +1,185 @@
+"""Admission: let the API server refuse what a replica may not write any more.
+
+A ValidatingAdmissionPolicy compares what a replica writes on a sharded object with the ring's
+table, which is its parameter:
+
+- the epoch on the object must not be lower than that of the shard's grant, nor than the one that is
+  there already: a replica that was frozen and wakes up is refused, also when it creates something;
+- the writer must be the shard's recorded owner, by the UID of its pod, or by its user name where
+  tokens are not bound to pods. This is what refuses a late deletion, which carries no epoch.
+
+Only writes of the ring's own replicas are looked at, and only on objects that have a slot. The API
+server follows the table by a watch, so it may be some milliseconds behind: then it still lets an
+old owner through, whom the epoch on the object stops once the new one has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.objects import Json, Resource
+from kubeocean.sharding.names import Names
+from kubeocean.sharding.principals import POD_UID
+
+__all__ = ["Guarded", "admission_objects", "guard"]
+
+_API: Final = "admissionregistration.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A kind of objects that is guarded; `status` guards its status, too."""
+
+    group: str
+    version: str
+    plural: str
+    status: bool = False
+
+
+def guard(resource: Resource[Any], *, status: bool = False) -> Guarded:
+    """Guard the objects of a resource."""
+    return Guarded(resource.group, resource.version, resource.plural, status)
+
+
+def admission_objects(
+    names: Names,
+    *,
+    namespace: str,
+    guarded: Sequence[Guarded],
+    users: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    check_writer: bool = True,
+) -> list[Json]:
+    """The policy and its binding.
+
+    `users` and `groups` are those of the replicas: `system:serviceaccount:<namespace>:<name>`.
+    """
+    if not guarded:
+        raise ConfigError("at least one is needed", field="guarded")
+    if not users and not groups:
+        raise ConfigError("the replicas' users or groups are needed", field="users")
+    policy = {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": f"{names.ring}-shards", "labels": names.labels("admission")},
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "matchConstraints": {"resourceRules": [_rule(each) for each in guarded]},
+            "matchConditions": [
+                {"name": "by-a-replica", "expression": _by_a_replica(users, groups)},
+                {"name": "in-a-shard", "expression": _in_a_shard(names.slot_label)},
+            ],
+            "variables": _variables(names),
+            "validations": _validations(check_writer),
+        },
+    }
+    binding = {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": f"{names.ring}-shards", "labels": names.labels("admission")},
+        "spec": {
+            "policyName": f"{names.ring}-shards",
+            "validationActions": ["Deny"],
+            "paramRef": {
+                "name": names.table,
+                "namespace": namespace,
+                "parameterNotFoundAction": "Deny",
+            },
+        },
+    }
+    return [policy, binding]
+
+
+def _rule(guarded: Guarded) -> Json:
+    resources = [guarded.plural, *([f"{guarded.plural}/status"] if guarded.status else [])]
+    return {
+        "apiGroups": [guarded.group],
+        "apiVersions": [guarded.version],
+        "resources": resources,
+        "operations": ["CREATE", "UPDATE", "DELETE"],
+    }
+
+
+def _by_a_replica(users: Sequence[str], groups: Sequence[str]) -> str:
+    named = f"request.userInfo.username in {_list(users)}"
+    member = (
+        f"has(request.userInfo.groups) && request.userInfo.groups.exists(g, g in {_list(groups)})"
+    )
+    return f"({named}) || ({member})"
+
+
+def _in_a_shard(label: str) -> str:
+    """It has a slot, and this is not the write that gives it one."""
+    there = "has({0}.metadata.labels) && '{1}' in {0}.metadata.labels"
+    old, new = there.format("oldObject", label), there.format("object", label)
+    same = f"object.metadata.labels['{label}'] == oldObject.metadata.labels['{label}']"
+    return (
+        f"request.operation == 'CREATE' ? ({new}) : request.operation == 'DELETE' ? ({old}) : "
+        f"(({old}) && ({new}) && {same})"
+    )
+
+
+def _variables(names: Names) -> list[Json]:
+    epoch = "has({0}.metadata.annotations) && '{1}' in {0}.metadata.annotations ? "
+    epoch += "int({0}.metadata.annotations['{1}']) : 0"
+    user = "request.userInfo"
+    pod = f"has({user}.extra) && '{POD_UID}' in {user}.extra"
+    said = {
+        "meta": "request.operation == 'DELETE' ? oldObject.metadata : object.metadata",
+        "slot": f"int(variables.meta.labels['{names.slot_label}'])",
+        "granted": "int(params.data.grants.split(',')[variables.slot])",
+        "epoch": f"request.operation == 'DELETE' ? 0 : ({epoch.format('object', names.epoch)})",
+        "stored": f"request.operation != 'UPDATE' ? 0 : ({epoch.format('oldObject', names.epoch)})",
+        "writer": f"{pod} ? {user}.extra['{POD_UID}'][0] : {user}.username",
+        "owner": (
+            "params.data.principals.split('\\n')"
+            "[int(params.data.owners.split(',')[variables.slot])]"
+        ),
+    }
+    return [{"name": name, "expression": expression} for name, expression in said.items()]
+
+
+def _validations(check_writer: bool) -> list[Json]:
+    shard = "'shard ' + string(variables.slot)"
+    rules = [
+        {
+            "expression": "request.operation == 'DELETE' || variables.epoch >= variables.granted",
+            "messageExpression": (
+                f"{shard} + ' is granted at epoch ' + string(variables.granted) + ', this was "
+                "written under ' + string(variables.epoch)"
+            ),
+            "reason": "Forbidden",
+        },
+        {
+            "expression": "variables.epoch >= variables.stored || request.operation == 'DELETE'",
+            "messageExpression": (
+                f"{shard} + ': the object was written at epoch ' + string(variables.stored) + "
+                "', this was written under ' + string(variables.epoch)"
+            ),
+            "reason": "Forbidden",
+        },
+    ]
+    if check_writer:
+        # A higher epoch than the table's is a table that has not reached this API server yet.
+        rules.append(
+            {
+                "expression": (
+                    "variables.epoch > variables.granted || variables.owner == '' || "
+                    "variables.owner == variables.writer"
+                ),
+                "messageExpression": (
+                    f"{shard} + ' belongs to ' + variables.owner + ', not to ' + variables.writer"
+                ),
+                "reason": "Forbidden",
+            }
+        )
+    return rules
+
+
+def _list(words: Sequence[str]) -> str:
+    quoted = (word.replace("\\", "\\\\").replace("'", "\\'") for word in words)
+    return "[" + ", ".join(f"'{word}'" for word in quoted) + "]"
