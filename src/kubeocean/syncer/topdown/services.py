@@ -74,8 +74,7 @@ class Services:
         surroundings.stand_in(self.address_of)
         self._follow()
 
-    @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many mirrors there are, as far as we know."""
         return len(self.mirrors)
 
