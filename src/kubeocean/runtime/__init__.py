@@ -6,7 +6,7 @@ Nothing is imported here: take what you need from its module.
 - values: `objects`, `kinds`, `quantity`, `labels`, `requirements`, `selectors`, `fieldselectors`,
   `nodeselectors`, `documents`, `fields`
 - credentials: `access`, `kubeconfig`, `credentials`, `execplugin`, `secrets`, `pem`, `tls`, `files`
-- requests: `transport`, `tunnel`, `failures`, `client`, `patches`, `codec`, `retries`, `ratelimit`,
+- requests: `transport`, `tunnel`, `pipes`, `failures`, `client`, `patches`, `codec`, `retries`, `ratelimit`,
   `discovery`, `fencing`
 - caches: `watch`, `informer`, `ownwrites`
 - control: `workqueue`, `controller`, `outcomes`, `election`, `leaserules`, `leaselock`

@@ -319,7 +319,9 @@ class Client:
     ) -> AsyncIterator[Tunnel]:
         """Bytes both ways, once the server has switched protocols."""
         asked, timeout_s = tuple(query), self._timeout_s
-        request = Request(method, path, query=asked, headers=headers or {}, timeout_s=timeout_s)
+        request = Request(
+            method, path, query=asked, accept="*/*", headers=headers or {}, timeout_s=timeout_s
+        )
         async with self.transport.upgrade(request, protocol) as tunnel:
             yield tunnel
 

@@ -12,14 +12,15 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
 
 from multidict import MultiMapping
 from yarl import URL
 
 from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
 from kubeocean.runtime.failures import explain
+from kubeocean.runtime.pipes import Pipe, TlsPipe, connect
 
 __all__ = ["Tunnel", "open_tunnel"]
 
@@ -28,26 +29,16 @@ BODY_LIMIT: Final = 64 * 1024
 HANDSHAKE_S: Final = 30.0
 # The refusal itself is known by then; its text is worth no more.
 BODY_S: Final = 5.0
-# For what was written last to go out, to a side that may not read it.
-CLOSE_S: Final = 2.0
-
+_END: Final = b"\r\n\r\n"
 _DIGITS: Final = 16  # more bytes than any machine has
-
-_Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Tunnel:
     """An upgraded connection."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, line: _Line, headers: Mapping[str, str]) -> None:
         self.headers = headers
-        self._reader = reader
-        self._writer = writer
+        self._line = line
         self._aborted = False
 
     async def read(self, limit: int = 64 * 1024) -> bytes:
@@ -56,7 +47,7 @@ class Tunnel:
         :raises Unreachable: the connection broke.
         """
         try:
-            data = await self._reader.read(limit)
+            data = await self._line.read(limit)
         except OSError as error:
             raise _lost(error) from error
         if not data and self._aborted:
@@ -66,26 +57,51 @@ class Tunnel:
     async def write(self, data: bytes) -> None:
         """Send, waiting while the other side is slower than we are.
 
+        What the other side has said already can still be read after this has failed.
+
         :raises Unreachable: the connection broke.
         """
         try:
-            self._writer.write(data)
-            await self._writer.drain()
+            await self._line.pipe.write(data)
         except OSError as error:
             raise _lost(error) from error
 
     def write_eof(self) -> None:
         """Say that no more will come, where the connection can say it: TLS cannot."""
-        if self._writer.can_write_eof():
-            try:
-                self._writer.write_eof()
-            except OSError as error:
-                raise _lost(error) from error
+        with suppress(OSError):  # to one who is gone nothing need be said
+            self._line.pipe.write_eof()
 
     def abort(self) -> None:
         """Break the connection, whoever is using it."""
         self._aborted = True
-        self._writer.transport.abort()
+        self._line.pipe.cut()
+
+
+class _Line:
+    """A pipe that is read line by line until it is read as it comes."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self.pipe = pipe
+        self._held = b""
+
+    async def read(self, most: int) -> bytes:
+        if not self._held:
+            return await self.pipe.read(most)
+        taken, self._held = self._held[:most], self._held[most:]
+        return taken
+
+    async def read_until(self, end: bytes, limit: int) -> bytes | None:
+        """All up to and with `end`; what there was of it if it does not come; None: too much."""
+        while (at := self._held.find(end)) < 0:
+            if len(self._held) > limit:
+                return None
+            more = await self.pipe.read(limit)
+            if not more:
+                break
+            self._held += more
+        size = at + len(end) if at >= 0 else len(self._held)
+        taken, self._held = self._held[:size], self._held[size:]
+        return taken if size <= limit else None
 
 
 def _lost(error: OSError) -> Unreachable:
@@ -111,77 +127,69 @@ async def open_tunnel(
     """
     doing = f"upgrade {method} {target.partition('?')[0]} to {protocol}"
     head = _head(server, method, target, headers, protocol)
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await _connect(server, tls, tls_server_name, proxy_url)
-            writer.write(head)
-            status, answer = await _read_head(reader, doing)
-        if status != 101:
-            raise await _refusal(reader, status, answer, doing)
+    sent = False
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await _connect(server, tls, tls_server_name, proxy_url, stack)
+                sent = True
+                await line.pipe.write(head)
+                status, answer = await _read_head(line, doing)
+            if status != 101:
+                raise await _refusal(line, status, answer, doing)
+        except OSError as error:
+            why = f"could not reach {server} to {doing}: {explain(error)}"
+            raise Unreachable(why, sent=sent) from error
         if protocol.lower() not in answer.get("upgrade", "").lower():
             raise Unreachable(f"could not {doing}: the server switched to something else")
-    except BaseException as error:
-        if writer is not None:
-            writer.transport.abort()
-        if isinstance(error, OSError):
-            why = f"could not reach {server} to {doing}: {explain(error)}"
-            raise Unreachable(why, sent=writer is not None) from error
-        raise
-    try:
-        yield Tunnel(reader, writer, answer)
-        await _flush(writer)
-    finally:
-        writer.transport.abort()
-
-
-async def _flush(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await writer.wait_closed()
-    except OSError:
-        pass  # whoever used the tunnel has what it wanted of it
+        yield Tunnel(line, answer)
 
 
 async def _connect(
-    server: URL, tls: ssl.SSLContext | None, tls_server_name: str | None, proxy_url: str | None
-) -> _Connection:
+    server: URL,
+    tls: ssl.SSLContext | None,
+    tls_server_name: str | None,
+    proxy_url: str | None,
+    stack: AsyncExitStack,
+) -> _Line:
+    """A connection to the server, which the stack gives back."""
     host, port = server.host or "", server.port or 443
-    name = (tls_server_name or host) if tls else None
     if proxy_url is None:
-        return await asyncio.open_connection(
-            host, port, ssl=tls, server_hostname=name, limit=HEAD_LIMIT
-        )
-    proxy = URL(proxy_url)
-    reader, writer = await asyncio.open_connection(
-        proxy.host or "",
-        proxy.port or 80,
-        ssl=True if proxy.scheme == "https" else None,
-        limit=HEAD_LIMIT,
-    )
-    try:
-        await _pass_through(proxy, reader, writer, f"[{host}]" if ":" in host else host, port)
-        if tls is not None:
-            await writer.start_tls(tls, server_hostname=name)
-    except BaseException:
-        writer.transport.abort()
-        raise
-    return reader, writer
+        pipe: Pipe = await connect(host, port)
+        stack.callback(pipe.close)
+    else:
+        pipe = await _proxied(URL(proxy_url), host, port, stack)
+    if tls is not None:
+        pipe = await _secured(pipe, tls, tls_server_name or host)
+    return _Line(pipe)
 
 
-async def _pass_through(
-    proxy: URL, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
-) -> None:
-    """A CONNECT through an HTTP proxy."""
+async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
+    secured = TlsPipe(pipe, tls, name)
+    await secured.handshake()
+    return secured
+
+
+async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> Pipe:
+    """A connection through an HTTP proxy."""
+    pipe: Pipe = await connect(proxy.host or "", proxy.port or 80)
+    stack.callback(pipe.close)
+    if proxy.scheme == "https":
+        pipe = await _secured(pipe, ssl.create_default_context(), proxy.host or "")
+    await _pass_through(proxy, _Line(pipe), f"[{host}]" if ":" in host else host, port)
+    return pipe
+
+
+async def _pass_through(proxy: URL, line: _Line, host: str, port: int) -> None:
+    """Have the proxy connect; after its answer it is not in the way."""
     lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
     if proxy.user is not None:
         pair = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
         lines.append(f"Proxy-Authorization: Basic {pair}")
-    writer.write("\r\n".join([*lines, "", ""]).encode())
+    await line.pipe.write("\r\n".join([*lines, "", ""]).encode())
     doing = f"connect to {host}:{port} through the proxy"
     try:
-        status, _ = await _read_head(reader, doing)
+        status, _ = await _read_head(line, doing)
     except Unreachable as error:
         raise Unreachable(str(error), sent=False) from error
     if not 200 <= status < 300:
@@ -207,22 +215,19 @@ def _head(
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _refusal(
-    reader: asyncio.StreamReader, status: int, answer: Mapping[str, str], doing: str
-) -> ApiError:
-    body = await _read_body(reader, answer)
+async def _refusal(line: _Line, status: int, answer: Mapping[str, str], doing: str) -> ApiError:
+    body = await _read_body(line, answer)
     return api_error(status, body, doing=doing, retry_after=answer.get("retry-after", ""))
 
 
-async def _read_head(reader: asyncio.StreamReader, doing: str) -> tuple[int, dict[str, str]]:
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError as error:
-        why = "the answer is not HTTP" if error.partial else "the connection was closed"
-        raise Unreachable(f"could not {doing}: {why}") from error
-    except asyncio.LimitOverrunError as error:
+async def _read_head(line: _Line, doing: str) -> tuple[int, dict[str, str]]:
+    head = await line.read_until(_END, HEAD_LIMIT)
+    if head is None:
         why = f"the head of the answer is over {HEAD_LIMIT // 1024} KiB"
-        raise Unreachable(f"could not {doing}: {why}") from error
+        raise Unreachable(f"could not {doing}: {why}")
+    if not head.endswith(_END):
+        why = "the answer is not HTTP" if head else "the connection was closed"
+        raise Unreachable(f"could not {doing}: {why}")
     status_line, *fields = head.decode("latin-1").split("\r\n")
     version, _, rest = status_line.partition(" ")
     status = _number(rest[:3])
@@ -232,7 +237,7 @@ async def _read_head(reader: asyncio.StreamReader, doing: str) -> tuple[int, dic
     return status, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+async def _read_body(line: _Line, headers: Mapping[str, str]) -> bytes:
     """Enough of a refusal to tell the user why; it need not be whole."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))
@@ -241,7 +246,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
     try:
         async with asyncio.timeout(BODY_S):
             while len(body) < wanted and not (chunked and body.endswith(b"\r\n0\r\n\r\n")):
-                more = await reader.read(wanted - len(body))
+                more = await line.read(wanted - len(body))
                 if not more:
                     break
                 body += more
