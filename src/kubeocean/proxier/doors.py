@@ -1,0 +1,66 @@
+"""Doors: a port for each virtual node, as its label says, while it is there.
+
+A port that cannot be had is tried again; the node's pods are reached through the common port until
+then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.api.group import Domain
+from kubeocean.errors import ConfigError
+from kubeocean.proxier.front import Front
+from kubeocean.runtime.controller import Controller
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Key
+from kubeocean.runtime.outcomes import After, Done, Outcome
+
+__all__ = ["Doors"]
+
+_AGAIN_S: Final = 5.0
+
+_log = get_logger(__name__)
+
+
+class Doors:
+    """Opens and shuts the front's ports as virtual nodes come and go."""
+
+    def __init__(self, front: Front, vnodes: Informer[Node], *, domain: Domain) -> None:
+        self._front = front
+        self._vnodes = vnodes
+        self._domain = domain
+        self._ports: dict[str, int] = {}
+        self.controller: Controller[Key] = Controller("doors", self.reconcile, workers=4)
+        vnodes.on_change(self._changed)
+
+    def _changed(self, old: Node | None, new: Node | None) -> None:
+        if (old and self._port(old)) != (new and self._port(new)):
+            node = new or old
+            assert node is not None
+            self.controller.enqueue(node.key)
+
+    def _port(self, vnode: Node) -> int:
+        text = vnode.labels.get(self._domain.proxier_port, "")
+        return int(text) if text.isascii() and text.isdigit() and int(text) < 65_536 else 0
+
+    async def reconcile(self, key: Key) -> Outcome:
+        vnode = self._vnodes.get(key)
+        wanted = self._port(vnode) if vnode is not None else 0
+        held = self._ports.get(key.name, 0)
+        if wanted == held:
+            return Done()
+        if held:
+            del self._ports[key.name]
+            await self._front.shut(held)
+        if not wanted:
+            return Done()
+        try:
+            await self._front.open(wanted, key.name)
+        except ConfigError as error:
+            _log.warning("Could not open port of node", node=key.name, error=str(error))
+            return After(_AGAIN_S)
+        self._ports[key.name] = wanted
+        return Done()

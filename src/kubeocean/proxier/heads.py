@@ -1,0 +1,75 @@
+"""Heads: the first lines of an HTTP/1.1 request, read strictly.
+
+A head decides who is let in and where bytes go, and is written by strangers. Whatever two parsers
+could read in two ways is refused: folded lines, spaces before a colon, control characters, a second
+Host or Content-Length, a length together with chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from multidict import CIMultiDict
+
+from kubeocean.errors import BadRequest, RequestTooLarge
+
+__all__ = ["END", "LIMIT", "Head", "parse"]
+
+LIMIT: Final = 16 * 1024
+END: Final = b"\r\n\r\n"
+
+_LINE: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.([01])")
+_FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[!-~\x80-\xff]|[ \t])*)")
+_ONCE: Final = ("Host", "Content-Length", "Transfer-Encoding", "Upgrade", "Authorization")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What somebody asks for."""
+
+    method: str
+    target: str  # path and query, as sent
+    headers: CIMultiDict[str]
+
+    @property
+    def upgrade(self) -> str:
+        """The protocol that the connection is to be switched to, in lower case; else nothing."""
+        tokens = ",".join(self.headers.getall("Connection", [])).lower().split(",")
+        asked = any(token.strip() == "upgrade" for token in tokens)
+        return self.headers.get("Upgrade", "").strip().lower() if asked else ""
+
+
+def parse(data: bytes) -> Head:
+    """The head whose bytes these are, up to and with its empty line.
+
+    :raises BadRequest: it is none, or one that could be read in two ways.
+    :raises RequestTooLarge: it is over the limit.
+    """
+    if len(data) > LIMIT:
+        raise RequestTooLarge("the head of the request is too large", status=431)
+    if not data.endswith(END):
+        raise BadRequest("the head of the request does not end")
+    first, *lines = data[: -len(END)].decode("latin-1").split("\r\n")
+    line = _LINE.fullmatch(first)
+    if line is None:
+        raise BadRequest("the request line is not HTTP/1.1")
+    headers: CIMultiDict[str] = CIMultiDict()
+    for text in lines:
+        field = _FIELD.fullmatch(text)
+        if field is None:
+            raise BadRequest("a header is not a name, a colon and a value")
+        headers.add(field[1], field[2].rstrip(" \t"))
+    _check(headers, newer=line[3] == "1")
+    return Head(line[1], line[2], headers)
+
+
+def _check(headers: CIMultiDict[str], *, newer: bool) -> None:
+    for name in _ONCE:
+        if len(headers.getall(name, [])) > 1:
+            raise BadRequest(f"the header {name} is there twice")
+    if newer and "Host" not in headers:
+        raise BadRequest("the header Host is missing")
+    if "Content-Length" in headers and "Transfer-Encoding" in headers:
+        raise BadRequest("the length of the request is given in two ways")

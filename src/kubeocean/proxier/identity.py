@@ -1,0 +1,108 @@
+"""Identity: the certificate that the proxier shows, and whose certificates it believes.
+
+Both change while it runs: a new pair, or a new authority, is used from the next connection on, and
+those that are there go on. Without a valid pair nothing is served: there is no other way in.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.pem import certificates_problem, key_problem, load_pair, trust
+from kubeocean.runtime.secrets import Secret
+
+__all__ = ["Identity", "Pair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate with its key, and the time until which it is good."""
+
+    certificate: bytes
+    key: Secret[bytes]
+    not_after: datetime
+    source: str
+
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes, source: str) -> Pair:
+        """:raises ConfigError: they are none, or do not belong together."""
+        secret = Secret(key)
+        problem = certificates_problem(certificate) or key_problem(certificate, secret)
+        if problem:
+            raise ConfigError(problem, source=source)
+        leaf = x509.load_pem_x509_certificates(certificate)[0]
+        return cls(certificate, secret, leaf.not_valid_after_utc, source)
+
+
+class Identity:
+    """One TLS context for listeners, whose content can be exchanged."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or RealClock()
+        self._pair: Pair | None = None
+        self._authority = b""
+        self._current: ssl.SSLContext | None = None
+        self.context = _context()
+        self.context.sni_callback = self._choose
+
+    @property
+    def pair(self) -> Pair | None:
+        return self._pair
+
+    @property
+    def ready(self) -> bool:
+        """Whether somebody could be served now."""
+        pair = self._pair
+        return pair is not None and bool(self._authority) and pair.not_after > self._clock.now()
+
+    def show(self, pair: Pair) -> None:
+        """Use this pair from the next connection on."""
+        if pair != self._pair:
+            self._pair = pair
+            self._renew()
+
+    def believe(self, authority: bytes) -> None:
+        """Know callers by certificates of these authorities (PEM) from the next connection on.
+
+        :raises ConfigError: they are none.
+        """
+        problem = certificates_problem(authority)
+        if problem:
+            raise ConfigError(problem, source="the authority of client certificates")
+        if authority != self._authority:
+            self._authority = authority
+            self._renew()
+
+    def _renew(self) -> None:
+        if self._pair is None or not self._authority:
+            return
+        context = _context()
+        load_pair(context, self._pair.certificate, self._pair.key)
+        trust(context, self._authority)
+        self._current = context
+
+    def _choose(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
+    ) -> int | None:
+        if self._current is None or not self.ready:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._current
+        return None
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Asked for, and checked if shown; who shows none needs a token.
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.set_alpn_protocols(["http/1.1"])
+    # A resumed session would skip the choice of a context, and with it a changed authority.
+    context.options |= ssl.OP_NO_TICKET
+    return context

@@ -1,0 +1,201 @@
+"""The process of a proxier: from its settings to a service that runs.
+
+It is ready when it has a valid certificate, knows whose client certificates to believe, and its
+caches show both clusters. Several replicas do the same work side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
+from kubeocean.api.ownership import Ids
+from kubeocean.bound.identities import identity_of
+from kubeocean.bound.rotation import Rotation
+from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.errors import ConfigError, KubeoceanError
+from kubeocean.proxier.authority import Authority
+from kubeocean.proxier.believed import PublishedAuthority
+from kubeocean.proxier.callers import Callers
+from kubeocean.proxier.certificates import ProvidedCertificate, SignedCertificate
+from kubeocean.proxier.desk import Desk
+from kubeocean.proxier.doors import Doors
+from kubeocean.proxier.front import Front
+from kubeocean.proxier.identity import Identity
+from kubeocean.proxier.kubelets import Kubelets
+from kubeocean.proxier.paces import Paces
+from kubeocean.proxier.pages import Pages
+from kubeocean.proxier.places import Places
+from kubeocean.proxier.sessions import Sessions
+from kubeocean.proxier.settings import Settings
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.components import Component, Runnable
+from kubeocean.runtime.credentials import default_access
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Key
+from kubeocean.runtime.service import Service
+from kubeocean.runtime.transport import HttpTransport
+
+__all__ = ["Program", "run"]
+
+_FAILED: Final = 1
+_MARGIN_S: Final = 5.0  # after the sessions, for everything else to end
+
+_log = get_logger(__name__)
+
+
+async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
+    """Serve until a signal; the exit code."""
+    undo = settings.configure_logs()
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                service = await Program(settings, environ, stack).prepare()
+            except KubeoceanError as error:
+                _log.error("Could not start proxier", error=str(error))
+                return _FAILED
+            return await service.run()
+    finally:
+        undo()
+
+
+class Program:
+    """Everything that one process holds; `stack` gives it back at the end."""
+
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._stack = stack
+        self._metrics = Metrics(process=True)
+        self._identity = Identity()
+
+    async def prepare(self) -> Service:
+        """Read what has to be read before anything can start.
+
+        :raises KubeoceanError: it cannot be had, or makes no sense.
+        """
+        settings, domain = self._settings, self._settings.label_domain
+        source = default_access(settings.kubeconfig or None, environ=self._environ)
+        computing = self._client(HttpTransport(source), "computing")
+        binding = await computing.get(CLUSTER_BINDINGS, settings.cluster_binding_name)
+        reference = binding.spec.secret_ref
+        access = SecretAccess(
+            await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+        )
+        worker = self._client(HttpTransport(access), "worker")
+        self._rotation = Rotation(computing, access, reference, metrics=self._metrics)
+        self._places = Places(
+            computing,
+            worker,
+            ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
+            domain=domain,
+            mount_namespace=binding.spec.mount_namespace or domain.worker_namespace,
+            metrics=self._metrics,
+        )
+        kubelets = Kubelets(
+            access,
+            port=settings.kubelet_port,
+            authority=_file(settings.kubelet_certificate_authority),
+        )
+        self._stack.push_async_callback(kubelets.close)
+        desk = Desk(
+            callers=Callers(computing),
+            authority=Authority(computing),
+            paces=Paces(),
+            places=self._places,
+            sessions=Sessions(worker, idle_s=settings.idle_s),
+            pages=Pages(computing, self._places, kubelets, domain=domain),
+        )
+        self._front = Front(desk.answer, self._identity, host=settings.listen_address)
+        self._doors = Doors(self._front, self._places.vnodes, domain=domain)
+        self._trusts = self._trust(computing, binding)
+        return self._service()
+
+    def _service(self) -> Service:
+        settings = self._settings
+        return Service(
+            settings.label_domain.proxier,
+            [
+                Component("caches", self._work, self._ready),
+                Component("front", self._serve, stop=self._stop),
+            ],
+            metrics=self._metrics,
+            metrics_address=settings.metrics_bind_address,
+            health_address=settings.health_probe_bind_address,
+            deadline_s=settings.drain_s + _MARGIN_S,
+        )
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for part in (self._rotation, *self._trusts, *self._places.parts):
+                group.create_task(part.run())
+            group.create_task(self._doors.controller.run())
+
+    async def _serve(self) -> None:
+        await self._front.open(self._settings.listen_port)
+        self._stopping = asyncio.Event()
+        await self._stopping.wait()
+        await self._front.drain(self._settings.drain_s)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+
+    def _ready(self) -> bool:
+        return self._identity.ready and self._places.ready
+
+    def _trust(self, computing: Client, binding: ClusterBinding) -> tuple[Runnable, ...]:
+        """What keeps our certificate, and the authority of others', true."""
+        settings = self._settings
+        certificate: Runnable
+        secret = _secret(settings, binding)
+        if secret is not None:
+            certificate = ProvidedCertificate(computing, secret, self._identity)
+        else:
+            certificate = SignedCertificate(
+                computing,
+                self._identity,
+                binding=binding.name,
+                cluster_id=binding.spec.cluster_id,
+                address=self._environ.get(ENV_POD_IP, "") or settings.listen_address,
+                pod=self._environ.get(ENV_POD_NAME, ""),
+                domain=settings.label_domain,
+            )
+        authority = _file(settings.client_ca_file)
+        if authority is None:
+            return certificate, PublishedAuthority(computing, self._identity)
+        self._identity.believe(authority)
+        return (certificate,)
+
+    def _client(self, transport: HttpTransport, cluster: str) -> Client:
+        client = Client(transport, cluster=cluster)
+        self._stack.push_async_callback(client.close)
+        return client
+
+
+def _secret(settings: Settings, binding: ClusterBinding) -> Key | None:
+    """The Secret that somebody provides, if anybody does."""
+    if settings.tls_secret_name:
+        return Key(settings.tls_secret_namespace, settings.tls_secret_name)
+    domain, said = settings.label_domain, binding.annotations
+    name = said.get(domain.logs_proxy_secret_name, "")
+    if not name:
+        return None
+    return Key(said.get(domain.logs_proxy_secret_namespace) or domain.system_namespace, name)
+
+
+def _file(path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", source=path) from error

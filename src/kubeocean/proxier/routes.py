@@ -1,0 +1,276 @@
+"""Routes: what a request to a kubelet is for.
+
+`route` reads method, path and query of a request as a kubelet would, and answers with one of a few
+small records, or refuses. A name in a path is taken only if Kubernetes could have given it to an
+object, so that dots, slashes and escapes lead nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeAlias
+from urllib.parse import parse_qsl
+
+from kubeocean.errors import BadRequest, MethodNotAllowed, NotFound
+
+__all__ = ["Logs", "NodePage", "Page", "Route", "Run", "Session", "SessionKind", "route"]
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_TRUE: Final = frozenset({"1", "true", "True", "TRUE", "t", "T"})
+_FALSE: Final = frozenset({"", "0", "false", "False", "FALSE", "f", "F"})
+_STREAMS: Final = frozenset({"All", "Stdout", "Stderr"})
+_MOST_ARGUMENTS: Final = 4_096
+
+
+class SessionKind(StrEnum):
+    """What is done in a pod over an upgraded connection."""
+
+    EXEC = "exec"
+    ATTACH = "attach"
+    PORT_FORWARD = "portforward"
+
+
+class NodePage(StrEnum):
+    """What a node says of itself."""
+
+    PODS = "pods"
+    RUNNING_PODS = "runningpods"
+    STATS = "stats/summary"
+    METRICS = "metrics"
+    CADVISOR = "metrics/cadvisor"
+    RESOURCE = "metrics/resource"
+    PROBES = "metrics/probes"
+    HEALTH = "healthz"
+    CONFIG = "configz"
+    VERSION = "version"
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The log of a container; `query` is what an API server is asked in turn."""
+
+    namespace: str
+    pod: str
+    container: str
+    query: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An upgraded connection into a pod."""
+
+    kind: SessionKind
+    namespace: str
+    pod: str
+    container: str = ""  # none for ports
+    uid: str = ""
+    query: tuple[tuple[str, str], ...] = ()
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command whose output is the answer."""
+
+    namespace: str
+    pod: str
+    container: str
+    uid: str = ""
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Something about the node as a whole."""
+
+    page: NodePage
+    query: Mapping[str, str]
+
+
+Route: TypeAlias = Logs | Session | Run | Page
+_Query: TypeAlias = list[tuple[str, str]]
+
+
+def route(method: str, target: str) -> Route:
+    """What is asked for.
+
+    :raises BadRequest: it names no pod, or an option makes no sense.
+    :raises MethodNotAllowed: it is not asked for in this way.
+    :raises NotFound: a kubelet has no such thing, or ours has not.
+    """
+    path, _, query = target.partition("?")
+    options = _options(query)
+    first, *rest = path.removeprefix("/").split("/")
+    make = _POD_ROUTES.get(first)
+    if make is not None:
+        return make(method, rest, options)
+    name = path.strip("/")
+    if name.startswith(f"{NodePage.HEALTH}/"):
+        name = NodePage.HEALTH
+    if name not in _PAGES:
+        raise NotFound("there is no such page")
+    _allow(method, "GET")
+    return Page(NodePage(name), MappingProxyType(dict(options)))
+
+
+_PAGES: Final = frozenset(NodePage)
+
+
+def _logs(method: str, path: list[str], options: _Query) -> Logs:
+    _allow(method, "GET")
+    namespace, pod, _, container = _names(path, container=True, uid=False)
+    return Logs(namespace, pod, container, _log_query(dict(options)))
+
+
+def _exec(method: str, path: list[str], options: _Query) -> Session:
+    command = tuple(value for name, value in options if name == "command")
+    if not command:
+        raise BadRequest("command: is missing")
+    return _stream(SessionKind.EXEC, method, path, options, command=command)
+
+
+def _attach(method: str, path: list[str], options: _Query) -> Session:
+    return _stream(SessionKind.ATTACH, method, path, options)
+
+
+def _stream(
+    kind: SessionKind,
+    method: str,
+    path: list[str],
+    options: _Query,
+    *,
+    command: tuple[str, ...] = (),
+) -> Session:
+    _allow(method, "GET", "POST")
+    namespace, pod, uid, container = _names(path, container=True, uid=True)
+    given = dict(options)
+    wanted = {there: _flag(given, here) for here, there in _STREAM_NAMES}
+    if wanted["tty"] and wanted["stderr"]:
+        raise BadRequest("error: a terminal has no stream of errors of its own")
+    if not (wanted["stdin"] or wanted["stdout"] or wanted["stderr"]):
+        raise BadRequest("input, output, error: at least one must be asked for")
+    query = [("container", container), *(("command", word) for word in command)]
+    query += [(name, "true") for name, asked in wanted.items() if asked]
+    return Session(kind, namespace, pod, container, uid, tuple(query), command)
+
+
+# A kubelet's word, and an API server's.
+_STREAM_NAMES: Final = (
+    ("input", "stdin"),
+    ("output", "stdout"),
+    ("error", "stderr"),
+    ("tty", "tty"),
+)
+
+
+def _port_forward(method: str, path: list[str], options: _Query) -> Session:
+    _allow(method, "GET", "POST")
+    namespace, pod, uid, _ = _names(path, container=False, uid=True)
+    ports = [value for name, value in options if name in ("port", "ports")]
+    for port in (each for value in ports for each in value.split(",")):
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65_535:
+            raise BadRequest(f"port: must be 1 to 65535 (got {port!r})")
+    query = tuple(("ports", value) for value in ports)
+    return Session(SessionKind.PORT_FORWARD, namespace, pod, "", uid, query)
+
+
+def _run(method: str, path: list[str], options: _Query) -> Run:
+    _allow(method, "POST")
+    namespace, pod, uid, container = _names(path, container=True, uid=True)
+    command = tuple(dict(options).get("cmd", "").split())
+    if not command:
+        raise BadRequest("cmd: is missing")
+    return Run(namespace, pod, container, uid, command)
+
+
+_POD_ROUTES: Final[Mapping[str, Callable[[str, list[str], _Query], Route]]] = {
+    "containerLogs": _logs,
+    "exec": _exec,
+    "attach": _attach,
+    "portForward": _port_forward,
+    "run": _run,
+}
+
+
+def _allow(method: str, *methods: str) -> None:
+    if method not in methods:
+        raise MethodNotAllowed(f"{method} is not possible here", status=405)
+
+
+def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, str, str]:
+    """Namespace, pod, UID and container: the last two where they belong to a path."""
+    least = 3 if container else 2
+    if len(path) not in ((least, least + 1) if uid else (least,)):
+        raise NotFound("there is no such page")
+    namespace, pod = path[0], path[1]
+    said = path[2] if len(path) > least else ""
+    of = path[-1] if container else ""
+    for what, name, rule in (
+        ("namespace", namespace, _LABEL),
+        ("pod", pod, _SUBDOMAIN),
+        *((("uid", said, _UID),) if said else ()),
+        *((("container", of, _LABEL),) if container else ()),
+    ):
+        if not rule.fullmatch(name):
+            raise BadRequest(f"{what}: is no name that Kubernetes gives (got {name!r})")
+    return namespace, pod, said, of
+
+
+def _options(query: str) -> _Query:
+    try:
+        return parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_ARGUMENTS
+        )
+    except ValueError:
+        raise BadRequest("the query is not one") from None
+
+
+def _log_query(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    query = [(name, "true") for name in ("follow", "previous", "timestamps") if _flag(given, name)]
+    for name, least in (("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)):
+        if given.get(name):
+            query.append((name, str(_number(given[name], name, least))))
+    if given.get("sinceTime"):
+        if given.get("sinceSeconds"):
+            raise BadRequest("sinceTime: cannot be given together with sinceSeconds")
+        query.append(("sinceTime", _instant(given["sinceTime"])))
+    stream = given.get("stream") or "All"
+    if stream not in _STREAMS:
+        raise BadRequest(f"stream: must be All, Stdout or Stderr (got {stream!r})")
+    if stream != "All":
+        if "tailLines" in dict(query):
+            raise BadRequest("tailLines: cannot be given together with one stream")
+        query.append(("stream", stream))
+    return tuple(query)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    value = given.get(name, "")
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise BadRequest(f"{name}: must be true or false (got {value!r})")
+
+
+def _number(text: str, name: str, least: int) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < least:
+        raise BadRequest(f"{name}: must be a number of at least {least} (got {text!r})")
+    return int(text)
+
+
+def _instant(text: str) -> str:
+    try:
+        if datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError(text)
+    except ValueError:
+        raise BadRequest(f"sinceTime: must be a time with a zone (got {text!r})") from None
+    return text

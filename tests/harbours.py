@@ -1,0 +1,215 @@
+"""A proxier at work: a virtual node above, a real one below, and pods that are on both.
+
+What the syncer would make is made by hand here, to the letter, so that the proxier is tested by
+itself: the virtual node with its port, and pairs of pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubeocean.api import group, naming
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.ownership import Ids, ownership
+from kubeocean.bound.identities import identity_of
+from kubeocean.errors import AlreadyExists
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.images import BUSYBOX
+from kubeocean.local.ports import reserve
+from kubeocean.local.process import Process
+from kubeocean.local.realnodes import RealNode
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SECRETS
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.patches import MergePatch
+from syncers import SyncerProcess
+from waiting import until
+
+__all__ = ["Answer", "Harbour"]
+
+DOMAIN = group.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+
+@dataclass
+class Harbour:
+    """A binding between a computing cluster and a worker with a real node."""
+
+    computing: Cluster
+    worker: Cluster
+    node: RealNode
+    above: Client
+    below: Client
+    kubectl_path: Path
+    directory: Path
+    name: str = field(default_factory=lambda: f"h{uuid.uuid4().hex[:8]}")
+    port: int = 0
+
+    @property
+    def cluster_id(self) -> str:
+        return f"id{self.name}"
+
+    @property
+    def vnode(self) -> str:
+        return naming.virtual_node(self.cluster_id, self.node.name)
+
+    async def build(self) -> None:
+        """Everything but pods."""
+        with reserve(("127.0.0.1", 0)) as held:
+            self.port = held.ports[0]
+        for client, namespace in ((self.below, DOMAIN.worker_namespace), (self.above, self.name)):
+            with suppress(AlreadyExists):
+                await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+        secret: Json = {
+            "metadata": {"name": self.name, "namespace": "default"},
+            "data": {"kubeconfig": base64.b64encode(self.worker.kubeconfig.read_bytes()).decode()},
+        }
+        await self.above.create(SECRETS, secret)
+        spec: Json = {
+            "clusterID": self.cluster_id,
+            "secretRef": {"name": self.name, "namespace": "default"},
+            "mountNamespace": DOMAIN.worker_namespace,
+        }
+        binding: Json = {
+            "apiVersion": group.API_VERSION,
+            "kind": CLUSTER_BINDINGS.kind,
+            "metadata": {"name": self.name},
+            "spec": spec,
+        }
+        await self.above.create(CLUSTER_BINDINGS, binding)
+        self.ids = Ids(self.name, self.cluster_id, await identity_of(self.above))
+        await self._make_vnode()
+
+    async def _make_vnode(self) -> None:
+        pnode = (await self.below.get(NODES, self.node.name, keep_raw=True)).content()
+        address = next(a for a in pnode["status"]["addresses"] if a["type"] == "InternalIP")
+        labels = ownership(self.ids, DOMAIN) | {
+            DOMAIN.physical_node_name: self.node.name,
+            DOMAIN.physical_node_inner_ip: address["address"],
+            DOMAIN.proxier_port: str(self.port),
+        }
+        node: Json = {
+            "metadata": {"name": self.vnode, "labels": labels},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }
+        await self.above.create(NODES, node)
+
+    async def demolish(self) -> None:
+        """Take away what would be in the way of others."""
+        for pod in (await self.above.list(PODS, self.name)).items:
+            await self.above.delete(PODS, pod.name, self.name, uid=None, grace_s=0)
+        mine = f"{DOMAIN.cluster_binding}={self.name}"
+        for pod in (await self.below.list(PODS, DOMAIN.worker_namespace, labels=mine)).items:
+            await self.below.delete(PODS, pod.name, pod.namespace, uid=None, grace_s=0)
+        await self.above.delete(NODES, self.vnode, uid=None)
+
+    async def run(self, name: str, script: str, *, vnode: str = "", **container: object) -> Key:
+        """A shell script in a pod on both sides; the pod below, once it is ready."""
+        main: Json = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", script]}
+        spec: Json = {
+            "nodeName": vnode or self.vnode,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "containers": [main | container],
+        }
+        body: Json = {"metadata": {"name": name}, "spec": spec}
+        virtual = await self.above.create(PODS, body, namespace=self.name)
+        physical = Key(DOMAIN.worker_namespace, naming.physical_name(name, self.name))
+        said = {
+            DOMAIN.virtual_pod_namespace: self.name,
+            DOMAIN.virtual_pod_name: name,
+            DOMAIN.virtual_pod_uid: virtual.uid,
+        }
+        below: Json = {
+            "metadata": {
+                "name": physical.name,
+                "labels": ownership(self.ids, DOMAIN),
+                "annotations": said,
+            },
+            "spec": spec | {"nodeName": self.node.name},
+        }
+        await self.below.create(PODS, below, namespace=physical.namespace)
+        await until(lambda: self._ready(physical), what=f"pod {physical} to be ready")
+        await self._running_above(name)
+        return physical
+
+    async def _ready(self, pod: Key) -> bool:
+        found = (await self.below.get(PODS, pod.name, pod.namespace, keep_raw=True)).content()
+        conditions = found["status"].get("conditions", ())
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    async def _running_above(self, name: str) -> None:
+        """kubectl looks at the status before it asks for anything."""
+        ready = {"name": "main", "ready": True, "restartCount": 0, "image": "", "imageID": ""}
+        running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+        status = {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [ready | {"state": running}],
+        }
+        patch = MergePatch({"status": status})
+        await self.above.patch(PODS, name, patch, self.name, subresource="status")
+
+    @asynccontextmanager
+    async def proxier(self, *flags: str, name: str = "proxier") -> AsyncIterator[SyncerProcess]:
+        """A replica, once it is ready; killed at the end if it still runs."""
+        words = (
+            f"--kubeconfig={self.computing.kubeconfig}",
+            f"--cluster-binding-name={self.name}",
+            "--listen-address=127.0.0.1",
+            "--listen-port=0",
+            "--health-probe-bind-address=127.0.0.1:0",
+            *flags,
+        )
+        process = Process(
+            name,
+            [sys.executable, "-m", "kubeocean", "proxier", *words],
+            log=self.directory / f"{name}.log",
+            env={"PATH": os.environ["PATH"], "POD_IP": "127.0.0.1"},
+        )
+        await process.start()
+        try:
+            replica = SyncerProcess(process)
+            await until(replica.is_ready, what="the proxier to be ready")
+            yield replica
+        finally:
+            await process.kill()
+
+    async def kubectl(
+        self, *arguments: str, stdin: bytes = b"", environ: dict[str, str] | None = None
+    ) -> Answer:
+        """kubectl as an administrator of the computing cluster, in the namespace of the pods."""
+        command = await asyncio.create_subprocess_exec(
+            *(self.kubectl_path, f"--kubeconfig={self.computing.kubeconfig}", "-n", self.name),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(environ or {})},
+        )
+        out, err = await command.communicate(stdin)
+        return Answer(command.returncode or 0, out, err.decode())
