@@ -6,8 +6,8 @@ Nothing is imported here: take what you need from its module.
 - values: `objects`, `kinds`, `quantity`, `labels`, `requirements`, `selectors`, `fieldselectors`,
   `nodeselectors`, `documents`, `fields`
 - credentials: `access`, `kubeconfig`, `credentials`, `execplugin`, `secrets`, `pem`, `tls`, `files`
-- requests: `transport`, `tunnel`, `pipes`, `failures`, `client`, `patches`, `codec`, `retries`, `ratelimit`,
-  `discovery`, `fencing`
+- requests: `transport`, `tunnel`, `pipes`, `failures`, `client`, `patches`, `codec`, `retries`,
+  `ratelimit`, `discovery`, `fencing`
 - caches: `watch`, `informer`, `ownwrites`
 - control: `workqueue`, `controller`, `outcomes`, `election`, `leaserules`, `leaselock`
 - programs: `service`, `components`, `server`, `addresses`, `health`, `goflags`, `zapflags`
