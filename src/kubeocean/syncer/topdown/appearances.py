@@ -71,7 +71,7 @@ class Appearances:
         watch = Watch(world.computing, scope, clock=world.clock, metrics=world.metrics)
         async with aclosing(watch.follow()) as account:
             async for news in account:
-                if isinstance(news, Changed) and news.events[-1][0] != "DELETED":
+                if isinstance(news, Changed) and any(f != "DELETED" for f, _ in news.events):
                     break
         # No await from here on: whoever waits for it again finds this task done.
         self.forget(key)
