@@ -6,17 +6,18 @@ import base64
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicyStatus
+from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.events import EventRecorder
-from kubeocean.runtime.kinds import NODES, SECRETS, Node
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.kinds import EVENTS, NODES, PODS, SECRETS, Node, Pod
+from kubeocean.runtime.objects import Json, find_condition
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.app import Syncer
@@ -42,6 +43,10 @@ class Sea:
     @property
     def cluster_id(self) -> str:
         return f"id{self.name}"[:24]
+
+    def neighbour(self) -> Sea:
+        """Another binding between the same clusters."""
+        return replace(self, name=f"b{uuid.uuid4().hex[:8]}")
 
     @property
     def label(self) -> dict[str, str]:
@@ -86,7 +91,14 @@ class Sea:
         await self.below.create(RESOURCE_LEASING_POLICIES, body)
         return name
 
-    async def add_node(self, name: str, *, ready: bool = True, **status: object) -> Node:
+    async def add_node(
+        self,
+        name: str,
+        *,
+        ready: bool = True,
+        labels: dict[str, str] | None = None,
+        **status: object,
+    ) -> Node:
         """A node of the worker, without anything that plays a kubelet."""
         condition = {
             "type": "Ready",
@@ -98,7 +110,7 @@ class Sea:
         }
         amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
         body = {
-            "metadata": {"name": f"{self.name}-{name}", "labels": self.label},
+            "metadata": {"name": f"{self.name}-{name}", "labels": self.label | (labels or {})},
             "status": {
                 "capacity": amounts,
                 "allocatable": amounts,
@@ -115,6 +127,64 @@ class Sea:
             NODES, labels=f"kubeocean.io/cluster-binding={self.name}", keep_raw=True
         )
         return sorted(listing.items, key=lambda node: node.name)
+
+    async def guest(self, namespace: str, name: str, node: str, **spec: object) -> Pod:
+        """A pod that was scheduled to a virtual node, and runs as far as anybody can see."""
+        body = {
+            "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {
+                "nodeName": node,
+                "containers": [{"name": "c", "image": "none"}],
+                "terminationGracePeriodSeconds": 0,
+                **spec,
+            },
+        }
+        await self.above.create(PODS, body, namespace=namespace)
+        ready = {"type": "Ready", "status": "True"}  # a budget does not protect what does not run
+        status = MergePatch({"status": {"phase": "Running", "conditions": [ready]}})
+        return await self.above.patch(PODS, name, status, namespace, subresource="status")
+
+    async def is_gone(self, pod: Pod) -> bool:
+        """Whether a pod was made to leave."""
+        try:
+            found = await self.above.get(PODS, pod.name, pod.namespace)
+        except NotFound:
+            return True
+        return found.uid != pod.uid or found.deleting
+
+    async def binding(self) -> ClusterBinding:
+        return await self.above.get(CLUSTER_BINDINGS, self.name)
+
+    async def condition(self, type_: str) -> tuple[str, str, str]:
+        """Status, reason and message of one of the binding's conditions, if it has it."""
+        found = find_condition((await self.binding()).status.conditions, type_)
+        return (found.status, found.reason, found.message) if found else ("", "", "")
+
+    async def unbind(self) -> None:
+        """Delete the binding."""
+        await self.above.delete(CLUSTER_BINDINGS, self.name, uid=(await self.binding()).uid)
+
+    async def is_unbound(self) -> bool:
+        """Whether the binding is gone."""
+        try:
+            await self.binding()
+        except NotFound:
+            return True
+        return False
+
+    async def status(self, policy: str) -> PolicyStatus:
+        """What a policy says of itself."""
+        return (await self.below.get(RESOURCE_LEASING_POLICIES, policy)).status
+
+    async def events(self, about: str) -> set[str]:
+        """The reasons of all events about a cluster-scoped object, above and below."""
+        fields = f"involvedObject.name={about}"
+        found = [await each.list(EVENTS, "default", fields=fields) for each in self.clients]
+        return {event.reason for listing in found for event in listing.items}
+
+    @property
+    def clients(self) -> tuple[Client, Client]:
+        return self.above, self.below
 
     async def patch_policy(self, name: str, **spec: object) -> None:
         await self.below.patch(RESOURCE_LEASING_POLICIES, name, MergePatch({"spec": spec}))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
 from kubeocean.runtime.kinds import LEASES, NODES
+from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 from oceans import Sea
 from waiting import until
@@ -109,3 +111,69 @@ async def test_a_virtual_node_deleted_by_hand_comes_back(sea: Sea) -> None:
             return bool(nodes) and nodes[0].uid != first.uid and not nodes[0].deleting
 
         await until(again)
+
+
+async def test_what_went_while_nobody_looked_is_taken_back(sea: Sea) -> None:
+    await sea.bind()
+    lost = await sea.lend(f"{sea.name}-lost", nodeSelector=sea.selector(**sea.label, role="lost"))
+    kept = await sea.lend(f"{sea.name}-kept", nodeSelector=sea.selector(**sea.label, role="kept"))
+    for name, role in (("a", "kept"), ("b", "kept"), ("c", "kept"), ("d", "lost")):
+        await sea.add_node(name, labels={"role": role})
+    async with sea.syncing():
+
+        async def marked() -> bool:
+            nodes = [await sea.below.get(NODES, f"{sea.name}-{name}") for name in "abcd"]
+            applied = [node.labels.get("kubeocean.io/policy-applied") for node in nodes]
+            return applied == [kept, kept, kept, lost] and len(await sea.vnodes()) == 4
+
+        await until(marked)
+    first = (await sea.vnodes())[0]
+    # A node leaves, another is not selected any more, a policy goes and nobody could hold it.
+    gone = await sea.below.get(NODES, f"{sea.name}-b")
+    await sea.below.delete(NODES, gone.name, uid=gone.uid)
+    unchosen = MergePatch({"metadata": {"labels": {"role": "other"}}})
+    await sea.below.patch(NODES, f"{sea.name}-c", unchosen)
+    policy = await sea.below.patch(
+        RESOURCE_LEASING_POLICIES, lost, MergePatch({"metadata": {"finalizers": None}})
+    )
+    await sea.below.delete(RESOURCE_LEASING_POLICIES, lost, uid=policy.uid)
+    await _stray(sea, first.content())
+    async with sea.syncing():
+
+        async def only_one() -> bool:
+            names = [node.name for node in await sea.vnodes()]
+            assert names == [first.name]
+            for name in "cd":
+                node = await sea.below.get(NODES, f"{sea.name}-{name}")
+                assert "kubeocean.io/policy-applied" not in node.labels
+            return True
+
+        await until(only_one)
+        assert (await sea.vnodes())[0].uid == first.uid
+
+
+async def _stray(sea: Sea, like: Json) -> None:
+    """A virtual node of an earlier binding of the same name, which had another clusterID."""
+    metadata = like["metadata"]
+    labels = metadata["labels"] | {"kubeocean.io/physical-cluster-id": "another"}
+    given = {key: metadata[key] for key in ("annotations", "finalizers")}
+    name = f"vnode-another-{sea.name}"
+    await sea.above.create(NODES, {"metadata": {"name": name, "labels": labels, **given}})
+
+
+async def test_a_virtual_node_that_forgot_whose_it_is_is_mended(sea: Sea) -> None:
+    await sea.bind()
+    await sea.lend()
+    await sea.add_node("n")
+    name = "kubeocean.io/physical-node-name"
+    async with sea.syncing():
+        first = (await until(sea.vnodes))[0]
+        forgotten = {"metadata": {"labels": {name: None}, "annotations": {name: None}}}
+        await sea.above.patch(NODES, first.name, MergePatch(forgotten))
+
+        async def mended() -> bool:
+            (node,) = await sea.vnodes()
+            assert node.uid == first.uid
+            return node.labels.get(name) == node.annotations.get(name) == f"{sea.name}-n"
+
+        await until(mended)

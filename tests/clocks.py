@@ -1,0 +1,28 @@
+"""A clock that a test can set."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from kubeocean.runtime.clock import RealClock
+
+__all__ = ["SetClock"]
+
+_MINUTE = timedelta(minutes=1)
+
+
+class SetClock(RealClock):
+    """The machine's clock, with a wall clock that somebody may have set."""
+
+    def __init__(self) -> None:
+        self.offset = timedelta(0)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.offset
+
+    def bring_edge(self, in_s: float) -> datetime:
+        """Set the clock so that a minute begins so many seconds from now; that minute."""
+        now = datetime.now(UTC)
+        edge = (now + timedelta(seconds=in_s) + _MINUTE).replace(second=0, microsecond=0)
+        self.offset = edge - now - timedelta(seconds=in_s)
+        return edge
