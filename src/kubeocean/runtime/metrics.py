@@ -10,24 +10,29 @@ tests, never see each other's numbers.
 On hot paths resolve the labels once and keep the child:
 
     self._seconds = metrics.histogram("x_seconds", "How long x took", ["cluster"]).labels(cluster)
+
+What a cache knows anyway is not kept a second time: `read_gauges` asks for it when somebody looks,
+and what is gone from the cache is gone from the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kubeocean.errors import InvariantError
 
-__all__ = ["SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
+__all__ = ["SECONDS", "Counter", "Family", "Gauge", "Histogram", "Metrics", "Readings"]
 
 # Three bounds a decade from 1 ms to 300 s: from a cached decision to a backed-off retry.
 SECONDS: Final[tuple[float, ...]] = (
@@ -37,6 +42,19 @@ SECONDS: Final[tuple[float, ...]] = (
 _InstrumentT = TypeVar("_InstrumentT", Counter, Gauge, Histogram)
 _Shape = tuple[tuple[str, ...], tuple[float, ...]]  # label names, buckets
 _OPENMETRICS: Final = "application/openmetrics-text"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Gauges of one name, whose series are told apart by these labels."""
+
+    name: str
+    doc: str
+    labels: tuple[str, ...] = ()
+
+
+# For each name the series that there are now: the values of the labels, and the number.
+Readings: TypeAlias = Mapping[str, Iterable[tuple[Sequence[str], float]]]
 
 
 class Metrics:
@@ -89,6 +107,23 @@ class Metrics:
             lambda: Histogram(name, doc, names, registry=self._registry, buckets=bounds),
         )
 
+    def read_gauges(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:
+        """Gauges that are read, all at once, whenever somebody looks.
+
+        `read` is called in another thread than the event loop's: it takes copies of what may change
+        meanwhile, and waits for nothing.
+        """
+        for family in families:
+            if clash := self._constant.keys() & set(family.labels):
+                raise InvariantError(
+                    "metric hides a constant label", name=family.name, labels=clash
+                )
+        try:
+            self._registry.register(_Reader(families, read))
+        except ValueError as error:
+            names = [family.name for family in families]
+            raise InvariantError(f"metrics cannot be made: {error}", names=names) from error
+
     def value(self, name: str, labels: Mapping[str, str] | None = None) -> float | None:
         """The value of one sample (`x_total`, `x_seconds_count`), None where there is none yet."""
         return self._registry.get_sample_value(name, dict(labels or {}))
@@ -135,6 +170,27 @@ class Metrics:
                 "metric was asked for in two shapes", name=name, has=(instrument, has), asked=shape
             )
         return instrument
+
+
+class _Reader(Collector):
+    """A collector of gauges that nobody sets."""
+
+    def __init__(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:
+        self._families = families
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, which the registry keeps apart from others'."""
+        return [GaugeMetricFamily(each.name, each.doc) for each in self._families]
+
+    def collect(self) -> Iterable[Metric]:
+        """The numbers."""
+        readings = self._read()
+        for each in self._families:
+            family = GaugeMetricFamily(each.name, each.doc, labels=each.labels)
+            for values, number in readings.get(each.name, ()):
+                family.add_metric(values, number)
+            yield family
 
 
 def _form(accept: str) -> str:

@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kubeocean.errors import InvariantError
-from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.metrics import Family, Metrics, Readings
 
 
 def test_the_same_shape_gives_the_same_instrument() -> None:
@@ -111,3 +111,54 @@ def test_the_process_is_measured_where_asked() -> None:
     assert b"process_resident_memory_bytes" in Metrics(process=True).render()
     assert b"python_gc_collections" in Metrics(process=True).render()
     assert Metrics().render() == b""
+
+
+SIZES = Family("size", "Sizes", ("of",))
+COUNTS = Family("count_total", "Counts")
+
+
+def test_gauges_that_are_read_show_what_there_is_now() -> None:
+    sizes = {"a": 1.0, "b": 2.0}
+    metrics = Metrics()
+
+    def read() -> Readings:
+        return {"size": [((name,), size) for name, size in sizes.items()], "count_total": [((), 2)]}
+
+    metrics.read_gauges([SIZES, COUNTS], read)
+    assert metrics.value("size", {"of": "b"}) == 2
+    assert metrics.value("count_total") == 2
+    del sizes["b"]
+    sizes["a"] = 3
+    assert 'size{of="a"} 3.0' in metrics.render().decode()
+    assert metrics.value("size", {"of": "b"}) is None
+
+
+def test_gauges_that_are_read_parse_in_both_forms() -> None:
+    metrics = Metrics(constant={"cluster": "w1"})
+    metrics.read_gauges(
+        [SIZES, COUNTS], lambda: {"size": [(('a"\n',), 1)], "count_total": [((), 2)]}
+    )
+    plain = {
+        (s.name, *s.labels.values()): s.value
+        for f in parse_text(metrics.render().decode())
+        for s in f.samples
+    }
+    assert plain == {("size", "w1", 'a"\n'): 1, ("count_total", "w1"): 2}
+    text = metrics.render("application/openmetrics-text").decode()
+    assert [family.name for family in parse_openmetrics(text)] == ["size", "count_total"]
+
+
+def test_nothing_is_read_before_somebody_looks() -> None:
+    def read() -> Readings:
+        raise AssertionError
+
+    Metrics().read_gauges([SIZES], read)
+
+
+def test_a_gauge_that_is_read_cannot_have_a_name_or_label_of_another() -> None:
+    metrics = Metrics(constant={"of": "me"})
+    metrics.counter("count_total", "Counts")
+    with pytest.raises(InvariantError, match="count_total"):
+        metrics.read_gauges([COUNTS], dict)
+    with pytest.raises(InvariantError, match="size"):
+        metrics.read_gauges([SIZES], dict)
