@@ -61,7 +61,6 @@ class PolicyEvent(StrEnum):
 class NodeEvent(StrEnum):
     """What happened to a virtual node; all new."""
 
-    LEASED = "Leased"
     RECLAIMING = "Reclaiming"
     NAME_TAKEN = "NameTaken"
 

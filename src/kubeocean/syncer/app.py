@@ -19,6 +19,7 @@ from kubeocean.syncer.bottomup.leases import Leases
 from kubeocean.syncer.bottomup.nodes import Nodes
 from kubeocean.syncer.bottomup.policies import Policies
 from kubeocean.syncer.bottomup.reclaims import Reclaims
+from kubeocean.syncer.figures import Figures
 from kubeocean.syncer.world import World
 
 __all__ = ["Syncer"]
@@ -40,6 +41,7 @@ class Syncer:
         self.bindings = Bindings(
             world, reclaims, unconfirmed, held=self.policies.held, marked=self.nodes.marked
         )
+        self.figures = Figures(world, self.nodes.counting.of)
         world.vpods.on_change(guests.follow)
 
     @property
@@ -57,7 +59,7 @@ class Syncer:
             self.bindings.controller,
             self.policies.controller,
             self.nodes.controller,
-            self.leases.controller,
+            *self.leases.parts,
             *self.csinodes.parts,
             *self.hostports.parts,
         )

@@ -77,7 +77,7 @@ class Nodes:
             clock=world.clock,
             metrics=world.metrics,
         )
-        self._counting = Counting(world.domain, self._enqueue)
+        self.counting = Counting(world.domain, self._enqueue)
         self._follow()
 
     # What makes us look
@@ -85,7 +85,7 @@ class Nodes:
     def _follow(self) -> None:
         world = self._world
         world.vnodes.on_change(self._ports.follow)
-        world.counted.on_change(self._counting.follow)
+        world.counted.on_change(self.counting.follow)
         world.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
         world.vnodes.on_change(self._vnode_changed)
         world.vpods.on_change(lambda old, new: self._guest_changed(_either(old, new)))
@@ -229,7 +229,7 @@ class Nodes:
         )
 
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
-        usage = self._counting.of(pnode.name)
+        usage = self.counting.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
         limits = decision.policy.terms.limits
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
@@ -244,8 +244,6 @@ class Nodes:
             return await self._name_taken(lent.vnode)
         world.vnodes.wrote(made)
         _log.info("Created virtual node", node=made.name, physical=pnode.name, policy=lent.policy)
-        message = f"Node {pnode.name} of cluster {lent.cluster_id} is lent by policy {lent.policy}"
-        world.events.emit(reference(NODES, made), "Normal", NodeEvent.LEASED, message)
         return None
 
     async def _name_taken(self, name: str) -> Outcome:
