@@ -1,15 +1,18 @@
-"""Measuring: CPU of this process, and the longest stall of the event loop."""
+"""Measuring: CPU and memory of this process or another, and the longest stall of a loop."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import aiohttp
 import psutil
 
-__all__ = ["Stalls", "cpu_us", "resident"]
+__all__ = ["Stalls", "cpu_s_of", "cpu_us", "peak_mib_of", "resident", "scrape"]
 
 
 async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
@@ -25,6 +28,29 @@ async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
 def resident() -> int:
     """Bytes of memory that this process holds."""
     return int(psutil.Process().memory_info().rss)
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU seconds that another process has used so far, its threads included."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def peak_mib_of(pid: int) -> float:
+    """The most memory that another process ever held at once."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+async def scrape(url: str, pid: int) -> dict[str, float]:
+    """What it takes a process to show its metrics."""
+    before = cpu_s_of(pid)
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        lines = (await answer.text()).splitlines()
+    series = sum(not line.startswith("#") for line in lines)
+    return {"scrape_cpu_s": cpu_s_of(pid) - before, "scrape_series": series}
 
 
 class Stalls:

@@ -1,0 +1,55 @@
+"""Bars: what was promised, beside what was measured."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from kubeocean.runtime.objects import Json
+
+__all__ = ["Bar", "Figures", "document", "show"]
+
+Figures = dict[str, dict[str, float]]
+_HOLDS = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a figure must not exceed, or must reach; `go` is what the Go implementation needs."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+    sign: Literal["≤", "<", "≥"] = "≤"
+    go: str = ""
+
+    @property
+    def held(self) -> bool:
+        return bool(_HOLDS[self.sign](self.value, self.limit))
+
+
+def show(figures: Figures, bars: Iterable[Bar]) -> None:
+    """Both tables, for people."""
+    console = Console(soft_wrap=True)
+    raw = Table("subject", "figure", "value", title="measured (CPU unless said otherwise)")
+    for name, values in figures.items():
+        for key, value in values.items():
+            raw.add_row(name, key, f"{value:,.2f}")
+    console.print(raw)
+    table = Table("figure", "ours", "bar", "held", "Go", title="bars")
+    for bar in bars:
+        limit = f"{bar.sign} {bar.limit:g} {bar.unit}"
+        held = "yes" if bar.held else "NO"
+        table.add_row(bar.name, f"{bar.value:,.2f} {bar.unit}", limit, held, bar.go)
+    console.print(table)
+
+
+def document(figures: Figures, bars: Iterable[Bar]) -> Json:
+    """The same, for programs."""
+    return {"figures": figures, "bars": [asdict(bar) | {"held": bar.held} for bar in bars]}
