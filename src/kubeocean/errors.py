@@ -10,6 +10,7 @@
     │   └── Unreachable           no answer: refused, reset, timed out, not TLS
     ├── ConfigError               the user can fix it; names the field and the value
     ├── LocalError                a cluster on this machine could not be brought up
+    ├── Refusal                   we said no to somebody who asked us; carries the HTTP status
     └── InvariantError            a bug of ours; carries the evidence; never swallowed
 
 `api_error` turns an HTTP status and a `Status` body into the right one.
@@ -37,6 +38,7 @@ __all__ = [
     "MethodNotAllowed",
     "NotAcceptable",
     "NotFound",
+    "Refusal",
     "RequestTooLarge",
     "ServerTimeout",
     "ServiceUnavailable",
@@ -70,6 +72,14 @@ class ConfigError(KubeoceanError):
 
 class LocalError(KubeoceanError):
     """A cluster on this machine could not be brought up, kept up or taken down."""
+
+
+class Refusal(KubeoceanError):
+    """We do not do what we are asked for; the asker is told why, with this HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class InvariantError(KubeoceanError):

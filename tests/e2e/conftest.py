@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harbours import Harbour
 from kubeocean.errors import NotFound
 from kubeocean.local.assets import CONTROL_PLANE, Assets, ensure
 from kubeocean.local.cluster import Cluster
@@ -25,6 +26,7 @@ from kubeocean.local.realnodes import RealNode, available
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
+from ourkinds import install_our_kinds
 from waiting import until
 
 Kubectl = Callable[..., Awaitable["Answer"]]
@@ -148,3 +150,29 @@ async def until_ready(client: Client, namespace: str, name: str) -> Json:
     ready = await until(ready_pod, what=f"pod {name} to be Ready")
     assert ready is not None
     return ready
+
+
+@pytest.fixture(scope="module")
+async def harbour(
+    cluster: Cluster,
+    client: Client,
+    real_cluster: Cluster,
+    real_node: RealNode,
+    real_client: Client,
+    node_assets: Assets,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Harbour]:
+    """A virtual node above that stands for the shared real node."""
+    await install_our_kinds(client)
+    built = Harbour(
+        computing=cluster,
+        worker=real_cluster,
+        node=real_node,
+        above=client,
+        below=real_client,
+        kubectl_path=node_assets.path("kubectl"),
+        directory=tmp_path_factory.mktemp("harbour"),
+    )
+    await built.build()
+    yield built
+    await built.demolish()

@@ -9,11 +9,6 @@ from pathlib import Path
 import pytest
 
 from harbours import Harbour
-from kubeocean.local.assets import Assets
-from kubeocean.local.cluster import Cluster
-from kubeocean.local.realnodes import RealNode
-from kubeocean.runtime.client import Client
-from ourkinds import install_our_kinds
 from syncers import SyncerProcess
 from waiting import until
 
@@ -25,31 +20,6 @@ SPDY = {
     "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false",
     "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false",
 }
-
-
-@pytest.fixture(scope="module")
-async def harbour(
-    cluster: Cluster,
-    client: Client,
-    real_cluster: Cluster,
-    real_node: RealNode,
-    real_client: Client,
-    node_assets: Assets,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Harbour]:
-    await install_our_kinds(client)
-    built = Harbour(
-        computing=cluster,
-        worker=real_cluster,
-        node=real_node,
-        above=client,
-        below=real_client,
-        kubectl_path=node_assets.path("kubectl"),
-        directory=tmp_path_factory.mktemp("harbour"),
-    )
-    await built.build()
-    yield built
-    await built.demolish()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubeocean.errors import ApiError, Forbidden, ServiceUnavailable
+from kubeocean.errors import ApiError, Refusal
 from kubeocean.proxier.callers import Caller
 from kubeocean.proxier.permissions import Right
 from kubeocean.proxier.remembered import Remembered
@@ -35,8 +35,7 @@ class Authority:
     async def permit(self, caller: Caller, right: Right, vnode: str) -> None:
         """Return if the caller may.
 
-        :raises Forbidden: they may not.
-        :raises ServiceUnavailable: the computing cluster could not be asked.
+        :raises Refusal: they may not, or the computing cluster could not be asked.
         """
         question = (caller, right, vnode)
         refusal = self._said.get(question)
@@ -44,7 +43,7 @@ class Authority:
             refusal = await self._review(caller, right, vnode)
             self._said.put(question, refusal, _DENIED_S if refusal else _ALLOWED_S)
         if refusal:
-            raise Forbidden(refusal, status=403)
+            raise Refusal(403, refusal)
 
     async def _review(self, caller: Caller, right: Right, vnode: str) -> str:
         """Why not; nothing if they may."""
@@ -70,7 +69,7 @@ class Authority:
             answer = await self._computing.request_json("POST", _REVIEWS, body=body)
         except ApiError as error:
             why = f"could not ask whether {caller.user} may: {error.reason}"
-            raise ServiceUnavailable(why, status=503) from error
+            raise Refusal(503, why) from error
         status = answer.get("status") or {}
         if status.get("allowed") is True and status.get("denied") is not True:
             return ""

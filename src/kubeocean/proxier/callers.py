@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubeocean.errors import ApiError, ServiceUnavailable, Unauthorized
+from kubeocean.errors import ApiError, Refusal
 from kubeocean.proxier.remembered import Remembered
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
@@ -61,8 +61,7 @@ class Callers:
     async def identify(self, certificate: Mapping[str, Any] | None, authorization: str) -> Caller:
         """The caller.
 
-        :raises Unauthorized: it is nobody that the computing cluster knows.
-        :raises ServiceUnavailable: the computing cluster could not be asked.
+        :raises Refusal: it is nobody that the computing cluster knows, or it could not be asked.
         """
         caller = from_certificate(certificate)
         if caller is not None:
@@ -70,7 +69,7 @@ class Callers:
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
-            raise Unauthorized("neither a client certificate nor a bearer token", status=401)
+            raise Refusal(401, "neither a client certificate nor a bearer token")
         return await self._by_token(token)
 
     async def _by_token(self, token: str) -> Caller:
@@ -82,7 +81,7 @@ class Callers:
             self._known.put(key, found, _KNOWN_S if isinstance(found, Caller) else _UNKNOWN_S)
         if isinstance(found, Caller):
             return found
-        raise Unauthorized(f"the token is not good: {found}", status=401)
+        raise Refusal(401, f"the token is not good: {found}")
 
     async def _review(self, token: str) -> Caller | str:
         body: Json = {
@@ -94,7 +93,7 @@ class Callers:
             answer = await self._computing.request_json("POST", _REVIEWS, body=body)
         except ApiError as error:
             why = f"could not have the token reviewed: {error.reason}"
-            raise ServiceUnavailable(why, status=503) from error
+            raise Refusal(503, why) from error
         status = answer.get("status") or {}
         user = status.get("user") or {}
         if status.get("authenticated") is not True or not user.get("username"):

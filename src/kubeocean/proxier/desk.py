@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubeocean.errors import ApiError, NotFound, TooManyRequests, Unreachable
+from kubeocean.errors import ApiError, Refusal, Unreachable
 from kubeocean.proxier.audit import Entry
 from kubeocean.proxier.authority import Authority
 from kubeocean.proxier.callers import Callers
@@ -59,6 +59,9 @@ class Desk:
         entry = Entry(exchange, self._clock)
         try:
             await self._serve(exchange, entry)
+        except Refusal as refusal:
+            entry.outcome = str(refusal)
+            await _refuse(exchange, refusal.status, str(refusal))
         except Unreachable as error:
             entry.outcome = str(error)
             if not exchange.status:
@@ -78,12 +81,12 @@ class Desk:
             exchange.certificate, headers.get("Authorization", "")
         )
         if not self._paces.allows(caller):
-            raise TooManyRequests("too many requests of this caller", status=429)
+            raise Refusal(429, "too many requests of this caller")
         asked = entry.route = route(exchange.head.method, exchange.head.target)
         vnode = entry.vnode = self._vnode(exchange, asked)
         await self._authority.permit(caller, needed(asked), vnode)
         if not vnode:
-            raise NotFound("which virtual node is meant?", status=404)
+            raise Refusal(404, "which virtual node is meant?")
         match asked:
             case Page():
                 await self._pages.answer(exchange, asked, vnode)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Final, TypeAlias
 
-from kubeocean.errors import BadRequest, ConfigError, RequestTooLarge, Unreachable
+from kubeocean.errors import ConfigError, Refusal, Unreachable
 from kubeocean.proxier import heads
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.identity import Identity
@@ -122,11 +123,11 @@ class Front:
                     head = heads.parse(await reader.readuntil(heads.END))
             except asyncio.IncompleteReadError:
                 return
-            except (asyncio.LimitOverrunError, RequestTooLarge):
-                await _refuse(writer, 431, f"the head of the request is over {heads.LIMIT} bytes")
+            except asyncio.LimitOverrunError:
+                await _refuse(writer, heads.too_large())
                 return
-            except BadRequest as error:
-                await _refuse(writer, 400, str(error))
+            except Refusal as refusal:
+                await _refuse(writer, refusal)
                 return
             exchange = Exchange(head, reader, writer, vnode=vnode)
             if not await self._desk(exchange) or exchange.has_body or exchange.broken:
@@ -135,15 +136,16 @@ class Front:
             patience_s = KEEP_S
 
 
-async def _refuse(writer: asyncio.StreamWriter, status: int, why: str) -> None:
+async def _refuse(writer: asyncio.StreamWriter, refusal: Refusal) -> None:
     """An answer to something that is no request."""
-    peer = writer.get_extra_info("peername")
-    _log.warning("Refused request", status=status, error=why, peer=str(peer[0]) if peer else "")
-    phrase = {400: "Bad Request", 431: "Request Header Fields Too Large"}[status]
-    body = f"{why}\n".encode()
+    peer, status = writer.get_extra_info("peername"), refusal.status
+    _log.warning(
+        "Refused request", status=status, error=str(refusal), peer=str(peer[0]) if peer else ""
+    )
+    body = f"{refusal}\n".encode()
     writer.write(
-        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: text/plain\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
     await _close(writer)

@@ -13,9 +13,9 @@ from typing import Final
 
 from multidict import CIMultiDict
 
-from kubeocean.errors import BadRequest, RequestTooLarge
+from kubeocean.errors import Refusal
 
-__all__ = ["END", "LIMIT", "Head", "parse"]
+__all__ = ["END", "LIMIT", "Head", "parse", "too_large"]
 
 LIMIT: Final = 16 * 1024
 END: Final = b"\r\n\r\n"
@@ -44,32 +44,36 @@ class Head:
 def parse(data: bytes) -> Head:
     """The head whose bytes these are, up to and with its empty line.
 
-    :raises BadRequest: it is none, or one that could be read in two ways.
-    :raises RequestTooLarge: it is over the limit.
+    :raises Refusal: it is none, or over the limit, or one that could be read in two ways.
     """
     if len(data) > LIMIT:
-        raise RequestTooLarge("the head of the request is too large", status=431)
+        raise too_large()
     if not data.endswith(END):
-        raise BadRequest("the head of the request does not end")
+        raise Refusal(400, "the head of the request does not end")
     first, *lines = data[: -len(END)].decode("latin-1").split("\r\n")
     line = _LINE.fullmatch(first)
     if line is None:
-        raise BadRequest("the request line is not HTTP/1.1")
+        raise Refusal(400, "the request line is not HTTP/1.1")
     headers: CIMultiDict[str] = CIMultiDict()
     for text in lines:
         field = _FIELD.fullmatch(text)
         if field is None:
-            raise BadRequest("a header is not a name, a colon and a value")
+            raise Refusal(400, "a header is not a name, a colon and a value")
         headers.add(field[1], field[2].rstrip(" \t"))
     _check(headers, newer=line[3] == "1")
     return Head(line[1], line[2], headers)
 
 
+def too_large() -> Refusal:
+    """What is said of a head over the limit."""
+    return Refusal(431, f"the head of the request is over {LIMIT} bytes")
+
+
 def _check(headers: CIMultiDict[str], *, newer: bool) -> None:
     for name in _ONCE:
         if len(headers.getall(name, [])) > 1:
-            raise BadRequest(f"the header {name} is there twice")
+            raise Refusal(400, f"the header {name} is there twice")
     if newer and "Host" not in headers:
-        raise BadRequest("the header Host is missing")
+        raise Refusal(400, "the header Host is missing")
     if "Content-Length" in headers and "Transfer-Encoding" in headers:
-        raise BadRequest("the length of the request is given in two ways")
+        raise Refusal(400, "the length of the request is given in two ways")

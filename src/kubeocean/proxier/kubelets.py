@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from kubeocean.errors import ServiceUnavailable, api_error
+from kubeocean.errors import Refusal, api_error
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.transport import HttpTransport, Request
@@ -37,7 +37,7 @@ class Kubelets:
         :raises ApiError: it does not answer, or not with that page.
         """
         if not address:
-            raise ServiceUnavailable("the address of the worker's node is not known", status=503)
+            raise Refusal(503, "the address of the worker's node is not known")
         request = Request("GET", path, query=query, accept="*/*", timeout_s=_TIMEOUT_S)
         response = await (await self._to(address)).send(request)
         if response.status != 200:

@@ -9,7 +9,7 @@ import msgspec
 
 from kubeocean import __version__
 from kubeocean.api.group import Domain
-from kubeocean.errors import InternalError
+from kubeocean.errors import Refusal
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.exposition import PodName, rewrite, totals
 from kubeocean.proxier.kubelets import Kubelets
@@ -82,7 +82,7 @@ class Pages:
         try:
             summary = msgspec.json.decode(body, type=dict)
         except msgspec.DecodeError as error:
-            raise InternalError("the kubelet's summary is not JSON", status=502) from error
+            raise Refusal(502, "the kubelet's summary is not JSON") from error
         return encode(summarize(summary, vnode, self._places.on(vnode)))
 
     async def _pods(self, vnode: str, *, running: bool) -> bytes:

@@ -16,7 +16,7 @@ import msgspec
 from kubeocean.api import naming
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Claim, Ids, claim_pod
-from kubeocean.errors import NotFound
+from kubeocean.errors import Refusal
 from kubeocean.proxier.exposition import PodName
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Runnable
@@ -130,18 +130,18 @@ class Places:
     def find(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> Place:
         """Where the pod runs.
 
-        :raises NotFound: it is not on that virtual node, or runs nowhere, or has no such container.
+        :raises Refusal: it is not on that virtual node, or runs nowhere, or has no such container.
         """
         virtual = self._above.get(pod)
         if virtual is None or not vnode or self.vnode_of(pod) != vnode:
-            raise NotFound(f"pod {pod} is not on node {vnode}", status=404)
+            raise Refusal(404, f"pod {pod} is not on node {vnode}")
         if uid and uid != virtual.uid:
-            raise NotFound(f"pod {pod} with UID {uid} is not on node {vnode}", status=404)
+            raise Refusal(404, f"pod {pod} with UID {uid} is not on node {vnode}")
         physical = self._physical(virtual)
         if physical is None:
-            raise NotFound(f"pod {pod} does not run in the worker cluster", status=404)
+            raise Refusal(404, f"pod {pod} does not run in the worker cluster")
         if container and container not in physical.containers:
-            raise NotFound(f"container {container} is not in pod {pod}", status=404)
+            raise Refusal(404, f"container {container} is not in pod {pod}")
         return Place(pod, virtual.uid, vnode, physical.key)
 
     def on(self, vnode: str) -> dict[tuple[str, str], PodName]:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
-from kubeocean.errors import BadRequest, MethodNotAllowed, NotFound
+from kubeocean.errors import Refusal
 
 __all__ = ["Logs", "NodePage", "Page", "Route", "Run", "Session", "SessionKind", "route"]
 
@@ -102,9 +102,8 @@ _Query: TypeAlias = list[tuple[str, str]]
 def route(method: str, target: str) -> Route:
     """What is asked for.
 
-    :raises BadRequest: it names no pod, or an option makes no sense.
-    :raises MethodNotAllowed: it is not asked for in this way.
-    :raises NotFound: a kubelet has no such thing, or ours has not.
+    :raises Refusal: it names no pod, an option makes no sense, it is not asked for in this way, or
+        there is no such thing.
     """
     path, _, query = target.partition("?")
     options = _options(query)
@@ -116,7 +115,7 @@ def route(method: str, target: str) -> Route:
     if name.startswith(f"{NodePage.HEALTH}/"):
         name = NodePage.HEALTH
     if name not in _PAGES:
-        raise NotFound("there is no such page")
+        raise Refusal(404, "there is no such page")
     _allow(method, "GET")
     return Page(NodePage(name), MappingProxyType(dict(options)))
 
@@ -133,7 +132,7 @@ def _logs(method: str, path: list[str], options: _Query) -> Logs:
 def _exec(method: str, path: list[str], options: _Query) -> Session:
     command = tuple(value for name, value in options if name == "command")
     if not command:
-        raise BadRequest("command: is missing")
+        raise Refusal(400, "command: is missing")
     return _stream(SessionKind.EXEC, method, path, options, command=command)
 
 
@@ -154,9 +153,9 @@ def _stream(
     given = dict(options)
     wanted = {there: _flag(given, here) for here, there in _STREAM_NAMES}
     if wanted["tty"] and wanted["stderr"]:
-        raise BadRequest("error: a terminal has no stream of errors of its own")
+        raise Refusal(400, "error: a terminal has no stream of errors of its own")
     if not (wanted["stdin"] or wanted["stdout"] or wanted["stderr"]):
-        raise BadRequest("input, output, error: at least one must be asked for")
+        raise Refusal(400, "input, output, error: at least one must be asked for")
     query = [("container", container), *(("command", word) for word in command)]
     query += [(name, "true") for name, asked in wanted.items() if asked]
     return Session(kind, namespace, pod, container, uid, tuple(query), command)
@@ -177,7 +176,7 @@ def _port_forward(method: str, path: list[str], options: _Query) -> Session:
     ports = [value for name, value in options if name in ("port", "ports")]
     for port in (each for value in ports for each in value.split(",")):
         if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65_535:
-            raise BadRequest(f"port: must be 1 to 65535 (got {port!r})")
+            raise Refusal(400, f"port: must be 1 to 65535 (got {port!r})")
     query = tuple(("ports", value) for value in ports)
     return Session(SessionKind.PORT_FORWARD, namespace, pod, "", uid, query)
 
@@ -187,7 +186,7 @@ def _run(method: str, path: list[str], options: _Query) -> Run:
     namespace, pod, uid, container = _names(path, container=True, uid=True)
     command = tuple(dict(options).get("cmd", "").split())
     if not command:
-        raise BadRequest("cmd: is missing")
+        raise Refusal(400, "cmd: is missing")
     return Run(namespace, pod, container, uid, command)
 
 
@@ -202,14 +201,14 @@ _POD_ROUTES: Final[Mapping[str, Callable[[str, list[str], _Query], Route]]] = {
 
 def _allow(method: str, *methods: str) -> None:
     if method not in methods:
-        raise MethodNotAllowed(f"{method} is not possible here", status=405)
+        raise Refusal(405, f"{method} is not possible here")
 
 
 def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, str, str]:
     """Namespace, pod, UID and container: the last two where they belong to a path."""
     least = 3 if container else 2
     if len(path) not in ((least, least + 1) if uid else (least,)):
-        raise NotFound("there is no such page")
+        raise Refusal(404, "there is no such page")
     namespace, pod = path[0], path[1]
     said = path[2] if len(path) > least else ""
     of = path[-1] if container else ""
@@ -220,7 +219,7 @@ def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, st
         *((("container", of, _LABEL),) if container else ()),
     ):
         if not rule.fullmatch(name):
-            raise BadRequest(f"{what}: is no name that Kubernetes gives (got {name!r})")
+            raise Refusal(400, f"{what}: is no name that Kubernetes gives (got {name!r})")
     return namespace, pod, said, of
 
 
@@ -230,7 +229,7 @@ def _options(query: str) -> _Query:
             query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_ARGUMENTS
         )
     except ValueError:
-        raise BadRequest("the query is not one") from None
+        raise Refusal(400, "the query is not one") from None
 
 
 def _log_query(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -240,14 +239,14 @@ def _log_query(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             query.append((name, str(_number(given[name], name, least))))
     if given.get("sinceTime"):
         if given.get("sinceSeconds"):
-            raise BadRequest("sinceTime: cannot be given together with sinceSeconds")
+            raise Refusal(400, "sinceTime: cannot be given together with sinceSeconds")
         query.append(("sinceTime", _instant(given["sinceTime"])))
     stream = given.get("stream") or "All"
     if stream not in _STREAMS:
-        raise BadRequest(f"stream: must be All, Stdout or Stderr (got {stream!r})")
+        raise Refusal(400, f"stream: must be All, Stdout or Stderr (got {stream!r})")
     if stream != "All":
         if "tailLines" in dict(query):
-            raise BadRequest("tailLines: cannot be given together with one stream")
+            raise Refusal(400, "tailLines: cannot be given together with one stream")
         query.append(("stream", stream))
     return tuple(query)
 
@@ -258,12 +257,12 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
         return True
     if value in _FALSE:
         return False
-    raise BadRequest(f"{name}: must be true or false (got {value!r})")
+    raise Refusal(400, f"{name}: must be true or false (got {value!r})")
 
 
 def _number(text: str, name: str, least: int) -> int:
     if not _INTEGER.fullmatch(text) or int(text) < least:
-        raise BadRequest(f"{name}: must be a number of at least {least} (got {text!r})")
+        raise Refusal(400, f"{name}: must be a number of at least {least} (got {text!r})")
     return int(text)
 
 
@@ -272,5 +271,5 @@ def _instant(text: str) -> str:
         if datetime.fromisoformat(text).tzinfo is None:
             raise ValueError(text)
     except ValueError:
-        raise BadRequest(f"sinceTime: must be a time with a zone (got {text!r})") from None
+        raise Refusal(400, f"sinceTime: must be a time with a zone (got {text!r})") from None
     return text

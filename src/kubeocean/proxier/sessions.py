@@ -12,7 +12,7 @@ from typing import Final
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from kubeocean.errors import BadRequest, api_error
+from kubeocean.errors import Refusal, api_error
 from kubeocean.proxier.audit import Entry
 from kubeocean.proxier.carrying import carry
 from kubeocean.proxier.exchange import PLAIN, Exchange
@@ -69,7 +69,7 @@ class Sessions:
         protocol = _PROTOCOLS.get(head.upgrade)
         if protocol is None:
             shown = head.upgrade or "none"
-            raise BadRequest(f"upgrade: must be SPDY/3.1 or websocket (got {shown!r})", status=400)
+            raise Refusal(400, f"upgrade: must be SPDY/3.1 or websocket (got {shown!r})")
         async with self._worker.upgrade(
             head.method,
             _path(place.physical, asked.kind),
