@@ -28,6 +28,7 @@ from kubeocean.sharding.members import (
     MemberRecord,
     MemberState,
     Sighting,
+    certain_at,
     expired,
     judge,
     observe,
@@ -119,6 +120,8 @@ class Assigner:
         changes: dict[int, SlotEntry] = {}
         moves: list[Move] = []
         for slot, entry in enumerate(table.entries):
+            if entry.owner == wanted[slot] and not entry.to:
+                continue
             after = self.step(entry, wanted[slot], free=self.free(slot, entry, roster))
             if after is None:
                 continue
@@ -146,21 +149,21 @@ class Assigner:
         """One safe step of a slot towards its wanted owner; None if there is nothing to do."""
         if not wanted:
             return None
-        if free:
-            settled = entry.owner == wanted and not entry.to
-            return None if settled else SlotEntry(wanted)
-        if entry.owner == wanted:
-            return SlotEntry(wanted) if entry.to else None  # it need not go after all
+        if free or entry.owner == wanted:  # or it need not go after all
+            return SlotEntry(wanted)
         return None if entry.to == wanted else SlotEntry(entry.owner, to=wanted)
 
     # --- whose each slot should be
 
     def _wanted(self, table: Table, roster: Roster, now: float) -> list[str]:
-        base = [self._heir(slot, each, roster) for slot, each in enumerate(table.entries)]
-        waiting = self._waiting(table, roster, now)
-        settled = set(base)
-        idle = [member for member in roster.able if member not in settled]
-        self._adopt(base, table, roster, idle)
+        keeping = roster.keeping
+        base = [
+            each.owner if each.owner in keeping and not each.to else self._heir(slot, each, roster)
+            for slot, each in enumerate(table.entries)
+        ]
+        waiting = self._waiting(roster, now)
+        if "" in base:
+            self._adopt(base, table, roster)
         fixed = self._fix(base, table, roster)
         settled = set(base)
         members = {m: c for m, c in roster.able.items() if m in settled or m not in waiting}
@@ -187,11 +190,11 @@ class Assigner:
             return entry.to
         return entry.owner if entry.owner in roster.keeping else ""
 
-    def _waiting(self, table: Table, roster: Roster, now: float) -> frozenset[str]:
+    def _waiting(self, roster: Roster, now: float) -> frozenset[str]:
         """Newcomers that somebody's slots are likely to come to whole."""
         if now - self._roster_changed >= self.policy.settle_s:
             return frozenset()
-        owners = table.owners
+        owners = roster.owners
         templates = {roster.template(owner) for owner in owners} - {""}
         return frozenset(
             member
@@ -203,9 +206,11 @@ class Assigner:
             )
         )
 
-    def _adopt(self, base: list[str], table: Table, roster: Roster, idle: list[str]) -> None:
+    def _adopt(self, base: list[str], table: Table, roster: Roster) -> None:
         """Give all slots of who goes to the one who comes in its place."""
-        for owner in sorted(table.owners - roster.keeping):
+        settled = set(base)
+        idle = [member for member in roster.able if member not in settled]
+        for owner in sorted(roster.owners - roster.keeping):
             orphans = [s for s, each in enumerate(table.entries) if each.owner == owner]
             orphans = [slot for slot in orphans if not base[slot]]
             heirs = [member for member in idle if roster.follows(member, owner)]
@@ -217,11 +222,8 @@ class Assigner:
 
     def _fix(self, base: list[str], table: Table, roster: Roster) -> set[int]:
         """Put pinned slots in their place; the slots that the balance may not touch."""
-        fixed = {
-            slot
-            for slot, member in enumerate(base)
-            if member in roster.keeping and member not in roster.able
-        }
+        aside = roster.keeping - roster.able.keys()
+        fixed = {slot for slot, member in enumerate(base) if member in aside} if aside else set()
         for slot, named in table.pins.items():
             here = [member for member in roster.able if named in (member, name_of(member))]
             if here and slot < len(base):
@@ -261,23 +263,23 @@ class Assigner:
     # --- memory and deadlines
 
     def _note(self, roster: Roster, table: Table, now: float) -> None:
-        present = frozenset(roster.keeping)
-        if present != self._present:
-            self._present, self._roster_changed = present, now
+        if roster.keeping != self._present:
+            self._present, self._roster_changed = roster.keeping, now
         self._drains = {
             (slot, entry.epoch): self._drains.get((slot, entry.epoch), now)
             for slot, entry in table.draining().items()
         }
 
     def _evictions(self, table: Table, roster: Roster, now: float) -> tuple[MemberRecord, ...]:
-        owners = table.owners
         late = {
             table.entries[slot].owner
             for (slot, _), since in self._drains.items()
             if now - since >= self.timing.handover_s
             and not self.free(slot, table.entries[slot], roster)
         }
-        useless = roster.dead - owners
+        useless = roster.dead - roster.owners
+        if not late and not useless:
+            return ()
         return tuple(
             sighting.record
             for member, sighting in self._sightings.items()
@@ -286,13 +288,12 @@ class Assigner:
 
     def _look_at(self, now: float) -> float:
         """When a silent member becomes suspect or expired, a drain late, or a newcomer settled."""
-        times = [since + self.timing.handover_s for since in self._drains.values()]
+        timing = self.timing
+        times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)
         for sighting in self._sightings.values():
-            times.append(sighting.changed + self.timing.renew_s)
-            if not self.expired(sighting, now):
-                lease_s = sighting.record.lease_s if sighting.record is not None else 0.0
-                extra = max(lease_s - self.timing.lease_s, 0.0)
-                certain = sighting.changed + self.timing.patience_s + extra
-                times.append(max(certain, now))
+            times.append(sighting.changed + timing.renew_s)
+            certain = certain_at(sighting, timing)
+            if sighting.confirmed < certain:
+                times.append(certain if certain > now else now)
         return min([each for each in times if each >= now], default=now + self.policy.interval_s)

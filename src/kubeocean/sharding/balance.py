@@ -109,8 +109,11 @@ def plan(
     wanted = list(current)
     if not members:
         return [owner if slot in fixed else "" for slot, owner in enumerate(wanted)]
+    homeless = [s for s, owner in enumerate(wanted) if owner not in members and s not in fixed]
+    if not homeless and not newcomers and threshold is None:
+        return wanted
     board = _Board(wanted, members, weights, fixed)
-    board.place([s for s, owner in enumerate(wanted) if owner not in members and s not in fixed])
+    board.place(homeless)
     if newcomers:
         board.even(newcomers, tolerance=_POLISH if weights else 0.0)
     if threshold is not None and board.peak() > 1 + threshold + _EPSILON:

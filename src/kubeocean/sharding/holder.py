@@ -16,10 +16,9 @@ monotonic clock, which also counts while the machine sleeps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
-from kubeocean.sharding.members import NEVER
 from kubeocean.sharding.table import Table
 from kubeocean.sharding.timing import Timing
 
@@ -57,14 +56,19 @@ class _Drain:
 
 
 class Holder:
-    """One incarnation of a replica."""
+    """One incarnation of a replica.
 
-    def __init__(self, member: str, *, timing: Timing | None = None) -> None:
+    `now` is a time before its Lease is first written, or tried to be. From then on it may be seen,
+    and be given slots, and be taken for dead: a first answer that comes too late is a gap.
+    """
+
+    def __init__(self, member: str, *, now: float, timing: Timing | None = None) -> None:
         self.id = member
         self.table: Table | None = None
-        self.deadline = NEVER  # until when we may act
         self.lapsed = False
         self._timing = timing or Timing()
+        self.deadline = now + self._timing.renew_s  # until when we may act, once we are registered
+        self._registered = False
         self._tokens: dict[int, int] = {}  # slots that are open: the epoch of their grant
         self._drains: dict[int, _Drain] = {}  # open ones that we are to let go
         self._acks: dict[int, int] = {}
@@ -76,8 +80,7 @@ class Holder:
         It counts from the start: whoever sees the write sees it later. It counts only if our time
         had not run out before the answer came.
         """
-        if self.deadline == NEVER:
-            self.deadline = started + self._timing.renew_s
+        self._registered = True
         if not self.valid(answered):
             return False
         self.deadline = max(self.deadline, started + self._timing.renew_s)
@@ -85,9 +88,9 @@ class Holder:
 
     def valid(self, now: float) -> bool:
         """Whether our Lease protects us at this instant. Once it did not, it never does again."""
-        if now >= self.deadline and self.deadline != NEVER:
+        if now >= self.deadline:
             self.lapse()
-        return not self.lapsed and self.deadline != NEVER
+        return self._registered and not self.lapsed
 
     def lapse(self) -> None:
         """Act no more: our Lease is gone, or we want to end; for ever."""
@@ -129,6 +132,11 @@ class Holder:
     def may_write(self, slot: int, now: float) -> bool:
         """Whether what runs for this slot may still change something; ask before each write."""
         return self.valid(now) and slot in self._tokens
+
+    @property
+    def open_slots(self) -> Set[int]:
+        """The slots on which we may act as long as our Lease is valid."""
+        return self._tokens.keys()
 
     def token(self, slot: int) -> int:
         """The epoch of our grant, to be written beside what we write; 0 if we have none."""

@@ -18,7 +18,16 @@ from typing import Final
 
 from kubeocean.sharding.timing import Timing
 
-__all__ = ["NEVER", "MemberRecord", "MemberState", "Sighting", "expired", "judge", "observe"]
+__all__ = [
+    "NEVER",
+    "MemberRecord",
+    "MemberState",
+    "Sighting",
+    "certain_at",
+    "expired",
+    "judge",
+    "observe",
+]
 
 NEVER: Final = float("-inf")
 
@@ -103,13 +112,19 @@ def observe(
     return after
 
 
+def certain_at(sighting: Sighting, timing: Timing) -> float:
+    """From when on a consistent read that still shows the same proves that a member is dead."""
+    record = sighting.record
+    promised = record.lease_s - timing.lease_s if record is not None else 0.0
+    return sighting.changed + timing.patience_s + (promised if promised > 0 else 0.0)
+
+
 def expired(sighting: Sighting, timing: Timing) -> bool:
     """Whether it is certain that the member acts no more and never will."""
     record = sighting.record
     if record is not None and record.released:
         return True
-    promised = record.lease_s - timing.lease_s if record is not None else 0.0
-    return sighting.confirmed - sighting.changed >= timing.patience_s + max(promised, 0.0)
+    return sighting.confirmed >= certain_at(sighting, timing)
 
 
 def judge(sighting: Sighting, now: float, timing: Timing) -> MemberState:

@@ -158,7 +158,7 @@ class Ring:
     def _incarnate(self) -> None:
         """Be somebody new."""
         self.id = f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}"
-        self._holder = Holder(self.id, timing=self.timing)
+        self._holder = Holder(self.id, timing=self.timing, now=self._clock.monotonic())
         if self._table is not None:
             self._holder.see(self._table)
         self.tenancy = Tenancy(

@@ -25,6 +25,7 @@ class Roster:
     able: Mapping[str, float]
     keeping: frozenset[str]
     dead: frozenset[str]
+    owners: frozenset[str]  # of the table, now or next
 
     def acks(self, member: str) -> Mapping[int, int]:
         """The drains that a member has acknowledged."""
@@ -60,9 +61,11 @@ def read_roster(
     """Sort the members; owners that were never looked for are kept."""
     records: dict[str, MemberRecord] = {}
     able: dict[str, float] = {}
-    keeping: set[str] = {owner for owner in table.owners if owner not in sightings}
+    owners = table.owners
+    keeping: set[str] = {owner for owner in owners if owner not in sightings}
     dead: set[str] = set()
-    for member, sighting in sorted(sightings.items()):
+    for member in sorted(sightings):
+        sighting = sightings[member]
         record = sighting.record
         if record is not None:
             records[member] = record
@@ -77,4 +80,4 @@ def read_roster(
         keeping.add(member)
         if state is MemberState.HEALTHY and record is not None:
             able[member] = record.capacity
-    return Roster(records, able, frozenset(keeping), frozenset(dead))
+    return Roster(records, able, frozenset(keeping), frozenset(dead), owners)

@@ -18,7 +18,7 @@ def owned(*owners: str) -> Table:
 
 
 def holder(table: Table | None = None) -> Holder:
-    made = Holder(ME, timing=TIMING)
+    made = Holder(ME, timing=TIMING, now=0)
     made.renewed(started=0, answered=0.1)
     if table is not None:
         made.see(table)
@@ -26,7 +26,7 @@ def holder(table: Table | None = None) -> Holder:
 
 
 def test_without_a_renewal_or_a_table_nothing_is_allowed() -> None:
-    fresh = Holder(ME)
+    fresh = Holder(ME, now=0)
     fresh.see(owned(ME))
     assert not fresh.may_start(0, 0)
     assert not fresh.lapsed
@@ -73,10 +73,15 @@ def test_a_question_that_comes_too_late_is_a_gap_too() -> None:
     assert not mine.renewed(started=9, answered=9.5)
 
 
-def test_a_first_renewal_that_took_too_long_does_not_count() -> None:
-    late = Holder(ME, timing=TIMING)
-    assert not late.renewed(started=0, answered=10)
+@pytest.mark.parametrize("started", [0, 9.9])
+def test_a_first_answer_that_comes_too_late_does_not_count(started: float) -> None:
+    # An earlier write may have been made though its answer was lost: we may have been seen, given
+    # slots, and taken for dead.
+    late = Holder(ME, timing=TIMING, now=0)
+    late.see(owned(ME))
+    assert not late.renewed(started=started, answered=10)
     assert late.lapsed
+    assert not late.may_write(0, 10)
 
 
 def test_an_older_table_is_not_looked_at() -> None:

@@ -1,0 +1,106 @@
+"""Bugs that somebody could write, planted one at a time: the simulator must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from kubeocean.sharding.assigner import Assigner
+from kubeocean.sharding.holder import Duties, Holder
+from kubeocean.sharding.members import MemberRecord, Sighting, observe
+from kubeocean.sharding.roster import Roster
+from kubeocean.sharding.table import SlotEntry, Table
+from unit.sharding.simworld import TIMING, World
+
+__all__ = ["BUGS"]
+
+
+class SkipsAcknowledgement(Assigner):
+    """Grants what it has only asked for."""
+
+    def free(self, slot: int, entry: SlotEntry, roster: Roster) -> bool:
+        return bool(entry.to) or super().free(slot, entry, roster)
+
+
+class IgnoresEpoch(Holder):
+    """Believes whatever table it was shown last."""
+
+    def see(self, table: Table) -> bool:
+        self.table = None
+        return super().see(table)
+
+
+class WallClock(Assigner):
+    """Compares its own wall clock with the time that a replica wrote."""
+
+    wall = 0.0
+
+    def expired(self, sighting: Sighting, now: float) -> bool:
+        record = sighting.record
+        if record is None or record.released:
+            return super().expired(sighting, now)
+        return self.wall - float(record.pulse.partition("@")[2]) > TIMING.patience_s
+
+
+class EarlyGrant(Assigner):
+    """Takes a replica for dead while its own deadline has not passed."""
+
+    def expired(self, sighting: Sighting, now: float) -> bool:
+        early = replace(sighting, confirmed=sighting.confirmed + TIMING.patience_s / 2)
+        return super().expired(early, now)
+
+
+class ForgivesGaps(Holder):
+    """Goes on where it was when a late renewal succeeds."""
+
+    def valid(self, now: float) -> bool:
+        return self._registered and now < self.deadline and not self.lapsed
+
+    def renewed(self, *, started: float, answered: float) -> bool:
+        self._registered = True
+        self.deadline = max(self.deadline, started + TIMING.renew_s)
+        return True
+
+
+class ForgetsItsFirstTry(Holder):
+    """Believes that nobody knew it before its first answer came."""
+
+    def renewed(self, *, started: float, answered: float) -> bool:
+        if not self._registered:
+            self.lapsed, self.deadline = False, started + TIMING.renew_s
+        return super().renewed(started=started, answered=answered)
+
+    def valid(self, now: float) -> bool:
+        return self._registered and super().valid(now)
+
+
+class AcknowledgesEarly(Holder):
+    """Lets go of a slot in which something still runs."""
+
+    def duties(self, now: float, busy: Collection[int] = ()) -> Duties:
+        return super().duties(now, ())
+
+
+class TrustsLateNews(Assigner):
+    """Counts the time until an answer came as if it had asked then."""
+
+    def observe(self, records, *, asked, now, table):  # type: ignore[no-untyped-def]  # as above
+        listed: list[MemberRecord] = list(records)
+        self._sightings = observe(
+            self._sightings, listed, expected=table.owners, asked=now, now=now
+        )
+
+
+TWO = "both act on"  # two owners at once: the worst, and the surest sign
+
+BUGS: dict[str, tuple[Callable[[int], World], str]] = {
+    "skip the acknowledgement": (lambda seed: World(seed, assigner=SkipsAcknowledgement), TWO),
+    "ignore the epoch": (lambda seed: World(seed, holder=IgnoresEpoch), TWO),
+    "wall clock for expiry": (lambda seed: World(seed, assigner=WallClock), TWO),
+    "lost compare-and-swap": (lambda seed: World(seed, blind=True), "the epoch went"),
+    "early grant": (lambda seed: World(seed, assigner=EarlyGrant), TWO),
+    "a gap is forgiven": (lambda seed: World(seed, holder=ForgivesGaps), TWO),
+    "forget the first try": (lambda seed: World(seed, holder=ForgetsItsFirstTry), TWO),
+    "acknowledge what still runs": (lambda seed: World(seed, holder=AcknowledgesEarly), TWO),
+    "a late answer to an early question": (lambda seed: World(seed, assigner=TrustsLateNews), TWO),
+}

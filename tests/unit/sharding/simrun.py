@@ -1,0 +1,162 @@
+"""Histories by the thousand: `python -m unit.sharding.simrun --histories 100000`.
+
+A history is made from its seed alone: a world, some seconds in which things go wrong, and the calm
+after. The same seed is the same history, here and everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from random import Random
+
+from kubeocean.errors import ConfigError
+from kubeocean.sharding.operations import drain, freeze, move, pin, rollback, undrain, unpin
+from kubeocean.sharding.table import Table
+from unit.sharding.simworld import Replica, Violation, World
+
+__all__ = ["BATCH", "FIRST_SEED", "histories", "history", "main", "misfortune"]
+
+FIRST_SEED = 20_261_116
+BATCH = 500
+CHAOS_S = 14.0
+
+
+def history(seed: int, make: Callable[[int], World] | None = None) -> World:
+    """Live through one history.
+
+    :raises Violation: it went wrong; the message has the seed.
+    """
+    random = Random(seed)
+    if make is not None:
+        world = make(seed)
+    else:
+        world = World(seed, replicas=random.randint(1, 4), slots=random.randint(3, 9))
+    try:
+        end = random.uniform(0.5, 1.0) * CHAOS_S
+        while world.now < end:
+            world.run(random.expovariate(0.5))
+            misfortune(world, random)
+        recover(world)
+        world.settle()
+    except Violation as violation:
+        raise Violation(f"seed {seed}: {violation}") from violation
+    return world
+
+
+def misfortune(world: World, random: Random) -> None:
+    """One thing that goes wrong, or that somebody does."""
+    living = world.living
+    luck = random.random()
+    if not living or luck < 0.1:
+        world.join(random.choice(["", "v1", "v2"]))
+        return
+    victim = random.choice(living)
+    if luck < 0.35:
+        world.freeze(victim, random.choice([1, 3, 5, 8, 12]) * random.uniform(0.8, 1.2))
+    elif luck < 0.5:
+        world.crash(victim)
+        if random.random() < 0.7:
+            world.at(random.uniform(0.1, 8), _revive, world, victim)
+    elif luck < 0.6:
+        world.leave(victim)
+    elif luck < 0.78:
+        world.elect()
+    elif luck < 0.84:
+        world.leases.pop(victim.id, None)  # deleted by hand
+    else:
+        operate(world, random)
+
+
+def _revive(world: World, replica: Replica) -> None:
+    if not replica.alive:
+        world.restart(replica)
+
+
+def operate(world: World, random: Random) -> None:
+    """Somebody uses the command line; as every write, upon the version that was read."""
+    table, slot = world.table, random.randrange(world.table.slots)
+    somebody = random.choice(world.living)
+    deeds: list[Callable[[], Table]] = [
+        lambda: move(table, [slot], somebody.id),
+        lambda: move(table, range(table.slots), somebody.id),
+        lambda: freeze(table, on=not table.frozen),
+        lambda: drain(table, somebody.name),
+        lambda: pin(table, [slot], somebody.name),
+        lambda: rollback(table, table.history[0].epoch, [each.id for each in world.living]),
+    ]
+    if any(entry.owner for entry in table.entries) and table.history:
+        world.land_table(world.version, random.choice(deeds)())
+
+
+def recover(world: World) -> None:
+    """Take back what people have done, so that the end can be compared."""
+    table = world.table
+    if table.frozen:
+        table = freeze(table, on=False)
+    for name in sorted(table.drained):
+        table = undrain(table, name)
+    if table.pins:
+        table = unpin(table, list(table.pins))
+    if table is not world.table:
+        world.land_table(world.version, table)
+
+
+def histories(seeds: Iterable[int]) -> tuple[int, list[str]]:
+    """How many were lived through, and what went wrong in which."""
+    count, wrong = 0, []
+    for seed in seeds:
+        count += 1
+        try:
+            history(seed)
+        except (Violation, ConfigError) as violation:
+            wrong.append(f"seed {seed}: {violation}")
+    return count, wrong
+
+
+def tune() -> None:
+    """A history is thrown away as a whole; the collector need not look for it all the time."""
+    gc.set_threshold(50_000)
+
+
+def batches(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, BATCH):
+        yield range(start, min(start + BATCH, first + count))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first history")
+    parser.add_argument("--jobs", type=int, default=2)
+    told = parser.parse_args(arguments)
+    last = told.seed + told.histories - 1
+    print(f"sharding: {told.histories:,} histories, seeds {told.seed} to {last}")
+    began, done, wrong = time.monotonic(), 0, 0
+    with ExitStack() as stack:
+        spread: Callable[..., Iterable[tuple[int, list[str]]]] = map
+        if told.jobs > 1:
+            context = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(told.jobs, mp_context=context, initializer=tune)
+            spread = stack.enter_context(pool).map
+        for count, bad in spread(histories, batches(told.seed, told.histories)):
+            done += count
+            wrong += len(bad)
+            for each in bad:
+                print(each, file=sys.stderr)
+    spent = time.monotonic() - began
+    print(
+        f"sharding: {done:,} histories in {spent:.0f} s ({done / spent:,.0f}/s, {told.jobs} jobs), "
+        f"{wrong} violations"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

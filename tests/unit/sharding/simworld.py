@@ -1,0 +1,459 @@
+"""A world for rings: replicas, their clocks, a network and an API server, in simulated time.
+
+The code under test is the real one: `Assigner` and `Holder` decide. Simulated is what they cannot
+choose. Clocks start anywhere and run up to `DRIFT` too fast or too slow; wall clocks are wrong by
+up to a minute. A replica is frozen, dies, comes back as another incarnation. Requests and their
+answers are late or lost, and a write that seemed to fail may have been made. Watches are late, lose
+tables, and bring older ones. Several replicas believe that they are the assigner.
+
+After everything that could give somebody a right to act, the world looks whether anybody else has
+the same right at the same true time. A `Violation` is a history that went wrong.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from kubeocean.sharding.assigner import Assigner, Decision
+from kubeocean.sharding.balance import Policy
+from kubeocean.sharding.holder import Holder
+from kubeocean.sharding.members import MemberRecord, MemberState
+from kubeocean.sharding.table import SlotState, Table, empty_table
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["DRIFT", "POLICY", "TIMING", "Replica", "Violation", "World"]
+
+TIMING = Timing(
+    lease_s=6, renew_s=4, retry_s=1.5, margin_s=0.5, drain_s=2, cancel_s=1, handover_s=5
+)
+POLICY = Policy(interval_s=2, settle_s=2)
+DRIFT = 0.1  # of every clock's rate; TIMING bears 0.23
+WALL_ERROR_S = 60.0
+ASSIGN_S = 1.0
+ELECT_S = 2.0
+CALM_S = 60.0  # within which everything must have come to rest
+
+
+class Violation(AssertionError):
+    """Something that must never happen did."""
+
+
+class Replica:
+    """A process: its clock, its luck, and the real decisions."""
+
+    def __init__(self, world: World, name: str, template: str = "") -> None:
+        random = world.random
+        self.world = world
+        self.name = name
+        self.template = template
+        self.rate = 1 + random.uniform(-DRIFT, DRIFT)
+        self.offset = random.uniform(0, 1e6)
+        self.wall_error = random.uniform(-WALL_ERROR_S, WALL_ERROR_S)
+        self.incarnation = 0
+        self.alive = True
+        self.leaving = False
+        self.frozen_until = 0.0
+        self.assigner: Assigner | None = None
+        self.begin(predecessor="")
+
+    def begin(self, predecessor: str) -> None:
+        """Be somebody new."""
+        self.incarnation += 1
+        self.id = f"{self.name}_{self.incarnation}"
+        self.predecessor = predecessor
+        self.holder = self.world.new_holder(self.id, self.clock())
+        self.busy: dict[int, float] = {}  # slot: when its work ends
+        self.acks: dict[int, int] = {}
+        self.registered = False
+        self.view = (self.world.version, self.world.table)
+
+    def clock(self, at: float | None = None) -> float:
+        return self.offset + self.rate * (self.world.now if at is None else at)
+
+    def acts_on(self) -> set[int]:
+        """The slots on which something of ours could be written at this instant."""
+        if not self.alive or not self.holder.valid(self.clock()):
+            return set()
+        return self.holder.open_slots | self.busy.keys()
+
+
+class World:
+    """One history."""
+
+    new_holder: Callable[[str, float], Holder]
+    new_assigner: Callable[[], Assigner]
+
+    def __init__(
+        self,
+        seed: int | Random,
+        *,
+        replicas: int = 3,
+        slots: int = 6,
+        holder: Callable[..., Holder] = Holder,
+        assigner: Callable[..., Assigner] = Assigner,
+        blind: bool = False,
+    ) -> None:
+        self.random = seed if isinstance(seed, Random) else Random(seed)
+        self.chance = self.random.random
+        self.new_holder = lambda member, now: holder(member, now=now, timing=TIMING)
+        self.new_assigner = lambda: assigner(timing=TIMING, policy=POLICY)
+        self.blind = blind  # an API server that does not look at versions
+        self.now = 0.0
+        self.calm = False
+        self.version = 0
+        self.table: Table = empty_table("ring", slots)
+        self.log: list[tuple[int, Table]] = [(0, self.table)]
+        self.leases: dict[str, MemberRecord] = {}
+        self.pulse = 0
+        self.moves = 0
+        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.order = 0
+        self.replicas: list[Replica] = []
+        for _ in range(replicas):
+            self.join()
+        self.elect()
+        self.at(ELECT_S, self.keep_a_leader)
+
+    # --- time
+
+    def at(self, delay: float, what: Callable[..., None], *about: Any) -> None:
+        self.order += 1
+        heapq.heappush(self.events, (self.now + delay, self.order, what, about))
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        events = self.events
+        while events and events[0][0] <= until:
+            self.now, _, what, about = heapq.heappop(events)
+            what(*about)
+        self.now = until
+
+    def frozen(self, replica: Replica, what: Callable[..., None], *about: Any) -> bool:
+        """Whether the replica cannot do this now; it will when it wakes."""
+        if replica.frozen_until > self.now:
+            self.at(replica.frozen_until - self.now, what, *about)
+            return True
+        return False
+
+    def delay(self) -> float:
+        """Of a request, or of an answer: mostly none, at times seconds."""
+        if self.calm or self.chance() < 0.8:
+            return 0.0
+        return self.chance() ** 3 * 8.0
+
+    # --- what happens to replicas
+
+    @property
+    def living(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.alive]
+
+    def join(self, template: str = "") -> Replica:
+        replica = Replica(self, f"r{len(self.replicas)}", template)
+        self.replicas.append(replica)
+        self.at(self.chance() * 0.5, self.beat, replica, replica.incarnation)
+        return replica
+
+    def crash(self, replica: Replica) -> None:
+        replica.alive = False
+        replica.assigner = None
+
+    def restart(self, replica: Replica) -> None:
+        replica.alive, replica.leaving, replica.frozen_until = True, False, 0.0
+        replica.begin(predecessor="")
+        self.at(0, self.beat, replica, replica.incarnation)
+
+    def freeze(self, replica: Replica, seconds: float) -> None:
+        replica.frozen_until = max(replica.frozen_until, self.now + seconds)
+
+    def leave(self, replica: Replica) -> None:
+        replica.leaving = True
+
+    def elect(self) -> None:
+        """Somebody begins to assign; who did before goes on for a while, not knowing."""
+        for old in self.living:
+            if old.assigner is not None:
+                self.at(self.chance() * 8, self.depose, old, old.assigner)
+        fit = [each for each in self.living if each.assigner is None]
+        if fit:
+            leader = fit[int(self.chance() * len(fit))]
+            leader.assigner = self.new_assigner()
+            self.at(0.2, self.assign, leader, leader.assigner)
+
+    def depose(self, replica: Replica, assigner: Assigner) -> None:
+        if replica.assigner is assigner:
+            replica.assigner = None
+
+    def keep_a_leader(self) -> None:
+        if not any(each.assigner and each.frozen_until <= self.now for each in self.living):
+            self.elect()
+        self.at(ELECT_S, self.keep_a_leader)
+
+    # --- a replica at work
+
+    def beat(self, replica: Replica, incarnation: int) -> None:
+        """Look after the work, and renew the Lease."""
+        if not replica.alive or replica.incarnation != incarnation:
+            return
+        if self.frozen(replica, self.beat, replica, incarnation):
+            return
+        self.work(replica)
+        if not replica.alive:
+            return
+        holder, clock = replica.holder, replica.clock()
+        holder.valid(clock)
+        if holder.lapsed:
+            self.rejoin(replica)
+        if self.calm or self.chance() < 0.5:
+            self.see(replica, self.version, self.table)
+        self.renew(replica)
+        if replica.alive:
+            pause = TIMING.retry_s * (1 + 0.2 * self.chance()) / replica.rate
+            self.at(pause, self.beat, replica, replica.incarnation)
+
+    def rejoin(self, replica: Replica) -> None:
+        """Our time has run out: end all work, and come back as somebody else."""
+        if any(end == float("inf") for end in replica.busy.values()):
+            self.crash(replica)  # what cannot be ended ends with the process
+            self.at(1.0, self.restart, replica)
+        else:
+            replica.begin(predecessor=replica.id)
+
+    def work(self, replica: Replica) -> None:
+        busy, now = replica.busy, self.now
+        for slot in [slot for slot, end in busy.items() if end <= now]:
+            del busy[slot]
+        self.attend(replica)
+        clock = replica.clock()
+        for slot in range(self.table.slots):
+            if slot not in busy and self.chance() < 0.3 and replica.holder.may_start(slot, clock):
+                stuck = not self.calm and self.chance() < 0.02
+                busy[slot] = float("inf") if stuck else now + self.chance() * 4
+
+    def attend(self, replica: Replica) -> None:
+        """Do what the holder says, and tell others soon if there is something to tell."""
+        duties = replica.holder.duties(replica.clock(), replica.busy)
+        for slot in duties.cancel:
+            if replica.busy[slot] != float("inf") or self.chance() < 0.5:
+                del replica.busy[slot]
+        if duties.give_up:
+            self.crash(replica)
+            self.at(1.0, self.restart, replica)
+            return
+        if duties.acks != replica.acks:
+            replica.acks = dict(duties.acks)
+            if self.calm or self.chance() < 0.5:
+                self.renew(replica)
+
+    # --- its Lease
+
+    def renew(self, replica: Replica) -> None:
+        if replica.holder.lapsed:
+            return
+        gone = replica.leaving and not replica.busy and self.owns_nothing(replica)
+        if gone:
+            replica.holder.lapse()
+        self.pulse += 1
+        record = MemberRecord(
+            id=replica.id,
+            pulse=f"{self.pulse}@{self.now + replica.wall_error}",
+            lease_s=TIMING.lease_s,
+            state=MemberState.LEAVING if replica.leaving else MemberState.HEALTHY,
+            released=gone,
+            template=replica.template,
+            predecessor=replica.predecessor,
+            acks=replica.acks,
+        )
+        first, replica.registered = not replica.registered, True
+        about = (replica, replica.holder, record, replica.clock(), first)
+        if gone:
+            replica.alive, replica.assigner = False, None
+        if self.calm or self.chance() >= 0.07:  # else it is lost on its way
+            self.after(self.delay(), self.land_lease, *about)
+
+    def owns_nothing(self, replica: Replica) -> bool:
+        return all(entry.owner != replica.id for entry in replica.view[1].entries)
+
+    def after(self, delay: float, what: Callable[..., None], *about: Any) -> None:
+        if delay:
+            self.at(delay, what, *about)
+        else:
+            what(*about)
+
+    def land_lease(
+        self, replica: Replica, holder: Holder, record: MemberRecord, started: float, first: bool
+    ) -> None:
+        """The API server writes; only the first write makes a Lease."""
+        found = record.id in self.leases
+        if found:
+            old = self.leases[record.id]
+            if int(old.pulse.partition("@")[0]) > int(record.pulse.partition("@")[0]):
+                return  # written upon an older version: a conflict
+        if found or first:
+            self.leases[record.id] = record
+        if self.calm or self.chance() >= 0.07:
+            self.after(self.delay(), self.renewed, replica, holder, started, found or first)
+
+    def renewed(self, replica: Replica, holder: Holder, started: float, written: bool) -> None:
+        if not replica.alive or replica.holder is not holder:
+            return
+        if self.frozen(replica, self.renewed, replica, holder, started, written):
+            return
+        if not written:
+            holder.lapse()
+        elif holder.renewed(started=started, answered=replica.clock()):
+            self.look_at_owners(replica)
+
+    # --- the table
+
+    def see(self, replica: Replica, version: int, table: Table) -> None:
+        if not replica.alive or self.frozen(replica, self.see, replica, version, table):
+            return
+        if version > replica.view[0]:
+            replica.view = (version, table)
+        if replica.holder.see(table):
+            self.look_at_owners(replica)
+            if self.calm or self.chance() < 0.7:
+                self.attend(replica)
+
+    def assign(self, leader: Replica, assigner: Assigner) -> None:
+        """List the members afresh; decide when the answer is there."""
+        if not leader.alive or leader.assigner is not assigner:
+            return
+        if self.frozen(leader, self.assign, leader, assigner):
+            return
+        records = list(self.leases.values())
+        self.after(self.delay(), self.decide, leader, assigner, records, leader.clock())
+        self.at(ASSIGN_S / leader.rate, self.assign, leader, assigner)
+
+    def decide(
+        self, leader: Replica, assigner: Assigner, records: list[MemberRecord], asked: float
+    ) -> None:
+        if not leader.alive or self.frozen(leader, self.decide, leader, assigner, records, asked):
+            return
+        version, table = leader.view
+        clock = leader.clock()
+        assigner.wall = self.now + leader.wall_error  # type: ignore[attr-defined]  # for a bug
+        assigner.observe(records, asked=asked, now=clock, table=table)
+        decision = assigner.decide(table, clock)
+        if decision.look_at < clock:
+            raise Violation(f"a look is asked for in the past: {decision.look_at - clock}")
+        self.look_at_moves(assigner, table, decision, clock)
+        lost = not self.calm and self.chance() < 0.07
+        if decision.table is not None and not lost:
+            self.after(self.delay(), self.land_table, version, decision.table)
+        for record in decision.evict:
+            self.after(self.delay(), self.land_eviction, record)
+
+    def land_eviction(self, record: MemberRecord) -> None:
+        found = self.leases.get(record.id)
+        if found is not None and found.pulse == record.pulse:
+            del self.leases[record.id]
+
+    def land_table(self, version: int, table: Table) -> None:
+        """The API server writes, if nobody else has; everybody hears of it sooner or later."""
+        if version != self.version and not self.blind:
+            return
+        self.look_at_epochs(self.table, table)
+        self.version += 1
+        self.table = table
+        self.log.append((self.version, table))
+        for replica in self.living:
+            luck = 0.0 if self.calm else self.chance()
+            if luck < 0.7:
+                self.see(replica, self.version, table)
+            elif luck < 0.9:
+                self.at(self.chance() * 5, self.see, replica, self.version, table)
+            if luck > 0.85:  # an API server that is behind
+                old = self.log[-1 - int(self.chance() * min(len(self.log), 4))]
+                self.at(self.chance() * 3, self.see, replica, *old)
+
+    # --- what must always be true
+
+    def look_at_owners(self, replica: Replica) -> None:
+        mine = replica.acts_on()
+        if not mine:
+            return
+        for other in self.replicas:
+            if other is not replica and other.alive and not mine.isdisjoint(other.acts_on()):
+                both = sorted(mine & other.acts_on())
+                raise Violation(f"{self.now:.3f}: {replica.id} and {other.id} both act on {both}")
+
+    def look_at_epochs(self, before: Table, after: Table) -> None:
+        if after.epoch <= before.epoch:
+            raise Violation(f"the epoch went from {before.epoch} to {after.epoch}")
+        for slot, (old, new) in enumerate(zip(before.entries, after.entries, strict=True)):
+            if new is not old and new != old and new.epoch <= old.epoch:
+                raise Violation(f"slot {slot} went from {old} to {new}")
+            if new.state is SlotState.UNOWNED and old.state is not SlotState.UNOWNED:
+                raise Violation(f"slot {slot} was {old} and is nobody's")
+
+    def look_at_moves(
+        self, assigner: Assigner, table: Table, decision: Decision, clock: float
+    ) -> None:
+        """At most what had to move, and one slot for each replica."""
+        if decision.table is None:
+            return
+        states = assigner.states(clock)
+        able = {each for each, state in states.items() if state is MemberState.HEALTHY}
+        able -= {each for each in able if table.says(table.drained, each)}
+        after = decision.table.heirs
+        before = [
+            # A drain that goes on, or is called off, is no move.
+            heir if heir in (each.owner, each.to) else each.to if each.to in able else each.owner
+            for heir, each in zip(after, table.entries, strict=True)
+        ]
+        moved = sum(a != b for a, b in zip(before, after, strict=True))
+        self.moves += moved
+        if not moved or table.pins:
+            return
+        counts = Counter(owner for owner in before if owner in able)
+        aside = sum(1 for owner in after if owner not in able)
+        floor = (table.slots - aside) // max(len(able), 1)
+        forced = sum(1 for a, b in zip(before, after, strict=True) if a not in able and a != b)
+        above = sum(max(count - floor, 0) for count in counts.values())
+        if moved > forced + above + len(able):
+            raise Violation(f"{moved} moves; {forced} forced, {above} above: {before} -> {after}")
+
+    # --- the end
+
+    def settle(self) -> None:
+        """Nothing more goes wrong: in its time everything must come to rest, and into balance."""
+        self.calm = True
+        started = self.now
+        while self.now < started + CALM_S:
+            self.run(1.5)
+            if self.at_rest():
+                self.run(POLICY.settle_s + POLICY.interval_s + ASSIGN_S)
+                if self.at_rest():
+                    return
+        raise Violation(f"no rest after {CALM_S} s: {self.unrest()}")
+
+    def at_rest(self) -> bool:
+        return not self.unrest()
+
+    def unrest(self) -> str:
+        """What is not yet as it should be, "" if all is well."""
+        ids = {each.id for each in self.replicas if each.alive and not each.leaving}
+        if any(each.frozen_until > self.now for each in self.living):
+            return "somebody is frozen"
+        if not ids:
+            return ""
+        for slot, entry in enumerate(self.table.entries):
+            if entry.state is not SlotState.OWNED or entry.owner not in ids:
+                return f"slot {slot} is {entry}, and there are {sorted(ids)}"
+        able = {each for each in ids if not self.table.says(self.table.drained, each)}
+        counts = Counter(self.table.heirs)
+        sizes = [counts.get(member, 0) for member in able]
+        if self.table.pins or self.table.frozen or not able:
+            return ""
+        mean = self.table.slots / len(able)
+        if max(sizes) - min(sizes) > 1 and max(sizes) / mean > 1 + POLICY.threshold:
+            return f"out of balance: {counts}"
+        for replica in self.living:
+            if not replica.leaving and replica.holder.open_slots != self.table.owned_by(replica.id):
+                return f"{replica.id} does not act on what it has"
+        return ""
