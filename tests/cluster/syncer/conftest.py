@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.kwok import SimulatedNodes
 from kubeocean.runtime.client import Client
 from oceans import Sea
 from ourkinds import install_our_kinds
+from podseas import PodSea
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,25 @@ async def sea(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterato
     below = worker.client()
     yield Sea(cluster, worker, client, below)
     await below.close()
+
+
+@pytest.fixture(scope="session")
+async def simulated(worker: Cluster) -> AsyncIterator[list[str]]:
+    """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
+    async with SimulatedNodes(worker, await ensure(["kwok"])) as nodes:
+        yield await nodes.add(2, prefix="shared")
+
+
+@pytest.fixture
+async def podsea(
+    cluster: Cluster, client: Client, worker: Cluster, simulated: list[str]
+) -> AsyncIterator[PodSea]:
+    """A binding of this test's own, with two virtual nodes and namespaces on both sides."""
+    await install_our_kinds(client)
+    below = worker.client()
+    sea = PodSea(cluster, worker, client, below, pnodes=simulated)
+    try:
+        await sea.open()
+        yield sea
+    finally:
+        await below.close()

@@ -100,7 +100,7 @@ def managed(*entries: Json) -> Json:
 
 
 def test_a_record_that_came_with_a_manifest_is_known() -> None:
-    fields = {"f:metadata": {"f:annotations": {f"f:{D.physical_pod_uid}": {}}}}
+    fields: Json = {"f:metadata": {"f:annotations": {f"f:{D.physical_pod_uid}": {}}}}
     users = {"manager": "kubectl", "fieldsV1": fields}
     ours = {"manager": "kubeocean", "subresource": "status", "fieldsV1": fields}
     scheduler = {"manager": "kube-scheduler", "subresource": "status", "fieldsV1": {"f:status": {}}}

@@ -1,0 +1,238 @@
+"""Following a pod that runs: its status goes up, changes of the virtual pod go down.
+
+Each way costs one write for a real change and none otherwise. Where a pod runs is told with the
+first status that there is to tell; a status that is as good as here already is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from kubeocean.api.reasons import PodEvent
+from kubeocean.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
+from kubeocean.runtime.events import reference
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.outcomes import After, Done, Outcome
+from kubeocean.runtime.patches import MergePatch, StrategicPatch
+from kubeocean.syncer.forge import podshown, podstatus
+from kubeocean.syncer.forge.podchanges import PodPatch, changes
+from kubeocean.syncer.forge.podcontext import Names, Refused
+from kubeocean.syncer.forge.references import references
+from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from kubeocean.syncer.topdown.missing import Missing
+from kubeocean.syncer.topdown.podcreation import Creation
+from kubeocean.syncer.topdown.podlags import PodLags
+from kubeocean.syncer.topdown.podneeds import PodNeeds
+from kubeocean.syncer.topdown.podrefusals import Refusals
+from kubeocean.syncer.topdown.podwrites import PodWrites
+from kubeocean.syncer.world import World
+
+__all__ = ["UNSCHEDULED_S", "Following", "soonest"]
+
+UNSCHEDULED_S: Final = 300.0
+_FIRST_STATUS_S: Final = 0.4  # within which a kubelet says something of a new pod, if it is there
+_NO: Final = (BadRequest, Forbidden, Invalid)
+
+_log = get_logger(__name__)
+
+
+class Following:
+    """Of one binding's pods."""
+
+    def __init__(
+        self,
+        world: World,
+        needs: PodNeeds,
+        creation: Creation,
+        *,
+        writes: PodWrites,
+        refusals: Refusals,
+        lags: PodLags,
+    ) -> None:
+        self._lags = lags
+        self._world = world
+        self._needs = needs
+        self._creation = creation
+        self._writes = writes
+        self._refusals = refusals
+        self._made_at: dict[str, float] = {}  # by physical UID, until its first status
+        self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
+
+    def made(self, ppod: PhysicalPod) -> None:
+        """It was created just now."""
+        self._made_at[ppod.uid] = self._world.clock.monotonic()
+
+    def forget(self, vpod: VirtualPod) -> None:
+        """The virtual pod is gone."""
+        self._vain.pop(vpod.uid, None)
+
+    def forget_physical(self, ppod: PhysicalPod) -> None:
+        self._made_at.pop(ppod.uid, None)
+
+    async def follow(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
+        """Carry everything that differs to the other side."""
+        above, below = vpod.content(), ppod.content()
+        outcomes = [await self.show(vpod, ppod, above=above, below=below)]
+        if ppod.deleting or ppod.finished or vnode is None:
+            return soonest(outcomes)
+        outcomes += [
+            await self._carry_down(vpod, ppod, vnode, above=above, below=below),
+            await self._open_gates(vpod, ppod, above=above, below=below),
+            await self.attach(vpod, ppod),
+            await self._give_up(vpod, ppod, below=below),
+        ]
+        return soonest(outcomes)
+
+    # Up
+
+    async def show(
+        self, vpod: VirtualPod, ppod: PhysicalPod, *, above: Json, below: Json
+    ) -> Outcome:
+        """The status of the physical pod, and where it runs, on the virtual one."""
+        domain = self._world.domain
+        status = podstatus.mirror(above, below)
+        metadata = podshown.metadata(above, below, domain)
+        if not status and not metadata:
+            self._lags.shown(vpod.key, written=False)
+            return Done()
+        if not status and (wait_s := self._first_status_s(ppod)) > 0:
+            return After(wait_s)
+        versions = (vpod.resource_version, ppod.resource_version)
+        if self._vain.get(vpod.uid) == versions:
+            return Done()
+        annotations = metadata.get("annotations", {})
+        metadata["annotations"] = annotations | {domain.last_sync_time: self._world.now_text()}
+        await self.write_above(vpod, status, metadata, ppod=ppod)
+        self._lags.shown(vpod.key, written=True)
+        self._made_at.pop(ppod.uid, None)
+        return Done()
+
+    async def write_above(
+        self,
+        vpod: VirtualPod,
+        status: Json,
+        metadata: Json | None = None,
+        *,
+        ppod: PhysicalPod | None = None,
+    ) -> VirtualPod | None:
+        """One patch of a virtual pod's status; None if the pod is gone."""
+        meta = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
+        body: Json = {"metadata": (metadata or {}) | meta}
+        if status:
+            body["status"] = status
+        try:
+            written = await self._world.computing.patch(
+                VIRTUAL_PODS, vpod.name, MergePatch(body), vpod.namespace, subresource="status"
+            )
+        except NotFound:
+            return None
+        self._writes.wrote_above(written)
+        if ppod is not None and written.resource_version == vpod.resource_version:
+            # A server of another version drops what it does not know: we would write for ever.
+            self._vain[vpod.uid] = (vpod.resource_version, ppod.resource_version)
+        return written
+
+    def _first_status_s(self, ppod: PhysicalPod) -> float:
+        made_at = self._made_at.get(ppod.uid)
+        if made_at is None:
+            return 0.0
+        return made_at + _FIRST_STATUS_S - self._world.clock.monotonic()
+
+    # Down
+
+    async def attach(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
+        """What belongs to the physical pod itself: its tokens."""
+        refs = references(vpod.content())
+        try:
+            due_s = await self._needs.attach(vpod, ppod, refs)
+        except _NO as error:
+            return self._failed(vpod, str(error))
+        return Done() if due_s is None else After(due_s)
+
+    async def _carry_down(
+        self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node, *, above: Json, below: Json
+    ) -> Outcome:
+        own = podshown.users_own(above, self._world.domain)
+        names = Names()
+        if own["spec"].get("ephemeralContainers"):  # the only ones that come later
+            found = await self._needs.prepare(vpod, references(own))
+            if isinstance(found, Missing):
+                return self._failed(vpod, found.message)
+            names = found
+        try:
+            wanted = changes(own, below, self._creation.context(vpod, vnode, names))
+            for patch in wanted.patches:
+                await self._patch_below(vpod.key, ppod, patch)
+        except (Refused, *_NO) as error:
+            return self._failed(vpod, str(error))
+        except NotFound:
+            return Done()  # it is gone, which the cache will show
+        for refused in wanted.refused:
+            self._tell(vpod, str(refused))
+        return Done()
+
+    async def _patch_below(self, key: Key, ppod: PhysicalPod, patch: PodPatch) -> None:
+        written = await self._world.worker.patch(
+            PHYSICAL_PODS,
+            ppod.name,
+            StrategicPatch(patch.body),
+            ppod.namespace,
+            subresource=patch.subresource,
+        )
+        self._writes.wrote_below(key, written)
+        _log.info("Changed pod", vpod=str(key), ppod=str(ppod.key), part=patch.subresource)
+
+    async def _open_gates(
+        self, vpod: VirtualPod, ppod: PhysicalPod, *, above: Json, below: Json
+    ) -> Outcome:
+        conditions = podstatus.gates(above, below)
+        if conditions:
+            body = {"metadata": {"uid": ppod.uid}, "status": {"conditions": conditions}}
+            with suppress(NotFound):
+                await self._patch_below(vpod.key, ppod, PodPatch(body, "status"))
+        return Done()
+
+    async def _give_up(self, vpod: VirtualPod, ppod: PhysicalPod, *, below: Json) -> Outcome:
+        """The worker's scheduler has some minutes; a pod that it has no node for is not kept."""
+        if ppod.spec.node_name or ppod.metadata.creation_timestamp is None:
+            return Done()
+        world = self._world
+        since = datetime.fromisoformat(ppod.metadata.creation_timestamp)
+        left_s = UNSCHEDULED_S - (world.clock.now() - since).total_seconds()
+        if left_s > 0:
+            return After(left_s)
+        why = podstatus.waits_for_node(below) or "the worker's scheduler says nothing"
+        with suppress(NotFound, Conflict):
+            # Not if it was bound in this moment: that is another version.
+            await world.worker.delete(
+                PHYSICAL_PODS,
+                ppod.name,
+                ppod.namespace,
+                uid=ppod.uid,
+                resource_version=ppod.resource_version,
+            )
+            self._writes.deleted_below(vpod.key, ppod)
+            message = f"Not scheduled in the worker within {UNSCHEDULED_S:g} s: {why}"
+            said = reference(VIRTUAL_PODS, vpod)
+            world.events.emit(said, "Warning", PodEvent.FAILED_SCHEDULING, message)
+            _log.info("Gave up pod that was not scheduled", vpod=str(vpod.key), why=why)
+        return Done()
+
+    def _failed(self, vpod: VirtualPod, message: str) -> Outcome:
+        self._tell(vpod, message)
+        return After(self._refusals.put_off(vpod))
+
+    def _tell(self, vpod: VirtualPod, message: str) -> None:
+        said = reference(VIRTUAL_PODS, vpod)
+        self._world.events.emit(said, "Warning", PodEvent.FAILED_UPDATE, message)
+
+
+def soonest(outcomes: Iterable[Outcome]) -> Outcome:
+    """When to look again, if any of them asks for it."""
+    waits = [outcome.seconds for outcome in outcomes if isinstance(outcome, After)]
+    return After(min(waits)) if waits else Done()

@@ -1,0 +1,256 @@
+"""Pods between two clusters: virtual nodes made by hand, simulated kubelets below."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubeocean.api import naming
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.errors import AlreadyExists, Forbidden, NotFound
+from kubeocean.local.faults import Faults
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.events import EventRecorder
+from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Event
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.transport import Request, Transport
+from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from kubeocean.syncer.reach import Reach
+from kubeocean.syncer.settings import Address, Given
+from kubeocean.syncer.topdown.dependents import Dependents
+from kubeocean.syncer.topdown.pods import Pods
+from kubeocean.syncer.topdown.surroundings import Surroundings
+from kubeocean.syncer.world import World, identity_of
+from running import running
+from straits import Strait
+from waiting import until
+
+__all__ = ["PodSea", "make_namespace", "matters", "settled", "usable", "writes"]
+
+GIVEN = Given(server=Address("10.9.9.9", 443), dns=Address("10.9.9.10"))
+
+
+@dataclass
+class PodSea(Strait):
+    """A binding with a mount namespace of its own, and virtual nodes of simulated ones."""
+
+    namespace: str = ""
+    pnodes: list[str] = field(default_factory=list)
+    mount_name: str = ""
+
+    @property
+    def mount(self) -> str:
+        return self.mount_name or f"m-{self.name}"
+
+    async def open(self, *, direct: bool = True, **spec: object) -> None:
+        """The binding, its namespaces on both sides, and a virtual node for each node."""
+        self.namespace = f"v-{self.name}"
+        await self.above.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        await make_namespace(self.below, self.mount)
+        await self.bind(direct=direct, **spec)
+        for pnode in self.pnodes:
+            await self.lend(pnode)
+        await usable(self.above, self.namespace)
+
+    async def bind(self, *, direct: bool = True, **spec: object) -> None:
+        body = {
+            "apiVersion": CLUSTER_BINDINGS.api_version,
+            "kind": "ClusterBinding",
+            "metadata": {"name": self.name},
+            "spec": {
+                "clusterID": self.cluster_id,
+                "secretRef": {"name": "none", "namespace": "default"},
+                "mountNamespace": self.mount,
+                "directScheduling": direct,
+                **spec,
+            },
+        }
+        await self.above.create(CLUSTER_BINDINGS, body)
+
+    # Above
+
+    async def run(self, name: str = "web", *, node: int = 0, **more: Any) -> VirtualPod:
+        """A pod that is bound to a virtual node."""
+        return await self.above.create(VIRTUAL_PODS, self.body(name, node=node, **more))
+
+    def body(
+        self,
+        name: str,
+        *,
+        node: int = 0,
+        metadata: Json | None = None,
+        grace_s: int = 30,
+        **spec: object,
+    ) -> Json:
+        bound = {"nodeName": self.vnode(self.pnodes[node])} if self.pnodes else {}
+        return {
+            "metadata": {"name": name, "namespace": self.namespace} | (metadata or {}),
+            "spec": {
+                "containers": [{"name": "c", "image": "none"}],
+                "tolerations": [{"operator": "Exists"}],
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": grace_s,
+                **bound,
+                **spec,
+            },
+        }
+
+    async def vpod(self, name: str = "web") -> VirtualPod | None:
+        try:
+            return await self.above.get(VIRTUAL_PODS, name, self.namespace, keep_raw=True)
+        except NotFound:
+            return None
+
+    async def shows(self, name: str = "web", phase: str = "Running") -> VirtualPod:
+        pod = await self.vpod(name)
+        assert pod is not None
+        assert pod.status.phase == phase, pod.content()["status"]
+        return pod
+
+    async def runs(self, name: str = "web") -> VirtualPod:
+        """It runs on both sides, once, and each says where the other one is."""
+        pod = await self.shows(name)
+        (below,) = await self.ppods(name)
+        domain = self.domain
+        assert pod.annotations.get(domain.physical_pod_uid) == below.uid
+        assert pod.annotations.get(domain.physical_pod_name) == below.name
+        assert below.annotations[domain.virtual_pod_uid] == pod.uid
+        assert below.status.phase == "Running"
+        return pod
+
+    async def delete(self, pod: VirtualPod, grace_s: int | None = None) -> None:
+        with suppress(NotFound):
+            await self.above.delete(
+                VIRTUAL_PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s
+            )
+
+    async def gone(self, name: str = "web") -> bool:
+        """On both sides."""
+        return await self.vpod(name) is None and not await self.ppods(name)
+
+    async def told_of(self, name: str, reason: str) -> list[Event]:
+        fields = f"involvedObject.name={name},reason={reason}"
+        return (await self.above.list(EVENTS, self.namespace, fields=fields)).items
+
+    # Below
+
+    async def ppods(self, name: str = "") -> list[PhysicalPod]:
+        """What runs in the worker for this binding, or for one virtual pod."""
+        found = (await self.below.list(PHYSICAL_PODS, self.mount, keep_raw=True)).items
+        said = self.domain.virtual_pod_name
+        return [pod for pod in found if not name or pod.annotations.get(said) == name]
+
+    async def ppod(self, name: str = "web") -> PhysicalPod:
+        (pod,) = await self.ppods(name)
+        return pod
+
+    def ppod_name(self, name: str = "web") -> str:
+        return naming.physical_name(name, self.namespace)
+
+    async def patch_below(self, pod: PhysicalPod, subresource: str = "", **body: object) -> None:
+        await self.below.patch(
+            PHYSICAL_PODS, pod.name, MergePatch(body), pod.namespace, subresource=subresource
+        )
+
+    async def patch_above(self, pod: VirtualPod, subresource: str = "", **body: object) -> None:
+        await self.above.patch(
+            VIRTUAL_PODS, pod.name, MergePatch(body), pod.namespace, subresource=subresource
+        )
+
+    # The syncer
+
+    @asynccontextmanager
+    async def pods(
+        self,
+        *,
+        above: Faults | None = None,
+        below: Faults | None = None,
+        clock: Clock | None = None,
+    ) -> AsyncIterator[Pods]:
+        """The controller of pods at work."""
+        clock = clock or RealClock()
+        reach = Reach(clock=clock)
+
+        def listening(transport: Transport) -> Transport:
+            return reach.wrap(below.wrap(transport) if below else transport)
+
+        async with AsyncExitStack() as stack:
+            computing = self.computing.client(wrap=above.wrap if above else None)
+            worker = self.worker.client(wrap=listening)
+            stack.push_async_callback(computing.close)
+            stack.push_async_callback(worker.close)
+            world = World(
+                binding_name=self.name,
+                cluster_id=self.cluster_id,
+                computing_id=await identity_of(self.above),
+                computing=computing,
+                worker=worker,
+                reach=reach,
+                events=EventRecorder(computing, component="kubeocean-syncer"),
+                worker_events=EventRecorder(worker, component="kubeocean-syncer"),
+                domain=self.domain,
+                mount_namespace=self.mount,
+                clock=clock,
+            )
+            surroundings = Surroundings(world, GIVEN)
+            needs = Dependents(world, linger_s=1.0)
+            made = Pods(world, needs, surroundings)
+            caches = (world.bindings, world.vnodes, world.vpods, world.ppods)
+            parts = (world.events, reach, *caches, *surroundings.parts, *needs.parts, *made.parts)
+            await stack.enter_async_context(running(*parts))
+            yield made
+
+
+async def make_namespace(client: Client, name: str) -> None:
+    """A namespace of a cluster that may have no controllers."""
+    with suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": name}})
+    with suppress(AlreadyExists):
+        await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=name)
+
+
+async def usable(client: Client, namespace: str) -> None:
+    """Wait until pods can be made there."""
+    probe = {
+        "metadata": {"name": "probe"},
+        "spec": {"containers": [{"name": "c", "image": "none"}]},
+    }
+
+    async def accepts() -> bool:
+        try:
+            await client.create(PODS, probe, namespace=namespace, dry_run=True)
+        except Forbidden:
+            return False
+        return True
+
+    await until(accepts)
+
+
+def matters(request: Request) -> bool:
+    """A write that is not an Event."""
+    return request.writes and "/events" not in request.path
+
+
+def writes(*plans: Faults) -> list[str]:
+    """What was written, in short."""
+    found = [request for plan in plans for request in plan.requests if matters(request)]
+    return [f"{r.method} {_what(r.path)}" for r in found]
+
+
+def _what(path: str) -> str:
+    parts = path.split("/namespaces/")[-1].split("/")[1:]
+    return "/".join([parts[0], *parts[2:]])
+
+
+async def settled(*plans: Faults, rest_s: float = 1.5) -> None:
+    """Nothing is written any more, for a while."""
+    counts = [-1]
+    while counts[-1] != (now := len(writes(*plans))):
+        counts.append(now)
+        assert len(counts) < 20, writes(*plans)[-8:]
+        await asyncio.sleep(rest_s)  # the passing of time is what is tested
