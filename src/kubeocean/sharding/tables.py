@@ -19,7 +19,7 @@ from kubeocean.sharding.stores import ABSENT, StateStore, Stored
 from kubeocean.sharding.table import SlotState, Table, empty_table
 from kubeocean.sharding.tabletext import decode_table, encode_table
 
-__all__ = ["Loaded", "TableStore", "admission_view", "loaded_of"]
+__all__ = ["TABLE", "Loaded", "TableStore", "admission_view", "loaded_of"]
 
 _TABLE: Final = "table"
 _GRANTS: Final = "grants"

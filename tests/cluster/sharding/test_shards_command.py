@@ -1,0 +1,118 @@
+"""`kubeocean shards` on a ring that works."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Home, Result
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from rings import SLOTS, Shoal, make_objects
+from waiting import until
+
+
+class Command:
+    """`kubeocean shards` for one ring."""
+
+    def __init__(self, home: Home, kubeconfig: Path, namespace: str) -> None:
+        self._home = home
+        self._where = ("--kubeconfig", str(kubeconfig), "-n", namespace)
+
+    async def run(self, *words: str) -> Result:
+        return await self._home.run("shards", *words, *self._where)
+
+    async def ok(self, *words: str) -> str:
+        result = await self.run(*words)
+        assert result.code == 0, result.err
+        return result.out
+
+    async def listed(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.ok("list", "-o", "json"))
+        return found
+
+
+@pytest.fixture
+def command(cluster: Cluster, namespace: str, tmp_path: Path) -> Command:
+    return Command(Home(tmp_path / "home"), cluster.kubeconfig, namespace)
+
+
+async def test_a_ring_is_shown_and_steered_by_hand(
+    cluster: Cluster, client: Client, namespace: str, command: Command
+) -> None:
+    keys = await make_objects(client, namespace, 10)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a"), shoal.join("b")
+        await shoal.share([a, b])
+        await until(lambda: set(shoal.done()) == set(keys))
+
+        # Looking.
+        ring = await command.listed()
+        assert (ring["ring"], ring["slots"], ring["frozen"]) == ("shoal", SLOTS, False)
+        assert {each["id"]: each["count"] for each in ring["replicas"]} == {
+            a.ring.id: SLOTS // 2,
+            b.ring.id: SLOTS // 2,
+        }
+        text = await command.ok("list")
+        assert f"{namespace}/shoal: {SLOTS} shards" in text
+        assert a.ring.id in text
+        slot = a.ring.shard_of(keys[0])
+        who = json.loads(await command.ok("owner", keys[0], "-o", "json"))
+        assert who["shard"] == slot
+        assert who["owner"] == (a if slot in a.slots else b).ring.id
+        assert f"shard {slot}, {who['owner']}" in await command.ok("owner", str(slot))
+
+        # Moving, in a frozen ring: it stays moved.
+        assert "frozen" in await command.ok("freeze")
+        mine = sorted(a.slots)[:3]
+        said = await command.ok("move", ",".join(map(str, mine)), "--to", "b")
+        assert "3 shards move" in said
+        await until(lambda: set(mine) <= b.slots)
+        assert len(a.slots) == SLOTS // 2 - 3
+
+        # Going back.
+        epochs = (await command.listed())["history"]
+        await command.ok("rollback", str(epochs[-1]))
+        await until(lambda: set(mine) <= a.slots)
+        await command.ok("unfreeze")
+
+        # Emptying one.
+        await command.ok("drain", "a")
+        await until(lambda: len(b.slots) == SLOTS)
+        assert "a" in (await command.listed())["drained"]
+        await command.ok("drain", "a", "--undo")
+        await until(lambda: a.slots and b.slots)
+
+        # Pinning.
+        await command.ok("pin", "0-3", "--to", "a")
+        await until(lambda: {0, 1, 2, 3} <= a.slots)
+        await command.ok("unpin", "0-3")
+
+        # By force: the owner sees it taken, and nobody works on it beside another.
+        await command.ok("release", "0", "--yes")
+        await until(lambda: 0 in a.slots | b.slots)
+        shoal.check_exclusive()
+
+
+async def test_mistakes_are_explained(
+    cluster: Cluster, client: Client, namespace: str, command: Command
+) -> None:
+    result = await command.run("list")
+    assert (result.code, result.err) == (2, "error: --ring: there is no ring\n")
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        for words, said in (
+            (("list", "--ring", "other"), f"there is no such ring; there are: {namespace}/shoal"),
+            (("move", "0", "--to", "zoe"), "there is no such replica; replicas: a_"),
+            (("move", "0-x", "--to", "a"), "slots: is no set of slots"),
+            (("rollback", "77"), "epoch: is not remembered"),
+            (("release", "0"), "two would work on these shards"),
+        ):
+            result = await command.run(*words)
+            assert (result.code, result.out) == (2, ""), (words, result)
+            assert said in result.err, (words, result)
+            assert result.err.count("\n") == 1
