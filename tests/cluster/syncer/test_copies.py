@@ -398,7 +398,7 @@ async def test_two_bindings_have_a_copy_each(strait: Strait, home: str) -> None:
         their = await bind_pod(other, home, "their", config_map_volume("config"))
         await until(lambda: ppod(strait, home, "their"))
         found = [porter.answers[pod.key] for porter, pod in ((ours, mine), (theirs, their))]
-        first, second = (names.config_maps["config"] for names in found)  # type: ignore[union-attr]  # it would fail
+        first, second = (names.config_maps["config"] for names in found)
         assert first != second
         await unbind(strait, mine)
         await until(lambda: gone(strait, home))

@@ -164,7 +164,8 @@ class Tokens:
     async def _found(self, bearer: Bearer) -> Untyped:
         """The Secret of that name, which the cache does not show.
 
-        :raises Conflict: it is not ours, or gone in between.
+        :raises Conflict: it went in between.
+        :raises AlreadyExists: it is somebody else's.
         """
         key = bearer.secret
         try:
@@ -179,7 +180,8 @@ class Tokens:
             domain=bearer.domain,
         )
         if claim is Claim.FOREIGN:
-            raise Conflict(f"Secret {key} of the worker, for the token of a pod, is not ours")
+            message = f"could not create the token of pod {bearer.pod}: {key} is somebody else's"
+            raise AlreadyExists(message)
         return secret
 
     def _bearer(self, pod: VirtualPod, secret: Key, *, owner: str, owner_uid: str) -> Bearer:
