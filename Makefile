@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test check bench real-nodes lock setup assets real-nodes-here
+.PHONY: help up down test check bench sharding-proof real-nodes lock setup assets real-nodes-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -17,7 +17,7 @@ TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
 
 help: ## what there is
 	@echo "make …"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 up: setup ## three clusters on this machine (ARGS="--workers 4 --nodes 100")
 	@$(KUBEOCEAN) up $(ARGS)
@@ -43,6 +43,9 @@ check: setup ## format, lint, types, import layers
 
 bench: setup assets ## counts and ratios, as a table and as JSON
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
+
+sharding-proof: setup ## 100,000 simulated histories of a sharded controller (ARGS="--seed 1")
+	@PYTHONPATH=tests $(BIN)/python -m unit.sharding.simrun $(ARGS)
 
 real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
 	@scripts/real-nodes

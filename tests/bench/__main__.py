@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.bars import Bar, Figures, document, show
 from bench.lending import bars_of, lend
 from bench.server import Server
+from bench.sharding import measure_sharding
 from bench.syncing import sync_from_a_real_server
 from kubeocean.local.progress import progress_on
 
@@ -93,11 +94,13 @@ def measure_lending(directory: Path, nodes: int, idle_s: float) -> tuple[Figures
 
 def main() -> int:
     parser = ArgumentParser("bench", description=__doc__)
-    parser.add_argument("subjects", nargs="*", metavar="runtime|lending", help="which; all")
+    parser.add_argument(
+        "subjects", nargs="*", metavar="runtime|lending|sharding", help="which; all"
+    )
     parser.add_argument("--nodes", type=int, default=1000, help="virtual nodes")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
     asked = parser.parse_args()
-    chosen = asked.subjects or ["runtime", "lending"]
+    chosen = asked.subjects or ["runtime", "lending", "sharding"]
     figures: Figures = {}
     promised: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="kubeocean-bench-") as name:
@@ -106,6 +109,8 @@ def main() -> int:
                 measured = measure_runtime(Path(name))
             elif subject == "lending":
                 measured = measure_lending(Path(name), asked.nodes, asked.idle)
+            elif subject == "sharding":
+                measured = measure_sharding()
             else:
                 parser.error(f"there is no subject {subject}")
             figures |= measured[0]
