@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import shlex
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -33,7 +34,7 @@ from kubeocean.runtime.patches import MergePatch
 from syncers import SyncerProcess
 from waiting import until
 
-__all__ = ["Answer", "Harbour"]
+__all__ = ["Answer", "Harbour", "Talk"]
 
 DOMAIN = group.DEFAULT
 
@@ -49,6 +50,31 @@ class Answer:
     @property
     def text(self) -> str:
         return self.out.decode()
+
+
+class Talk:
+    """A command that goes on."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._said = b""
+
+    async def says(self, text: str, *, within: float = 30.0) -> str:
+        """The line with this text, once it is printed."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(within):
+            while text.encode() not in self._said:
+                more = await self._process.stdout.read(4096)
+                assert more, f"ended without saying {text!r}: {self._said!r}"
+                self._said += more
+        return next(line for line in self._said.decode().splitlines() if text in line)
+
+    def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(data)
+
+    async def ended(self) -> int:
+        return await self._process.wait()
 
 
 @dataclass
@@ -204,7 +230,7 @@ class Harbour:
     ) -> Answer:
         """kubectl as an administrator of the computing cluster, in the namespace of the pods."""
         command = await asyncio.create_subprocess_exec(
-            *(self.kubectl_path, f"--kubeconfig={self.computing.kubeconfig}", "-n", self.name),
+            *self.kubectl_words,
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -213,3 +239,32 @@ class Harbour:
         )
         out, err = await command.communicate(stdin)
         return Answer(command.returncode or 0, out, err.decode())
+
+    @asynccontextmanager
+    async def talking(
+        self, *arguments: str, environ: dict[str, str] | None = None
+    ) -> AsyncIterator[Talk]:
+        """kubectl as long as the block lasts."""
+        command = await asyncio.create_subprocess_exec(
+            *self.kubectl_words,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **(environ or {})},
+        )
+        try:
+            yield Talk(command)
+        finally:
+            with suppress(ProcessLookupError):
+                command.kill()
+            await command.communicate()
+
+    @property
+    def kubectl_words(self) -> tuple[str, ...]:
+        kubeconfig = f"--kubeconfig={self.computing.kubeconfig}"
+        return (str(self.kubectl_path), kubeconfig, "-n", self.name)
+
+    @property
+    def kubectl_line(self) -> str:
+        return shlex.join(self.kubectl_words)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from harbours import Harbour
+from kubeocean.runtime.kinds import PODS
 from syncers import SyncerProcess
 from waiting import until
 
@@ -90,6 +93,66 @@ async def test_a_directory_is_copied_there_and_back(
     assert back.code == 0, back.err
     for n in range(5):
         assert (tmp_path / "back" / f"f{n}").read_bytes() == (there / f"f{n}").read_bytes()
+
+
+@pytest.mark.parametrize("protocol", [WEBSOCKETS, SPDY], ids=["websocket", "spdy"])
+async def test_many_connections_go_through_one_port_forward(
+    harbour: Harbour, web: str, protocol: dict[str, str]
+) -> None:
+    async with harbour.talking("port-forward", web, ":8080", environ=protocol) as forward:
+        line = await forward.says("Forwarding from 127.0.0.1:")
+        url = f"http://127.0.0.1:{line.split(':')[1].split()[0]}/"
+
+        async def fetch(session: aiohttp.ClientSession) -> str:
+            async with session.get(url, headers={"Connection": "close"}) as answer:
+                return await answer.text()
+
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            pages = await asyncio.gather(*(fetch(session) for _ in range(50)))
+    assert pages == ["hello\n"] * 50
+
+
+@pytest.mark.parametrize("protocol", [WEBSOCKETS, SPDY], ids=["websocket", "spdy"])
+async def test_attach_hears_and_speaks(harbour: Harbour, protocol: dict[str, str]) -> None:
+    name = f"parrot-{'ws' if protocol is WEBSOCKETS else 'spdy'}"
+    script = "while read line; do echo heard $line; done; sleep 100"
+    await harbour.run(name, script, stdin=True)
+    async with harbour.talking("attach", "-i", name, environ=protocol) as attached:
+        attached.write(b"one\n")
+        await attached.says("heard one")
+        attached.write(b"two\n")
+        await attached.says("heard two")
+
+
+async def test_a_terminal_is_one(harbour: Harbour, web: str) -> None:
+    script = f"{harbour.kubectl_line} exec -it {web} -- sh -c 'tty; stty size'"
+    command = await asyncio.create_subprocess_exec(
+        *("script", "-qec", f"stty rows 31 cols 97; {script}", "/dev/null"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await command.communicate()
+    assert b"/dev/pts/" in out
+    assert b"31 97" in out
+
+
+async def test_a_log_is_followed_across_a_restart(harbour: Harbour, web: str) -> None:
+    script = "echo began; while [ ! -f /tmp/end ]; do sleep 0.1; done; echo ended"
+    physical = await harbour.run("again", script)
+    async with harbour.talking("logs", "-f", "again") as first:
+        await first.says("began")
+        await harbour.kubectl("exec", "again", "--", "touch", "/tmp/end")
+        await first.says("ended")
+        await first.ended()
+
+    async def restarted() -> bool:
+        pod = await harbour.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
+        return bool(pod.content()["status"]["containerStatuses"][0]["restartCount"])
+
+    await until(restarted)
+    assert "ended" in (await harbour.kubectl("logs", "again", "--previous")).text
+    async with harbour.talking("logs", "-f", "again") as second:
+        await second.says("began")
 
 
 async def test_each_session_leaves_a_line(
