@@ -13,6 +13,7 @@ from kubeocean import __version__
 from kubeocean.cli.assets import assets
 from kubeocean.cli.down import down
 from kubeocean.cli.kubeconfig import kubeconfig
+from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
 from kubeocean.cli.syncer import GO_FLAGS, syncer
 from kubeocean.cli.up import up
@@ -51,3 +52,4 @@ app.command()(kubeconfig)
 app.command()(assets)
 app.command(context_settings=GO_FLAGS)(syncer)
 app.add_typer(shards)
+app.command()(repair)

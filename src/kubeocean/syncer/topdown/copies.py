@@ -179,6 +179,12 @@ class Copies:
         """Whether there shall be a copy."""
         return not self.draining and (key in self._turns or self._rules.used(key))
 
+    async def is_unused(self, key: Key, copy: Copy) -> bool:
+        """Whether nothing needs a copy, asked of the servers."""
+        if self.wanted(key) or self._rules.held(key):
+            return False
+        return await self._rules.unused(key, copy, self.world.clock.monotonic())
+
     # What makes us look
 
     def _enqueue(self, key: Key) -> None:
