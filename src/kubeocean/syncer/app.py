@@ -20,15 +20,21 @@ from kubeocean.syncer.bottomup.nodes import Nodes
 from kubeocean.syncer.bottomup.policies import Policies
 from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.figures import Figures
+from kubeocean.syncer.settings import Given
+from kubeocean.syncer.topdown.dependents import Dependents
+from kubeocean.syncer.topdown.logconfigs import LogConfigs
+from kubeocean.syncer.topdown.pods import Pods
+from kubeocean.syncer.topdown.services import Services
+from kubeocean.syncer.topdown.surroundings import Surroundings
 from kubeocean.syncer.world import World
 
 __all__ = ["Syncer"]
 
 
 class Syncer:
-    """All controllers of one binding."""
+    """All controllers of one binding; `given` is what flags say of the computing cluster."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, given: Given | None = None) -> None:
         self.world = world
         book = Book(world)
         reclaims, unconfirmed = Reclaims(), Unconfirmed()
@@ -41,6 +47,11 @@ class Syncer:
         self.bindings = Bindings(
             world, reclaims, unconfirmed, held=self.policies.held, marked=self.nodes.marked
         )
+        self.surroundings = Surroundings(world, given)
+        self.services = Services(world, self.surroundings)
+        self.logconfigs = LogConfigs(world)
+        self.dependents = Dependents(world)
+        self.pods = Pods(world, self.dependents, self.surroundings)
         self.figures = Figures(world, self.nodes.counting.of)
         world.vpods.on_change(guests.follow)
 
@@ -62,6 +73,11 @@ class Syncer:
             *self.leases.parts,
             *self.csinodes.parts,
             *self.hostports.parts,
+            *self.surroundings.parts,
+            *self.services.parts,
+            *self.logconfigs.parts,
+            *self.dependents.parts,
+            *self.pods.parts,
         )
 
     async def run(self) -> None:

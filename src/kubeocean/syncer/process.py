@@ -137,7 +137,7 @@ class Program:
         world = self._world(binding, await identity_of(control), source, access)
         self._rotation = Rotation(control, access, reference, metrics=self._metrics)
         world.bindings.on_change(self._rotation.follow)
-        self.syncer = Syncer(world)
+        self.syncer = Syncer(world, settings.given)
         return Service(
             settings.label_domain.syncer,
             [Component("syncer", self._work, self._ready)],
