@@ -23,7 +23,7 @@ NAMES = st.one_of(
 )
 OBJECTS = st.sampled_from(["settings", "a.b", "x" * 253, "kube-root-ca.crt", "long-" * 8 + "name"])
 KEYS = st.sampled_from(["key", "ca.crt", "A_B"])
-PATHS = st.sampled_from(["a", "b/c", "token", "data.txt"])
+PATHS = st.sampled_from(["f0", "b/c", "token", "data.txt"])
 TEXTS = st.sampled_from(["", "x", "$(A)", "$$(A)", "$(KUBERNETES_SERVICE_HOST):1", "ü", "a\nb"])
 VARIABLES = st.sampled_from(
     ["A", "B", "HOSTNAME", "KUBERNETES_SERVICE_HOST", "KUBERNETES_PORT", "DB_SERVICE_PORT", "a.b-c"]
@@ -229,9 +229,18 @@ REST = maybe(
     activeDeadlineSeconds=st.just(60),
     terminationGracePeriodSeconds=st.sampled_from([0, 1, 30]),
     restartPolicy=st.sampled_from(["Always", "OnFailure", "Never"]),
-    securityContext=maybe(fsGroup=st.just(1), runAsNonRoot=BOOLS, runAsUser=st.just(1)),
+    securityContext=maybe(
+        fsGroup=st.just(1),
+        runAsNonRoot=BOOLS,
+        runAsUser=st.just(1),
+        sysctls=st.just([{"name": "net.ipv4.tcp_syncookies", "value": "1"}]),
+        seccompProfile=st.just({"type": "RuntimeDefault"}),
+        appArmorProfile=st.just({"type": "RuntimeDefault"}),
+    ),
     os=st.just({"name": "linux"}),
     hostUsers=st.just(True),
+    shareProcessNamespace=BOOLS,
+    resources=st.just({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}),
 )
 OWNER = of(
     apiVersion=st.just("example.com/v1"),
@@ -246,6 +255,7 @@ METADATA = maybe(
             {"note": "x"},
             {"large": "x" * 150_000},
             {"larger": "x" * 262_000},
+            {"container.apparmor.security.beta.kubernetes.io/app0": "unconfined"},
             {"kubeocean.io/physical-pod-name": "x", "kubeocean.io/virtual-pod-uid": "y"},
         ]
     ),

@@ -63,7 +63,28 @@ def _projected(pod: Json, context: Context, volume: Json, field: str, projected:
             tokens += 1
         elif not _of_the_worker(source, where):
             then.append(_source(source, context))
-    return projected | {"sources": then}
+    return projected | {"sources": _unhidden(then)}
+
+
+def _unhidden(sources: list[Json]) -> list[Json]:
+    """Sources without the files that a later one writes again.
+
+    A server lets a token do that, and the later file is the one to be seen; of anything else, which
+    a token is below, it takes no path twice.
+    """
+    written: set[str] = set()
+    kept: list[Json] = []
+    for source in reversed(sources):
+        then: Json = {}
+        for kind, said in source.items():  # there is one
+            items = said.get("items") or []
+            seen = [item for item in items if item["path"] not in written]
+            written |= {item["path"] for item in seen}
+            if seen or not items:  # to leave out all items would be to ask for all keys
+                then[kind] = said | {"items": seen} if items else said
+        if then:
+            kept.append(then)
+    return kept[::-1]
 
 
 def _source(source: Json, context: Context) -> Json:

@@ -87,6 +87,31 @@ ROWS: dict[str, tuple[Json, Json]] = {
             from_secret(token(1), "vault"),
         ),
     ),
+    "tokens in one place": (
+        projected(
+            {
+                "downwardAPI": {
+                    "items": [field("metadata.labels", "t"), field("metadata.name", "n")]
+                }
+            },
+            {"downwardAPI": {"items": [field("metadata.labels", "t")]}},
+            {"serviceAccountToken": {"path": "t", "audience": "hidden"}},
+            {"configMap": {"name": "a"}},
+            {"serviceAccountToken": {"path": "t", "audience": "seen"}},
+        ),
+        projected(
+            {"downwardAPI": {"items": [answer("virtual-pod-name", "n")]}},
+            {"configMap": {"name": A}},
+            from_secret(token(1), "t"),
+        ),
+    ),
+    "a token under another file": (
+        projected(
+            {"serviceAccountToken": {"path": "p"}},
+            {"configMap": {"name": "a", "items": ITEMS}},
+        ),
+        projected({"configMap": {"name": A, "items": ITEMS}}),
+    ),
     "projected downward API": (
         projected({"downwardAPI": {"items": [field("metadata.namespace")]}}),
         projected({"downwardAPI": {"items": [answer("virtual-pod-namespace")]}}),
