@@ -223,6 +223,8 @@ async def test_a_server_refuses_what_is_not_a_policy(server: Client, spec: Json,
         a_binding(secretRef={}),  # the manager says what is missing
         a_binding(serviceNamespaces=["a", ""], podPriorityClassName="", mountNamespace=""),
         a_binding(disableNodeDefaultTaint=True, runningDaemonsetByDefault=False),
+        a_binding(podPrivileges={"hostNetwork": "Deny", "hostPID": "Allow"}),
+        a_binding(podPrivileges={}),
         *(a_binding(nodeSelector=each) for each in SELECTORS),
     ],
 )
@@ -241,6 +243,10 @@ async def test_a_server_takes_bindings_as_it_always_did(server: Client, spec: Js
         (a_binding(clusterID="x" * 25), "spec.clusterID: Too long: may not be more than 24"),
         *((a_binding(clusterID=id_), "spec.clusterID") for id_ in ("", "-a", "a-", "A", "a.b")),
         (a_binding(nodeSelector=a_term("matchFields", "x", "In", "y")), FIELD),
+        (
+            a_binding(podPrivileges={"hostPath": "deny"}),
+            'spec.podPrivileges.hostPath: Unsupported value: "deny": supported values: "Allow",',
+        ),
     ],
 )
 async def test_a_server_refuses_bindings_that_cannot_work(

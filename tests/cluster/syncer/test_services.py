@@ -329,6 +329,22 @@ async def test_a_worker_that_refuses_is_told_of(strait: Strait, namespace: str) 
         assert await until(told)
 
 
+async def test_a_worker_that_does_not_let_us_read_is_not_asked_again_and_again(
+    strait: Strait, namespace: str
+) -> None:
+    await serve(strait, Key(namespace, "web"))
+    await bind(strait, namespace)
+    below = Faults()
+    below.answer(403, times=99, when=lambda r: "/services" in r.path, reason="Forbidden")
+    async with strait.syncing(Mirrored, below=below):
+        (event,) = await until(lambda: strait.told(strait.name, "ServiceNotMirrored"))
+        assert event.message.startswith(f"Services of {namespace} are not mirrored: ")
+        await rests(below)
+    assert [r.path for r in below.requests if r.path != "/version"] == [
+        f"/api/v1/namespaces/{MOUNT}/services"
+    ]
+
+
 async def _wrote(faults: Faults, number: int) -> bool:
     return faults.writes >= number
 

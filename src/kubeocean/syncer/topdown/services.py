@@ -40,7 +40,7 @@ from kubeocean.syncer.world import Cache, World
 __all__ = ["Services"]
 
 WORKERS: Final = 4
-_ASK_AGAIN_S: Final = 30.0
+_ASK_AGAIN_S: Final = 60.0
 _SERVICE: Final = "service"
 _VIRTUAL: Final = "virtual"
 
@@ -68,6 +68,7 @@ class Services:
             clock=world.clock,
             metrics=world.metrics,
         )
+        self._named: frozenset[str] = frozenset()  # namespaces whose Services are wanted
         self._asked = asyncio.Event()
         self._asked.set()
         self.parts: tuple[Runnable, ...] = (self, self._switch, self.controller)
@@ -125,15 +126,10 @@ class Services:
         self.mirrors.on_change(self._copy_changed)
         self.copies.on_change(self._copy_changed)
 
-    def _named(self) -> frozenset[str]:
-        """The namespaces whose Services are wanted."""
-        return _namespaces(self.world.binding)
-
-    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        before, now = _namespaces(old), _namespaces(new)
+    def _binding_changed(self, _: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        before, now = self._named, _namespaces(new)
+        self._named = now
         self._slices.want(now)
-        if now:
-            self._switch.turn(True)
         if now - before:
             self._asked.set()
         for namespace in before ^ now:
@@ -143,7 +139,7 @@ class Services:
     def _original_changed(self, old: Service | None, new: Service | None) -> None:
         service = new or old
         assert service is not None
-        if service.namespace in self._named() or self.mirrors.by(_VIRTUAL, str(service.key)):
+        if service.namespace in self._named or self.mirrors.by(_VIRTUAL, str(service.key)):
             self._enqueue([service.key])
 
     def _slice_changed(self, old: Untyped | None, new: Untyped | None) -> None:
@@ -167,8 +163,11 @@ class Services:
     def _reached(self, answers: bool) -> None:
         if answers:
             self._enqueue(forge.virtual_of(m, self.world.domain) for m in self.mirrors.items())
-            for namespace in self._named():
-                self._enqueue(each.key for each in self._originals.by("namespace", namespace))
+            self._enqueue_named()
+
+    def _enqueue_named(self) -> None:
+        for namespace in self._named:
+            self._enqueue(each.key for each in self._originals.by("namespace", namespace))
 
     def _enqueue(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -186,31 +185,39 @@ class Services:
                 self._asked.set()
 
     async def _ask(self) -> bool:
-        """Whether the worker says if mirrors are left of a time when namespaces were named, and
-        lets us read them."""
-        world = self.world
+        """Watch if there is a reason to, and the worker lets us; whether that is settled.
+
+        A reason is also what is left of a time when namespaces were named.
+        """
+        world, left = self.world, 0
         try:
-            found = await world.worker.list(
-                SERVICE_VIEWS, world.mount_namespace, labels=self._labels, page=1
-            )
+            for resource in (SERVICE_VIEWS, ENDPOINT_SLICES) if self._named else (SERVICE_VIEWS,):
+                path = resource.path(world.mount_namespace)
+                query = (("labelSelector", self._labels), ("limit", "1"))
+                found = await world.worker.request_json("GET", path, query=query)
+                left += len(found.get("items") or ())
         except Forbidden as error:
             self._complain(str(error))
+            self._switch.turn(False)
+            return not self._named
         except ApiError as error:
             _log.warning("Could not look for mirrored Services", error=str(error))
             return False
-        else:
-            if found.items:
-                self._switch.turn(True)
+        if self._named or left:
+            self._switch.turn(True)
+            self._enqueue_named()
         return True
 
     def _complain(self, error: str) -> None:
         binding = self.world.binding
-        if binding is not None and self._named():
-            said = f"Services of {', '.join(sorted(self._named()))} are not mirrored: {error}"
+        if binding is not None and self._named:
+            said = f"Services of {', '.join(sorted(self._named))} are not mirrored: {error}"
             target = reference(CLUSTER_BINDINGS, binding)
             self.world.events.emit(target, "Warning", BindingEvent.SERVICE_NOT_MIRRORED, said)
 
     async def _caught_up(self, key: Key) -> bool:
+        if not self._switch.on:
+            return True
         caches: list[Cache] = [self.world.bindings, self._originals, self.mirrors, self.copies]
         slices = self._slices.get(key.namespace)
         if slices is not None:
@@ -230,8 +237,8 @@ class Services:
 
     async def reconcile(self, key: Key) -> Outcome:
         world = self.world
-        if not world.reach.answers:
-            return Done()  # we are called again when it does
+        if not world.reach.answers or not self._switch.on:
+            return Done()  # we are called again when that changes
         original = self._originals.get(key)
         mirrors = self.mirrors.by(_VIRTUAL, str(key))
         slices = self._slices.get(key.namespace)
@@ -333,7 +340,7 @@ class Services:
 
     def _rest(self) -> None:
         """Stop watching when nothing is wanted and nothing is left."""
-        if not self._named() and not len(self.mirrors) and not len(self.copies):
+        if not self._named and not len(self.mirrors) and not len(self.copies):
             self._switch.turn(False)
 
     # Small questions and writes
