@@ -150,7 +150,6 @@ def _other_amounts(wanted: Json, present: Json, side: str) -> dict[str, str]:
 def _debuggers(pod: Json, ppod: Json, context: Context) -> tuple[Json, tuple[Refused, ...]]:
     """Ephemeral containers that are not there yet; none can be changed or taken away."""
     there = {container["name"] for container in ppod["spec"].get(_EPHEMERAL) or ()}
-    around = inherited(pod, context)
     added: list[Json] = []
     refused: list[Refused] = []
     for i, container in enumerate(pod["spec"].get(_EPHEMERAL) or ()):
@@ -158,8 +157,12 @@ def _debuggers(pod: Json, ppod: Json, context: Context) -> tuple[Json, tuple[Ref
             found = [*container_problems(container, f"spec.{_EPHEMERAL}[{i}]", context.privileges)]
             refused += found
             if not found:
-                added.append(translate_env(pod, container, context, around))
-    return ({_EPHEMERAL: added} if added else {}), tuple(refused)
+                added.append(container)
+    if not added:
+        return {}, tuple(refused)
+    around = inherited(pod, context)
+    then = [translate_env(pod, container, context, around) for container in added]
+    return {_EPHEMERAL: then}, tuple(refused)
 
 
 def _pairs(spec: Json, now: Json) -> Iterator[tuple[str, Json, Json]]:

@@ -12,7 +12,6 @@ is in the nature of things: a variable of a Service wins over one of the same na
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -142,14 +141,8 @@ def _source(source: Json, names: Names) -> Json:
 
 
 def _url(address: str, port: ServicePort) -> str:
-    return f"{port.protocol.lower()}://{_bracketed(address)}:{port.number}"
-
-
-def _bracketed(address: str) -> str:
-    try:
-        return f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
-    except ValueError:
-        return address
+    host = f"[{address}]" if ":" in address else address
+    return f"{port.protocol.lower()}://{host}:{port.number}"
 
 
 def _upper(name: str) -> str:

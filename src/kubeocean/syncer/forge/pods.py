@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.forge.podcontext import Context, Refused
+from kubeocean.syncer.forge.podcontext import Context, Privileges, Refused
 from kubeocean.syncer.forge.poddns import hostname, translate_dns, translate_hosts
 from kubeocean.syncer.forge.podenv import inherited, translate_env
 from kubeocean.syncer.forge.podmetadata import digest, forge_metadata
 from kubeocean.syncer.forge.podprivileges import problems
 from kubeocean.syncer.forge.podscheduling import LEFT_BEHIND, place
-from kubeocean.syncer.forge.podvolumes import translate_volumes
+from kubeocean.syncer.forge.podvolumes import translate_volumes, volume_problems
 
-__all__ = ["IMAGES", "RESOURCES", "TOLERATIONS", "forge", "spec_record"]
+__all__ = ["IMAGES", "RESOURCES", "TOLERATIONS", "check", "forge", "spec_record"]
 
 # The parts of a spec that are remembered
 IMAGES: Final = "images"
@@ -29,10 +29,22 @@ TOLERATIONS: Final = "tolerations"
 _OURS: Final = LEFT_BEHIND | {"serviceAccount", "serviceAccountName", "ephemeralContainers"}
 
 
+def check(pod: Json, privileges: Privileges) -> None:
+    """Raises Refused if a pod cannot run below as it is, whatever is copied for it."""
+    for problem in (*problems(pod["spec"], privileges), *volume_problems(pod)):
+        raise problem
+    if claims := pod["spec"].get("resourceClaims"):
+        message = "devices that are claimed by ResourceClaims cannot be lent; not supported"
+        raise Refused("spec.resourceClaims", message, value=claims[0].get("name"))
+
+
 def forge(pod: Json, context: Context) -> Json:
-    """The physical pod of a virtual one. Raises Refused if it cannot run below as it is."""
+    """The physical pod of a virtual one; `check`s it.
+
+    Also refused is a pod whose annotations leave no room for ours.
+    """
+    check(pod, context.privileges)
     spec: Json = pod["spec"]
-    _check(spec, context)
     around = inherited(pod, context)
     then = {key: value for key, value in spec.items() if key not in _OURS}
     then |= place(context)
@@ -70,14 +82,6 @@ def spec_record(pod: Json) -> dict[str, str]:
         RESOURCES: digest({c["name"]: c.get("resources") for c in containers}),
         TOLERATIONS: digest(spec.get("tolerations") or []),
     }
-
-
-def _check(spec: Json, context: Context) -> None:
-    for problem in problems(spec, context.privileges):
-        raise problem
-    if claims := spec.get("resourceClaims"):
-        message = "devices that are claimed by ResourceClaims cannot be lent; not supported"
-        raise Refused("spec.resourceClaims", message, value=claims[0].get("name"))
 
 
 def _init(spec: Json) -> list[Json]:

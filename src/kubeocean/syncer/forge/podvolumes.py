@@ -7,6 +7,7 @@ What only the worker could give, and would give in its own name, is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from kubeocean.runtime.objects import Json
@@ -14,18 +15,37 @@ from kubeocean.syncer.forge.downward import translate_items
 from kubeocean.syncer.forge.podcontext import Context, Refused
 from kubeocean.syncer.forge.references import SECRET_VOLUMES, ephemeral_claim
 
-__all__ = ["TOKEN_KEY", "translate_volumes"]
+__all__ = ["TOKEN_KEY", "translate_volumes", "volume_problems"]
 
 TOKEN_KEY: Final = "token"  # noqa: S105 - where a token lies in its Secret
 
 
+def volume_problems(pod: Json) -> Iterator[Refused]:
+    """What no worker can give; translated are only pods without."""
+    for i, volume in enumerate(pod["spec"].get("volumes") or ()):
+        for j, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
+            yield from _source_problems(pod, source, f"spec.volumes[{i}].projected.sources[{j}]")
+
+
 def translate_volumes(pod: Json, context: Context) -> list[Json]:
     """All volumes of a pod, as they are below."""
-    volumes: list[Json] = pod["spec"].get("volumes") or []
-    return [_volume(pod, context, volume, f"spec.volumes[{i}]") for i, volume in enumerate(volumes)]
+    return [_volume(pod, context, volume) for volume in pod["spec"].get("volumes") or ()]
 
 
-def _volume(pod: Json, context: Context, volume: Json, field: str) -> Json:
+def _source_problems(pod: Json, source: Json, field: str) -> Iterator[Refused]:
+    """Certificates that the worker issues or trusts are not those of the computing cluster."""
+    if "podCertificate" in source:
+        message = "certificates of pods are issued by the cluster that runs them; not supported"
+        yield Refused(f"{field}.podCertificate", message)
+    bundle = source.get("clusterTrustBundle")
+    if bundle is not None and not bundle.get("optional"):
+        message = "the computing cluster's trust bundles are not known in the worker; not supported"
+        yield Refused(f"{field}.clusterTrustBundle", message)
+    if "serviceAccountToken" in source and not pod["spec"].get("serviceAccountName"):
+        yield Refused(f"{field}.serviceAccountToken", "the pod has no service account")
+
+
+def _volume(pod: Json, context: Context, volume: Json) -> Json:
     names, then = context.names, dict(volume)
     if (config_map := volume.get("configMap")) is not None:
         then["configMap"] = config_map | {"name": names.config_map(config_map["name"])}
@@ -39,7 +59,7 @@ def _volume(pod: Json, context: Context, volume: Json, field: str) -> Json:
     if (downward := volume.get("downwardAPI")) is not None:
         then["downwardAPI"] = translate_items(downward, context.domain)
     if (projected := volume.get("projected")) is not None:
-        then["projected"] = _projected(pod, context, volume, f"{field}.projected", projected)
+        then["projected"] = _projected(context, volume["name"], projected)
     for kind, key in SECRET_VOLUMES.items():
         if (source := volume.get(kind)) is not None and (named := source.get(key)):
             then[kind] = source | {key: _secret(named, context)}
@@ -53,15 +73,15 @@ def _secret(named: str | Json, context: Context) -> str | Json:
     return named | {"name": context.names.secret(named["name"])} if named.get("name") else named
 
 
-def _projected(pod: Json, context: Context, volume: Json, field: str, projected: Json) -> Json:
+def _projected(context: Context, volume: str, projected: Json) -> Json:
     then: list[Json] = []
     tokens = 0
-    for i, source in enumerate(projected.get("sources") or ()):
-        where = f"{field}.sources[{i}]"
+    for source in projected.get("sources") or ():
         if (token := source.get("serviceAccountToken")) is not None:
-            then.append(_token(pod, context, volume["name"], where, token, tokens))
+            items = [{"key": TOKEN_KEY, "path": token["path"]}]
+            then.append({"secret": {"name": context.names.token(volume, tokens), "items": items}})
             tokens += 1
-        elif not _of_the_worker(source, where):
+        elif "clusterTrustBundle" not in source:  # that is left was optional
             then.append(_source(source, context))
     return projected | {"sources": _unhidden(then)}
 
@@ -96,25 +116,3 @@ def _source(source: Json, context: Context) -> Json:
     if (downward := source.get("downwardAPI")) is not None:
         then["downwardAPI"] = translate_items(downward, context.domain)
     return then
-
-
-def _token(pod: Json, context: Context, volume: str, field: str, token: Json, index: int) -> Json:
-    if not pod["spec"].get("serviceAccountName"):
-        raise Refused(f"{field}.serviceAccountToken", "the pod has no service account")
-    secret = context.names.token(volume, index)
-    return {"secret": {"name": secret, "items": [{"key": TOKEN_KEY, "path": token["path"]}]}}
-
-
-def _of_the_worker(source: Json, field: str) -> bool:
-    """Whether a source can only be the worker's own, and may be left out; refused if it may not.
-
-    Certificates that the worker issues or trusts are not those of the computing cluster.
-    """
-    if source.get("podCertificate") is not None:
-        message = "certificates of pods are issued by the cluster that runs them; not supported"
-        raise Refused(f"{field}.podCertificate", message)
-    bundle = source.get("clusterTrustBundle")
-    if bundle is not None and not bundle.get("optional"):
-        message = "the computing cluster's trust bundles are not known in the worker; not supported"
-        raise Refused(f"{field}.clusterTrustBundle", message)
-    return bundle is not None

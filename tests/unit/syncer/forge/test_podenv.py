@@ -57,6 +57,15 @@ def test_a_service_is_told_as_documented() -> None:
     assert service_variables([REDIS]) == OF_REDIS
 
 
+def test_a_port_may_be_called_by_its_number() -> None:
+    service = ServiceEnv("q-x", "10.0.0.9", (ServicePort(8082), ServicePort(8083, "8083")))
+    told = service_variables([service])
+    assert told["Q_X_SERVICE_PORT_8083"] == "8083"
+    assert told["Q_X_SERVICE_PORT"] == "8082"
+    assert told["Q_X_PORT"] == "tcp://10.0.0.9:8082"
+    assert told["Q_X_PORT_8083_TCP"] == "tcp://10.0.0.9:8083"
+
+
 def test_named_ports_and_other_protocols_are_told() -> None:
     dns = ServiceEnv("dns", "fd00::a", (ServicePort(53, "dns-udp", "UDP"), ServicePort(53, "tcp")))
     assert service_variables([dns]) == {

@@ -9,8 +9,8 @@ import pytest
 from forging import context_for, vpod
 from kubeocean.api import naming
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.forge.podcontext import Refused
-from kubeocean.syncer.forge.podvolumes import translate_volumes
+from kubeocean.syncer.forge.podcontext import Privileges, Refused
+from kubeocean.syncer.forge.pods import check, forge
 
 A = naming.physical_name("a", "team")
 MADE = naming.physical_name("web-v", "team")
@@ -40,7 +40,7 @@ def projected(*sources: Json, **said: Any) -> Json:
 
 def translated(volume: Json, **spec: Any) -> Json:
     pod = vpod(volumes=[{"name": "v", **volume}], **spec)
-    (then,) = translate_volumes(pod, context_for(pod))
+    (then,) = forge(pod, context_for(pod))["spec"]["volumes"]
     assert then.pop("name") == "v"
     return then
 
@@ -199,3 +199,11 @@ def test_what_the_worker_would_give_in_its_own_name_is_refused(source: Json, whe
 def test_a_token_of_no_account_is_refused() -> None:
     with pytest.raises(Refused, match="no service account"):
         translated(projected({"serviceAccountToken": {"path": "t"}}), serviceAccountName="")
+
+
+def test_what_is_refused_is_refused_before_anything_is_copied() -> None:
+    bundle = {"clusterTrustBundle": {"name": "b", "path": "p"}}
+    pod = vpod(volumes=[{"name": "v", **projected(bundle)}])
+    with pytest.raises(Refused):
+        check(pod, Privileges())
+    check(vpod(), Privileges())
