@@ -8,7 +8,8 @@ table, which is its parameter:
 - the writer must be the shard's recorded owner, by the UID of its pod, or by its user name where
   tokens are not bound to pods. This is what refuses a late deletion, which carries no epoch.
 
-Only writes of the ring's own replicas are looked at, and only on objects that have a slot. The API
+Only writes of the ring's own replicas are looked at, and only on objects that have a slot; without
+a table nothing is refused. The API
 server follows the table by a watch, so it may be some milliseconds behind: then it still lets an
 old owner through, whom the epoch on the object stops once the new one has written.
 """
@@ -68,7 +69,12 @@ def admission_objects(
         "spec": {
             "failurePolicy": "Fail",
             "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
-            "matchConstraints": {"resourceRules": [_rule(each) for each in guarded]},
+            "matchConstraints": {
+                "resourceRules": [_rule(each) for each in guarded],
+                "objectSelector": {
+                    "matchExpressions": [{"key": names.slot_label, "operator": "Exists"}]
+                },
+            },
             "matchConditions": [
                 {"name": "by-a-replica", "expression": _by_a_replica(users, groups)},
                 {"name": "in-a-shard", "expression": _in_a_shard(names.slot_label)},
@@ -87,7 +93,9 @@ def admission_objects(
             "paramRef": {
                 "name": names.table,
                 "namespace": namespace,
-                "parameterNotFoundAction": "Deny",
+                # Else a table that is missing would lock out everybody, before any condition is
+                # looked at: users, and the assigner that has to write the table.
+                "parameterNotFoundAction": "Allow",
             },
         },
     }

@@ -24,6 +24,7 @@ from kubeocean.sharding.heartbeat import MEMBER, read_members, record_of
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.names import Names
+from kubeocean.sharding.stores import ABSENT
 from kubeocean.sharding.table import Table, empty_table
 from kubeocean.sharding.tables import Loaded, TableStore
 
@@ -65,6 +66,7 @@ class Assigning:
         self._states: dict[str, MemberState] = {}
         self._news = asyncio.Event()
         self._doubt = True  # a fresh list is due
+        self._gone = False  # the table was deleted
         self.leases = informer or Informer(
             client, LEASES, namespace=namespace, labels=names.selects(MEMBER), clock=clock
         )
@@ -86,6 +88,11 @@ class Assigning:
     def saw(self, table: Table) -> None:
         """A table came, from whomever."""
         self._table = table
+        self._news.set()
+
+    def lost(self) -> None:
+        """The table was deleted."""
+        self._gone = True
         self._news.set()
 
     def _heard(self, old: Lease | None, new: Lease | None) -> None:
@@ -117,8 +124,8 @@ class Assigning:
             while True:
                 self._news.clear()  # before anything is read: what comes meanwhile is news
                 try:
-                    loaded = await self._store.load() if self._behind(loaded) else loaded
-                    assert loaded is not None
+                    if loaded is None or self._gone or loaded.table.epoch < self._table.epoch:
+                        loaded = await self._load()
                     loaded = await self._round(loaded)
                 except Conflict:
                     loaded = None  # somebody else wrote: read, and decide again
@@ -129,8 +136,15 @@ class Assigning:
         finally:
             self._metrics.is_assigner.set(0)
 
-    def _behind(self, loaded: Loaded | None) -> bool:
-        return loaded is None or loaded.table.epoch < self._table.epoch
+    async def _load(self) -> Loaded:
+        self._gone = False
+        loaded = await self._store.load()
+        if loaded.version != ABSENT or not self._table.epoch:
+            return loaded
+        # Somebody deleted it. Replicas act by what they saw, and epochs must not begin anew.
+        _log.error("Wrote shard table anew that was deleted", ring=self._names.ring)
+        before = Loaded(self._table, ABSENT, tuple(e.epoch for e in self._table.entries))
+        return await self._store.save(self._table.changed({}), before, principals=self._principals)
 
     async def _round(self, loaded: Loaded) -> Loaded:
         """One decision and what follows from it; waits when there is nothing to do."""
@@ -202,7 +216,8 @@ class Assigning:
 
 def _said(record: MemberRecord) -> tuple[object, ...]:
     """What a decision looks at, without what changes with each renewal."""
-    return record.state, record.released, dict(record.acks), record.capacity, record.template
+    said = (record.state, record.released, record.capacity, record.template)
+    return *said, record.seen, dict(record.acks)
 
 
 def _ignore(table: Table) -> None:

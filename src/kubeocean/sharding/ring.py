@@ -374,7 +374,7 @@ class Ring:
             if duties.give_up:
                 raise GaveUp(f"{self.id} cannot end its work on shards {sorted(duties.cancel)}")
             self.tenancy.apply(duties, group)
-            self.heartbeat.say(acks=duties.acks)
+            self.heartbeat.say(acks=duties.acks, seen=duties.seen)
             self.heartbeat.report(self._loads())
             if self._leaving.is_set():
                 self.heartbeat.say(state=MemberState.LEAVING)
@@ -415,7 +415,8 @@ class Ring:
 
     def _table_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None:
-            return  # a table that is deleted takes nothing from us; the assigner writes it anew
+            self.assigning.lost()  # it takes nothing from us, and is written anew
+            return
         try:
             self._see(loaded_of(state_of(new), ring=self.names.ring).table)
         except (ConfigError, InternalError) as error:

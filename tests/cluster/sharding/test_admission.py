@@ -164,6 +164,17 @@ async def test_objects_outside_of_shards_and_the_label_itself_are_not_looked_at(
         await bob.patch(CONFIG_MAPS, "free", MergePatch({"data": {"a": "b"}}), guarded.namespace)
 
 
+async def test_without_a_table_nobody_is_locked_out(guarded: Guarded, client: Client) -> None:
+    await client.delete(CONFIG_MAPS, guarded.names.table, guarded.namespace, uid=None)
+
+    async def let_through() -> bool:
+        return not await guarded.refuses("bob", 0)
+
+    await until(let_through)
+    body = {"metadata": {"name": guarded.names.table}}
+    await guarded.clients["bob"].create(CONFIG_MAPS, body, namespace=guarded.namespace)
+
+
 def test_a_policy_for_nobody_or_nothing_is_a_mistake() -> None:
     names = Names("ring")
     with pytest.raises(ConfigError, match="guarded"):

@@ -293,6 +293,19 @@ async def test_who_comes_back_under_its_name_gets_its_shards_again(
         assert not b.notes.lost
 
 
+async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a"), shoal.join("b")
+        await shoal.share([a, b])
+        held, epoch = a.slots, a.ring.table.epoch
+        await client.delete(CONFIG_MAPS, a.ring.names.table, namespace, uid=None)
+        await until(lambda: a.ring.table.epoch > epoch)
+        assert a.slots == held
+        assert not a.notes.lost
+
+
 async def test_a_ring_is_not_cut_anew(cluster: Cluster, client: Client, namespace: str) -> None:
     async with Shoal.open(cluster, namespace) as shoal:
         a = shoal.join("a")
