@@ -68,8 +68,14 @@ async def real_cluster(node_assets: Assets, cluster_roots: Path) -> AsyncIterato
 
 @pytest.fixture(scope="session")
 async def real_node(real_cluster: Cluster, node_assets: Assets) -> AsyncIterator[RealNode]:
-    """The shared real node."""
-    async with RealNode("node-1", real_cluster, node_assets, labels={"shared": "yes"}) as node:
+    """The shared real node; it looks for changed ConfigMaps more often than others do."""
+    async with RealNode(
+        "node-1",
+        real_cluster,
+        node_assets,
+        labels={"shared": "yes"},
+        kubelet={"syncFrequency": "2s"},
+    ) as node:
         yield node
 
 

@@ -1,0 +1,266 @@
+"""A Deployment above, in real containers below, with everything that it needs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeocean.api import naming
+from kubeocean.errors import NotFound
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.images import BUSYBOX
+from kubeocean.local.realnodes import RealNode
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS
+from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.patches import MergePatch
+from oceans import Sea
+from ourkinds import install_our_kinds
+from syncers import SyncerProcess, syncer
+from waiting import until
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
+GATE = "example.com/open"
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+SCRIPT = """
+trap 'sleep 2; echo bye > /data/last; exit 0' TERM
+cat /work/first > /data/first
+while true; do sleep 0.1; done
+"""
+
+
+@pytest.fixture(scope="module")
+async def sea(
+    cluster: Cluster,
+    client: Client,
+    real_cluster: Cluster,
+    real_client: Client,
+    real_node: RealNode,
+) -> AsyncIterator[Sea]:
+    """A binding whose only node is the real one."""
+    for each in (client, real_client):
+        await install_our_kinds(each)
+    sea = Sea(computing=cluster, worker=real_cluster, above=client, below=real_client)
+    for each in (client, real_client):
+        await each.create(NAMESPACES, {"metadata": {"name": sea.name}})
+    patch = MergePatch({"metadata": {"labels": sea.label}})
+    await real_client.patch(NODES, real_node.name, patch)
+    await sea.bind(mountNamespace=sea.name)
+    await sea.lend()
+    yield sea
+
+
+@pytest.fixture(scope="module")
+async def syncing(
+    sea: Sea, real_node: RealNode, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SyncerProcess]:
+    port = int(sea.computing.server.rpartition(":")[2])
+    server = real_node.reach(port)
+    async with syncer(
+        "one",
+        f"--cluster-binding-name={sea.name}",
+        f"--kubernetes-service-address={server}",
+        f"--dns-service-address={server.partition(':')[0]}",
+        kubeconfig=sea.computing.kubeconfig,
+        directory=tmp_path_factory.mktemp("pods"),
+    ) as one:
+        await until(one.is_ready)
+        yield one
+
+
+async def prepare(sea: Sea, path: Path) -> None:
+    """What the pods refer to."""
+    namespace = sea.name
+    await sea.above.create(
+        CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"k": "v1"}}, namespace=namespace
+    )
+    secret = base64.b64encode(b"hidden").decode()
+    await sea.above.create(
+        SECRETS, {"metadata": {"name": "key"}, "data": {"k": secret}}, namespace=namespace
+    )
+    vnode = naming.virtual_node(sea.cluster_id, "node-1")
+    hostname = {"key": "kubernetes.io/hostname", "operator": "In", "values": [vnode]}
+    volume: Json = {
+        "metadata": {"name": f"{sea.name}-data"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "by-hand",
+            "local": {"path": str(path)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [hostname]}]}},
+        },
+    }
+    await sea.above.create(VOLUMES, volume)
+    claim: Json = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "by-hand",
+            "volumeName": f"{sea.name}-data",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    await sea.above.create(CLAIMS, claim, namespace=namespace)
+
+
+def deployment(sea: Sea) -> Json:
+    mounts = [
+        {"name": "work", "mountPath": "/work"},
+        {"name": "settings", "mountPath": "/settings"},
+        {"name": "data", "mountPath": "/data"},
+        {"name": "about", "mountPath": "/about"},
+        {"name": "ticket", "mountPath": "/ticket"},
+    ]
+    first: Json = {
+        "name": "first",
+        "image": BUSYBOX,
+        "command": ["sh", "-c", "echo from-init > /work/first"],
+        "volumeMounts": mounts[:1],
+    }
+    beside: Json = {
+        "name": "beside",
+        "image": BUSYBOX,
+        "restartPolicy": "Always",
+        "command": ["sh", "-c", "while true; do sleep 1; done"],
+    }
+    main: Json = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": ["sh", "-c", SCRIPT],
+        "volumeMounts": mounts,
+        "readinessProbe": {"exec": {"command": ["test", "-f", "/data/first"]}, "periodSeconds": 1},
+        "env": [
+            {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}},
+            {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        ],
+    }
+    item = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    ticket = {"path": "ticket", "audience": "elsewhere", "expirationSeconds": 3600}
+    volumes: list[Json] = [
+        {"name": "work", "emptyDir": {}},
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "about", "downwardAPI": {"items": [item]}},
+        {"name": "ticket", "projected": {"sources": [{"serviceAccountToken": ticket}]}},
+    ]
+    spec: Json = {
+        "nodeSelector": sea.label,
+        "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 20,
+        "readinessGates": [{"conditionType": GATE}],
+        "initContainers": [first, beside],
+        "containers": [main],
+        "volumes": volumes,
+    }
+    return {
+        "metadata": {"name": "app"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "app"}},
+            "template": {"metadata": {"labels": {"app": "app"}}, "spec": spec},
+        },
+    }
+
+
+async def only_pod(client: Client, namespace: str, labels: str = "app=app") -> Json | None:
+    found = (await client.list(PODS, namespace, labels=labels, keep_raw=True)).items
+    return found[0].content() if len(found) == 1 else None
+
+
+def holds(pod: Json | None, condition: str) -> bool:
+    conditions = ((pod or {}).get("status") or {}).get("conditions") or ()
+    return any(c["type"] == condition and c["status"] == "True" for c in conditions)
+
+
+async def test_a_deployment_lives_below_and_is_seen_above(
+    sea: Sea, syncing: SyncerProcess, kubectl: Callable[..., Awaitable[Any]], tmp_path: Path
+) -> None:
+    namespace = sea.name
+    await prepare(sea, tmp_path)
+    await sea.above.create(DEPLOYMENTS, deployment(sea), namespace=namespace)
+
+    async def waits_for_its_gate() -> Json | None:
+        pod = await only_pod(sea.above, namespace)
+        return pod if holds(pod, "ContainersReady") else None
+
+    pod = await until(waits_for_its_gate, within=90)
+    assert pod is not None
+    assert not holds(pod, "Ready")
+    name = pod["metadata"]["name"]
+    gate = [{"type": GATE, "status": "True"}]
+    await sea.above.patch(
+        PODS, name, MergePatch({"status": {"conditions": [*pod["status"]["conditions"], *gate]}}),
+        namespace, subresource="status",
+    )  # fmt: skip
+
+    async def is_ready() -> bool:
+        return holds(await only_pod(sea.above, namespace), "Ready")
+
+    await until(is_ready, within=60)
+    below = Key(namespace, naming.physical_name(name, namespace))
+
+    async def inside(script: str) -> str:
+        words = ("exec", below.name, "-n", namespace, "-c", "main", "--", "sh", "-c", script)
+        answer = await kubectl(*words)
+        assert answer.code == 0, answer.err
+        return answer.out.strip()
+
+    # What it refers to is there, under the names that it knows.
+    assert await inside("cat /settings/k") == "v1"
+    assert await inside("echo $SECRET $WHO $UID $HOSTNAME") == " ".join(
+        ("hidden", name, pod["metadata"]["uid"], name)
+    )
+    assert await inside("cat /about/namespace") == namespace
+    assert (tmp_path / "first").read_text() == "from-init\n"
+    assert (await inside("cat /ticket/ticket")).count(".") == 2
+
+    # It is somebody in the computing cluster.
+    review = '{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}'
+    said = await inside(
+        "wget -qO- --no-check-certificate --header 'Content-Type: application/json' "
+        f'--header "Authorization: Bearer $(cat {TOKEN})" '
+        f"--post-data '{review}' https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT"
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    )
+    assert f"system:serviceaccount:{namespace}:default" in said
+    assert pod["metadata"]["uid"] in said  # bound to this very pod
+
+    # A change is seen inside.
+    await sea.above.patch(CONFIG_MAPS, "settings", MergePatch({"data": {"k": "v2"}}), namespace)
+
+    async def changed() -> bool:
+        return await inside("cat /settings/k") == "v2"
+
+    await until(changed, within=120)
+
+    # It has its grace to end, on both sides.
+    found = await sea.above.get(DEPLOYMENTS, "app", namespace)
+    await sea.above.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
+
+    async def gone() -> bool:
+        above = (await sea.above.list(PODS, namespace)).items
+        return not above and not (await sea.below.list(PODS, namespace)).items
+
+    await until(gone, within=60)
+    assert (tmp_path / "last").read_text() == "bye\n"
+
+    async def cleared() -> bool:
+        for resource in (CONFIG_MAPS, SECRETS, CLAIMS):
+            managed = "kubeocean.io/managed-by=kubeocean"
+            if (await sea.below.list(resource, namespace, labels=managed)).items:
+                return False
+        try:
+            await sea.below.get(VOLUMES, naming.physical_name(f"{sea.name}-data"))
+        except NotFound:
+            return True
+        return False
+
+    await until(cleared, within=60)
