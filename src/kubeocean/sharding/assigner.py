@@ -6,6 +6,10 @@ It decides whose each slot should be, and takes the steps that are safe now:
   A free slot is granted at once;
 - a slot of a living owner is only asked back: Draining, with the one who gets it.
 
+A slot that was taken by force is nobody's, and free when all who live have seen that. So is every
+slot after the table was lost: members say which epoch they have seen, and a table that stays behind
+that is replaced by one in which everything is nobody's.
+
 All that a grant rests upon stays true for ever: an acknowledgement is not taken back, and an
 expired incarnation does not come to life. So a decision may be written late, also by somebody who
 does not lead any more, as long as it is written upon the very table that it was made from.
@@ -17,7 +21,7 @@ gives everybody their full time again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kubeocean.errors import InvariantError
@@ -34,12 +38,12 @@ from kubeocean.sharding.members import (
     observe,
 )
 from kubeocean.sharding.roster import Roster, read_roster
-from kubeocean.sharding.table import SlotEntry, Table, name_of
+from kubeocean.sharding.table import UNOWNED, SlotEntry, Table, name_of
 from kubeocean.sharding.timing import Timing
 
 __all__ = ["Assigner", "Decision", "Move"]
 
-_FOREVER: Final = float("inf")
+_GAP: Final = 1 << 20  # more epochs than can have passed since members last said what they saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +90,17 @@ class Assigner:
         self._present: frozenset[str] = frozenset()
         self._roster_changed = NEVER
         self._rebalanced = NEVER
+        self._newest = 0  # the epoch that we know to have been
+        self._behind_since: float | None = None
 
     def observe(
         self, records: Iterable[MemberRecord], *, asked: float | None, now: float, table: Table
     ) -> None:
         """Take notice of members; with `asked`, of all of them by a consistent read."""
-        self._sightings = observe(
-            self._sightings, records, expected=table.owners, asked=asked, now=now
-        )
+        # Also who owns nothing may have something to end, and may have lost its Lease.
+        known = [each for each, seen in self._sightings.items() if not self.expired(seen, now)]
+        expected = table.owners.union(known)
+        self._sightings = observe(self._sightings, records, expected=expected, asked=asked, now=now)
 
     def states(self, now: float) -> dict[str, MemberState]:
         """The members that there are, as we see them."""
@@ -116,6 +123,9 @@ class Assigner:
         """The next step from `table`, which must be as it was read or written last."""
         roster = read_roster(self._sightings, table, now, self.timing, expired=self.expired)
         self._note(roster, table, now)
+        if table.epoch < self._newest:
+            return self._recover(table, now)
+        self._behind_since = None
         wanted = self._wanted(table, roster, now)
         changes: dict[int, SlotEntry] = {}
         moves: list[Move] = []
@@ -141,7 +151,9 @@ class Assigner:
 
     def free(self, slot: int, entry: SlotEntry, roster: Roster) -> bool:
         """Whether nobody can be acting on a slot, now or ever, by the grants made so far."""
-        if not entry.owner or entry.owner in roster.dead:
+        if not entry.owner:
+            return entry.epoch <= roster.seen
+        if entry.owner in roster.dead:
             return True
         return bool(entry.to) and roster.acks(entry.owner).get(slot) == entry.epoch
 
@@ -151,6 +163,8 @@ class Assigner:
             return None
         if free or entry.owner == wanted:  # or it need not go after all
             return SlotEntry(wanted)
+        if not entry.owner:
+            return None  # somebody may not know yet that it was taken
         return None if entry.to == wanted else SlotEntry(entry.owner, to=wanted)
 
     # --- whose each slot should be
@@ -260,9 +274,22 @@ class Assigner:
         }
         return [base[slot] if slot in stay else owners[slot] for slot in range(len(base))]
 
+    def _recover(self, table: Table, now: float) -> Decision:
+        """A table that others have left behind: what we read is old, or the newest is lost."""
+        if self._behind_since is None:
+            self._behind_since = now
+        lost_at = self._behind_since + self.timing.renew_s
+        after = None
+        if now >= lost_at:
+            start = replace(table, epoch=self._newest + _GAP)
+            after = start.changed(dict.fromkeys(range(table.slots), UNOWNED))
+        look_at = lost_at if now < lost_at else now + self.timing.retry_s
+        return Decision(table=after, evict=(), look_at=look_at, moves=())
+
     # --- memory and deadlines
 
     def _note(self, roster: Roster, table: Table, now: float) -> None:
+        self._newest = max(self._newest, roster.newest, table.epoch)
         if roster.keeping != self._present:
             self._present, self._roster_changed = roster.keeping, now
         self._drains = {

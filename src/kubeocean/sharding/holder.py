@@ -33,6 +33,7 @@ class Duties:
     - `draining`: take none; let what runs come to its end.
     - `cancel`: what runs in these must be cancelled.
     - `acks`: to be written on our Lease, all of them each time.
+    - `seen`: to be written on our Lease, too.
     - `warm`: will be ours; fill the caches.
     - `lost`: were ours until the last call, and were taken without our word.
     - `give_up`: what was cancelled does not end. Stop renewing, and end the process.
@@ -43,6 +44,7 @@ class Duties:
     draining: frozenset[int]
     cancel: frozenset[int]
     acks: Mapping[int, int]
+    seen: int
     warm: frozenset[int]
     lost: frozenset[int]
     give_up: bool
@@ -72,6 +74,8 @@ class Holder:
         self._tokens: dict[int, int] = {}  # slots that are open: the epoch of their grant
         self._drains: dict[int, _Drain] = {}  # open ones that we are to let go
         self._acks: dict[int, int] = {}
+        self._seen = 0
+        self._asked_for = 0  # an epoch that somebody may wait for us to have seen
         self._lost: set[int] = set()
 
     def renewed(self, *, started: float, answered: float) -> bool:
@@ -102,13 +106,19 @@ class Holder:
     def see(self, table: Table) -> bool:
         """Take notice of a table; False if it is not newer than what we have seen."""
         if self.table is not None and table.epoch <= self.table.epoch:
+            if table.epoch < self.table.epoch:  # an old one; or the newest is lost
+                self._asked_for = self.table.epoch
             return False
         self.table = table
         if self.lapsed:
             return True
         acks: dict[int, int] = {}
+        if not self._asked_for:
+            self._asked_for = table.epoch
         for slot, entry in enumerate(table.entries):
             if entry.owner != self.id:
+                if not entry.owner and entry.epoch:
+                    self._asked_for = table.epoch  # it was taken by force
                 if slot in self._tokens:
                     self._lost.add(slot)
                     del self._tokens[slot]
@@ -162,12 +172,15 @@ class Holder:
                 overdue.add(slot)
                 give_up |= now >= give_up_at
                 wake = min(wake, give_up_at) if now < give_up_at else wake
+        if self._tokens.keys() >= set(busy):
+            self._seen = self._asked_for
         lost, self._lost = frozenset(self._lost), set()
         return Duties(
             active=frozenset(self._tokens.keys() - self._drains.keys()),
             draining=frozenset(self._drains.keys()),
             cancel=frozenset(overdue | (set(busy) - self._tokens.keys())),
             acks={slot: epoch for slot, epoch in self._acks.items() if slot not in busy},
+            seen=self._seen,
             warm=self._coming(),
             lost=lost,
             give_up=give_up,

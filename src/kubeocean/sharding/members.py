@@ -52,6 +52,8 @@ class MemberRecord:
     - `template`: the version of the program; a rolling update replaces one by another.
     - `predecessor`: the id, or the name, of whom it replaces.
     - `acks`: the epochs of the drained slots on which it will not act again.
+    - `seen`: it acts by a table of at least this epoch, and what was taken from it has ended. It is
+      said when somebody waits for it, not with every table.
     - `loads`: what its slots cost it.
     """
 
@@ -64,6 +66,7 @@ class MemberRecord:
     predecessor: str = ""
     capacity: float = 1.0
     acks: Mapping[int, int] = field(default_factory=dict)
+    seen: int = 0
     loads: Mapping[int, float] = field(default_factory=dict)
     uid: str = ""
 

@@ -30,6 +30,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     predecessor: str = ""
     capacity: float = 1.0
     acks: dict[str, str] = {}  # epoch: slots
+    seen: int = 0
 
 
 def encode_member(record: MemberRecord) -> str:
@@ -44,6 +45,7 @@ def encode_member(record: MemberRecord) -> str:
         predecessor=record.predecessor,
         capacity=record.capacity,
         acks={str(epoch): encode_slots(slots) for epoch, slots in sorted(acks.items())},
+        seen=record.seen,
     )
     return msgspec.json.encode(wire).decode()
 
@@ -78,6 +80,7 @@ def decode_member(
         predecessor=wire.predecessor,
         capacity=wire.capacity,
         acks=acks,
+        seen=wire.seen,
         loads=decode_loads(loads),
         uid=uid,
     )

@@ -1,8 +1,7 @@
 """Operations: what people may do to a table by hand.
 
 Each gives a new table, to be written upon the version that it was made from. None of them breaks
-what a replica relies upon, except `release`, which takes a slot without asking: it is for an owner
-that is known to be dead when nobody is left who could conclude it.
+what a replica relies upon.
 """
 
 from __future__ import annotations
@@ -49,16 +48,15 @@ def unpin(table: Table, slots: Iterable[int]) -> Table:
 
 
 def move(table: Table, slots: Iterable[int], to: str) -> Table:
-    """Ask the owners of slots to hand them over to the member `to`; nobody's are granted."""
+    """Ask the owners of slots to hand them over to the member `to`; nobody's are left alone."""
     if not to:
         raise ConfigError("names nobody", field="to", value=to)
     changes: dict[int, SlotEntry] = {}
     for slot in _checked(table, slots):
         entry = table.entries[slot]
-        if entry.heir == to:
+        if not entry.owner or entry.heir == to:
             continue
-        back = not entry.owner or entry.owner == to
-        changes[slot] = SlotEntry(to) if back else SlotEntry(entry.owner, to=to)
+        changes[slot] = SlotEntry(to) if entry.owner == to else SlotEntry(entry.owner, to=to)
     return table.changed(changes)
 
 
@@ -87,7 +85,11 @@ def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
 
 
 def release(table: Table, slots: Iterable[int]) -> Table:
-    """Take slots from their owners without their word: only if these are known to be dead."""
+    """Take slots from their owners without their word.
+
+    They are granted again when all that live have seen it. An owner that has no Lease any more is
+    not waited for: be sure that it is dead.
+    """
     return table.changed(dict.fromkeys(_checked(table, slots), UNOWNED))
 
 

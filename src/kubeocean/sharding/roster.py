@@ -26,6 +26,8 @@ class Roster:
     keeping: frozenset[str]
     dead: frozenset[str]
     owners: frozenset[str]  # of the table, now or next
+    seen: float  # the epoch that all who may act have seen
+    newest: int  # the epoch that somebody has seen
 
     def acks(self, member: str) -> Mapping[int, int]:
         """The drains that a member has acknowledged."""
@@ -39,8 +41,6 @@ class Roster:
 
     def follows(self, member: str, owner: str) -> bool:
         """Whether `member` is the next incarnation of `owner`, or says that it replaces it."""
-        if member == owner:
-            return False
         said = self.records[member].predecessor
         return name_of(member) == name_of(owner) or (said in (owner, name_of(owner)) and said != "")
 
@@ -64,6 +64,7 @@ def read_roster(
     owners = table.owners
     keeping: set[str] = {owner for owner in owners if owner not in sightings}
     dead: set[str] = set()
+    seen = float("inf")
     for member in sorted(sightings):
         sighting = sightings[member]
         record = sighting.record
@@ -72,6 +73,7 @@ def read_roster(
         if expired(sighting, now):
             dead.add(member)
             continue
+        seen = min(seen, record.seen if record is not None else -1)
         if table.drained and table.says(table.drained, member):
             continue
         state = judge(sighting, now, timing)
@@ -80,4 +82,5 @@ def read_roster(
         keeping.add(member)
         if state is MemberState.HEALTHY and record is not None:
             able[member] = record.capacity
-    return Roster(records, able, frozenset(keeping), frozenset(dead), owners)
+    newest = max([record.seen for record in records.values()], default=0)
+    return Roster(records, able, frozenset(keeping), frozenset(dead), owners, seen, newest)

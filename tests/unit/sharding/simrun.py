@@ -17,7 +17,16 @@ from contextlib import ExitStack
 from random import Random
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.operations import drain, freeze, move, pin, rollback, undrain, unpin
+from kubeocean.sharding.operations import (
+    drain,
+    freeze,
+    move,
+    pin,
+    release,
+    rollback,
+    undrain,
+    unpin,
+)
 from kubeocean.sharding.table import Table
 from unit.sharding.simworld import Replica, Violation, World
 
@@ -55,10 +64,14 @@ def misfortune(world: World, random: Random) -> None:
     living = world.living
     luck = random.random()
     if not living or luck < 0.1:
-        world.join(random.choice(["", "v1", "v2"]))
+        newcomer = world.join(random.choice(["", "v1", "v2"]))
+        if random.random() < 0.3:
+            world.cut_off(newcomer, random.uniform(2, 9), answers_only=True)
         return
     victim = random.choice(living)
-    if luck < 0.35:
+    if luck < 0.2:
+        world.cut_off(victim, random.uniform(1, 9), answers_only=random.random() < 0.5)
+    elif luck < 0.38:
         world.freeze(victim, random.choice([1, 3, 5, 8, 12]) * random.uniform(0.8, 1.2))
     elif luck < 0.5:
         world.crash(victim)
@@ -69,7 +82,9 @@ def misfortune(world: World, random: Random) -> None:
     elif luck < 0.78:
         world.elect()
     elif luck < 0.84:
-        world.leases.pop(victim.id, None)  # deleted by hand
+        world.lose_lease(victim)
+    elif luck < 0.86:
+        world.lose_table()
     else:
         operate(world, random)
 
@@ -90,9 +105,19 @@ def operate(world: World, random: Random) -> None:
         lambda: drain(table, somebody.name),
         lambda: pin(table, [slot], somebody.name),
         lambda: rollback(table, table.history[0].epoch, [each.id for each in world.living]),
+        lambda: release(table, [slot]),
     ]
+    # A release is for owners that have a Lease, or are dead.
+    leased = {entry.owner for entry in table.entries} <= world.leases.keys()
+    if not leased:
+        deeds.pop()
+
     if any(entry.owner for entry in table.entries) and table.history:
-        world.land_table(world.version, random.choice(deeds)())
+        after = random.choice(deeds)()
+        world.by_hand = not all(after.heirs)
+        world.lost |= world.by_hand
+        world.land_table(world.version, after)
+        world.by_hand = False
 
 
 def recover(world: World) -> None:

@@ -57,6 +57,8 @@ class Replica:
         self.alive = True
         self.leaving = False
         self.frozen_until = 0.0
+        self.mute_until = 0.0  # its requests do not arrive
+        self.deaf_until = 0.0  # the answers to them do not
         self.assigner: Assigner | None = None
         self.begin(predecessor="")
 
@@ -68,6 +70,7 @@ class Replica:
         self.holder = self.world.new_holder(self.id, self.clock())
         self.busy: dict[int, float] = {}  # slot: when its work ends
         self.acks: dict[int, int] = {}
+        self.seen = 0
         self.registered = False
         self.view = (self.world.version, self.world.table)
 
@@ -110,6 +113,8 @@ class World:
         self.leases: dict[str, MemberRecord] = {}
         self.pulse = 0
         self.moves = 0
+        self.lost = False
+        self.by_hand = False
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.order = 0
         self.replicas: list[Replica] = []
@@ -168,6 +173,12 @@ class World:
 
     def freeze(self, replica: Replica, seconds: float) -> None:
         replica.frozen_until = max(replica.frozen_until, self.now + seconds)
+
+    def cut_off(self, replica: Replica, seconds: float, *, answers_only: bool) -> None:
+        until = self.now + seconds
+        replica.deaf_until = until
+        if not answers_only:
+            replica.mute_until = until
 
     def leave(self, replica: Replica) -> None:
         replica.leaving = True
@@ -243,8 +254,8 @@ class World:
             self.crash(replica)
             self.at(1.0, self.restart, replica)
             return
-        if duties.acks != replica.acks:
-            replica.acks = dict(duties.acks)
+        if duties.acks != replica.acks or duties.seen != replica.seen:
+            replica.acks, replica.seen = dict(duties.acks), duties.seen
             if self.calm or self.chance() < 0.5:
                 self.renew(replica)
 
@@ -266,12 +277,14 @@ class World:
             template=replica.template,
             predecessor=replica.predecessor,
             acks=replica.acks,
+            seen=replica.seen,
         )
         first, replica.registered = not replica.registered, True
         about = (replica, replica.holder, record, replica.clock(), first)
         if gone:
             replica.alive, replica.assigner = False, None
-        if self.calm or self.chance() >= 0.07:  # else it is lost on its way
+        mute = replica.mute_until > self.now
+        if self.calm or (not mute and self.chance() >= 0.07):  # else it is lost on its way
             self.after(self.delay(), self.land_lease, *about)
 
     def owns_nothing(self, replica: Replica) -> bool:
@@ -288,13 +301,10 @@ class World:
     ) -> None:
         """The API server writes; only the first write makes a Lease."""
         found = record.id in self.leases
-        if found:
-            old = self.leases[record.id]
-            if int(old.pulse.partition("@")[0]) > int(record.pulse.partition("@")[0]):
-                return  # written upon an older version: a conflict
-        if found or first:
+        if found or first:  # also what was said earlier and comes late
             self.leases[record.id] = record
-        if self.calm or self.chance() >= 0.07:
+        deaf = replica.deaf_until > self.now
+        if self.calm or (not deaf and self.chance() >= 0.07):
             self.after(self.delay(), self.renewed, replica, holder, started, found or first)
 
     def renewed(self, replica: Replica, holder: Holder, started: float, written: bool) -> None:
@@ -353,11 +363,29 @@ class World:
         if found is not None and found.pulse == record.pulse:
             del self.leases[record.id]
 
+    def lose_table(self) -> None:
+        """Somebody deletes the table, after everybody has said that there was one.
+
+        Who deletes it in the first second of a ring, or with the Leases, is not protected.
+        """
+        holding = [each for each in self.living if each.holder.open_slots or each.busy]
+        told = [each for each in holding if each.id in self.leases]
+        if len(told) == len(holding) and all(self.leases[each.id].seen for each in told):
+            self.lost = True
+            self.write_table(empty_table("ring", self.table.slots))
+
+    def lose_lease(self, replica: Replica) -> None:
+        """Somebody deletes a Lease."""
+        if not self.lost:
+            self.leases.pop(replica.id, None)
+
     def land_table(self, version: int, table: Table) -> None:
         """The API server writes, if nobody else has; everybody hears of it sooner or later."""
-        if version != self.version and not self.blind:
-            return
-        self.look_at_epochs(self.table, table)
+        if version == self.version or self.blind:
+            self.look_at_epochs(self.table, table)
+            self.write_table(table)
+
+    def write_table(self, table: Table) -> None:
         self.version += 1
         self.table = table
         self.log.append((self.version, table))
@@ -388,7 +416,7 @@ class World:
         for slot, (old, new) in enumerate(zip(before.entries, after.entries, strict=True)):
             if new is not old and new != old and new.epoch <= old.epoch:
                 raise Violation(f"slot {slot} went from {old} to {new}")
-            if new.state is SlotState.UNOWNED and old.state is not SlotState.UNOWNED:
+            if old.owner and not new.owner and not self.by_hand and any(after.heirs):
                 raise Violation(f"slot {slot} was {old} and is nobody's")
 
     def look_at_moves(

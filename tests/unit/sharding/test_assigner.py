@@ -13,7 +13,7 @@ from kubeocean.sharding.algorithms import Custom, Hash
 from kubeocean.sharding.assigner import Assigner, Decision, Move
 from kubeocean.sharding.balance import Policy
 from kubeocean.sharding.members import MemberRecord, MemberState
-from kubeocean.sharding.operations import drain, freeze, move, pin
+from kubeocean.sharding.operations import drain, freeze, move, pin, release
 from kubeocean.sharding.table import SlotEntry, SlotState, empty_table
 from kubeocean.sharding.timing import Timing
 
@@ -418,6 +418,56 @@ def test_the_word_of_an_owner_without_a_lease_is_not_asked() -> None:
     assert ring.table.entries[0].owner == "ghost_1"
     ring.wait(3)
     assert ring.table.entries[0].owner == "a_1"
+
+
+def test_what_is_taken_by_force_is_given_when_all_have_seen_it() -> None:
+    ring = ring_of("a_1", "b_1")
+    ring.table = release(ring.table, [0])
+    ring.say("a_1", seen=ring.table.epoch)
+    assert ring.decide().table is None
+    ring.say("b_1", seen=ring.table.epoch)
+    ring.decide()
+    assert ring.states() == {SlotState.OWNED: 12}
+
+
+def test_who_has_lost_its_lease_is_waited_for_too() -> None:
+    ring = ring_of("a_1", "b_1")
+    ring.table = release(ring.table, ring.table.owned_by("a_1"))
+    ring.say("b_1", seen=ring.table.epoch)
+    del ring.members["a_1"]
+    ring.wait(15)
+    assert ring.states()[SlotState.UNOWNED] == 6
+    ring.wait(2)
+    assert ring.counts() == {"b_1": 12}
+
+
+def test_a_lost_table_is_made_again_and_nothing_given_before_all_know() -> None:
+    ring = ring_of("a_1", "b_1")
+    ring.say("a_1", seen=7)
+    ring.say("b_1", seen=1)
+    ring.table = empty_table("ring", 12)
+    ring.assigner = Assigner(timing=TIMING)
+    first = ring.decide()
+    assert first.table is None, "perhaps we only read an old one"
+    assert first.look_at == ring.now + 10
+    ring.wait(10)
+    assert ring.table.epoch > 1_000_000
+    assert ring.states() == {SlotState.UNOWNED: 12}
+    assert ring.decide().table is None
+    ring.say("a_1", seen=ring.table.epoch)
+    ring.say("b_1", seen=ring.table.epoch)
+    ring.decide()
+    assert ring.states() == {SlotState.OWNED: 12}
+
+
+def test_an_old_table_is_not_decided_upon() -> None:
+    ring = ring_of("a_1")
+    old = ring.table
+    ring.table = ring.table.changed({0: SlotEntry("a_1")})
+    ring.decide()
+    ring.table = old
+    ring.say("b_1")
+    assert ring.decide().table is None
 
 
 def test_custom_algorithms_may_be_sticky() -> None:

@@ -176,6 +176,22 @@ def test_what_is_taken_without_a_word_is_lost_and_cancelled() -> None:
     assert (duties.lost, duties.cancel, duties.active) == ({0, 1}, {0}, frozenset())
 
 
+def test_what_it_has_seen_is_said_when_somebody_may_wait_for_it() -> None:
+    first = owned(ME, ME)
+    mine = holder(first)
+    assert mine.open_slots == {0, 1}
+    assert mine.duties(1).seen == 1, "it knows a table: once"
+    usual = first.changed({1: SlotEntry("b")})
+    mine.see(usual)
+    assert mine.duties(1).seen == 1, "nobody waits for that"
+    mine.see(first)
+    assert mine.duties(1).seen == 2, "is the newest one lost?"
+    taken = usual.changed({0: SlotEntry()})
+    mine.see(taken)
+    assert mine.duties(1, busy=[0]).seen == 2, "not before the work has ended"
+    assert mine.duties(1).seen == 3
+
+
 def test_what_comes_is_warmed() -> None:
     mine = holder(owned("b").changed({0: SlotEntry("b", to=ME)}))
     assert mine.duties(1).warm == {0}

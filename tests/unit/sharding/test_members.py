@@ -98,6 +98,7 @@ def test_a_record_survives_text() -> None:
         predecessor="b",
         capacity=0.5,
         acks={0: 5, 1: 5, 9: 8},
+        seen=8,
         loads={0: 0.5, 3: 1024.0},
         uid="u",
     )

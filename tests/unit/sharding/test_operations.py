@@ -58,15 +58,15 @@ def test_pins_are_by_slot() -> None:
     assert unpin(pinned, [1]).pins == {0: "b"}
 
 
-def test_a_move_asks_the_owner_and_grants_what_is_nobodys() -> None:
+def test_a_move_asks_the_owner_and_leaves_what_is_nobodys() -> None:
     table = owned("a_1", "", "b_1")
     after = move(table, [0, 1, 2], "b_1")
     assert [each.state for each in after.entries] == [
         SlotState.DRAINING,
-        SlotState.OWNED,
+        SlotState.UNOWNED,
         SlotState.OWNED,
     ]
-    assert after.heirs == ("b_1",) * 3
+    assert after.heirs == ("b_1", "", "b_1")
     assert after.entries[2].epoch == table.entries[2].epoch
     back = move(after, [0], "a_1")
     assert back.entries[0] == SlotEntry("a_1", back.epoch)

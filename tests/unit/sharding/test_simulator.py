@@ -18,7 +18,7 @@ from unit.sharding.simrun import FIRST_SEED, histories, history, main, operate, 
 from unit.sharding.simworld import DRIFT, TIMING, Replica, Violation, World
 
 HISTORIES = 1_000
-ENOUGH = 3_000  # histories, within which a bug must show
+ENOUGH = 4_000  # histories, within which a bug must show
 
 
 def test_nothing_goes_wrong_in_many_histories() -> None:
@@ -121,6 +121,15 @@ class Ring(RuleBasedStateMachine):
     def freeze(self, which: int, seconds: float) -> None:
         self.world.freeze(self.victim(which), seconds)
 
+    @rule(
+        which=st.integers(0, 6),
+        seconds=st.sampled_from([1.0, 4.5, 9.0]),
+        answers_only=st.booleans(),
+    )
+    @precondition(lambda self: self.world.living)
+    def cut_off(self, which: int, seconds: float, answers_only: bool) -> None:
+        self.world.cut_off(self.victim(which), seconds, answers_only=answers_only)
+
     @rule(which=st.integers(0, 6), back_in=st.none() | st.sampled_from([0.1, 3.0, 9.0]))
     @precondition(lambda self: self.world.living)
     def crash(self, which: int, back_in: float | None) -> None:
@@ -137,7 +146,11 @@ class Ring(RuleBasedStateMachine):
     @rule(which=st.integers(0, 6))
     @precondition(lambda self: self.world.living)
     def lose_the_lease(self, which: int) -> None:
-        self.world.leases.pop(self.victim(which).id, None)
+        self.world.lose_lease(self.victim(which))
+
+    @rule()
+    def lose_the_table(self) -> None:
+        self.world.lose_table()
 
     @rule()
     def elect(self) -> None:
