@@ -184,11 +184,9 @@ class Nodes:
         to_do = plan(situation)
         lent = self._forge(pnode, name, decision, to_do)
         if vnode is None:
-            outcome = await self._create(lent, pnode)
-            if outcome is not None:
-                return outcome
-        else:
-            await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
+            # The rest follows when it shows in the cache: first all nodes, then all labels.
+            return await self._create(lent, pnode)
+        await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
         await self._mark(pnode, policy)
         await self._carry_out(to_do, situation, name, policy)
         return self._again(to_do.again_at)
@@ -236,7 +234,7 @@ class Nodes:
 
     # Writing the virtual node
 
-    async def _create(self, lent: forge.Lent, pnode: Node) -> Outcome | None:
+    async def _create(self, lent: forge.Lent, pnode: Node) -> Outcome:
         world = self._world
         try:
             made = await world.computing.create(NODES, forge.forge(lent, now=world.now_text()))
@@ -244,7 +242,7 @@ class Nodes:
             return await self._name_taken(lent.vnode)
         world.vnodes.wrote(made)
         _log.info("Created virtual node", node=made.name, physical=pnode.name, policy=lent.policy)
-        return None
+        return Done()
 
     async def _name_taken(self, name: str) -> Outcome:
         there = await self._world.computing.get(NODES, name)
