@@ -52,10 +52,10 @@ async def lend(directory: Path, nodes: int, idle_s: float, progress: Progress) -
     """All figures of one worker with so many nodes."""
     async with _ocean(directory, nodes, progress) as ocean, ocean.syncer() as syncer:
         print(f"bench: lend {nodes} nodes", file=sys.stderr)
-        figures = await _register(ocean, nodes)
-        print(f"bench: idle with {nodes} virtual nodes, {idle_s:g} s", file=sys.stderr)
         pid = syncer.process.pid
         assert pid is not None, syncer.process.tail()
+        figures = await _register(ocean, pid, nodes)
+        print(f"bench: idle with {nodes} virtual nodes, {idle_s:g} s", file=sys.stderr)
         figures |= await _idle(ocean, pid, idle_s)
         address = (await syncer.says("Started service"))["metrics"]
         figures |= await scrape(f"http://{address}/metrics", pid)
@@ -114,6 +114,11 @@ class _Ocean:
 
     def mark(self) -> tuple[int, int]:
         return self.computing.audit.mark(), self.worker.audit.mark()
+
+    def servers_cpu_s(self) -> float:
+        """What both control planes have used so far: on a busy machine they set the pace."""
+        pids = [c.process(name).pid for c in (self.computing, self.worker) for name in c.components]
+        return sum(cpu_s_of(pid) for pid in pids if pid is not None)
 
     @asynccontextmanager
     async def syncer(self) -> AsyncIterator[SyncerProcess]:
@@ -207,7 +212,7 @@ async def _apply_policy(below: Client) -> None:
 # Registering
 
 
-async def _register(ocean: _Ocean, nodes: int) -> dict[str, float]:
+async def _register(ocean: _Ocean, pid: int, nodes: int) -> dict[str, float]:
     observer = Informer(ocean.above, NODES)
     ready: set[str] = set()
     all_ready = asyncio.Event()
@@ -222,15 +227,20 @@ async def _register(ocean: _Ocean, nodes: int) -> dict[str, float]:
     watching = asyncio.create_task(observer.run())
     await observer.synced()
     since, began = ocean.mark(), time.monotonic()
+    ours, theirs = cpu_s_of(pid), ocean.servers_cpu_s()
     await _apply_policy(ocean.below)
     async with asyncio.timeout(PATIENCE_S):
         await all_ready.wait()
-    took = time.monotonic() - began
+    took = {
+        "ready_s": time.monotonic() - began,
+        "ready_cpu_s": cpu_s_of(pid) - ours,
+        "ready_servers_cpu_s": ocean.servers_cpu_s() - theirs,
+    }
     watching.cancel()
     await asyncio.wait([watching])
     asked = await _settled(ocean, since, nodes)
     _tell("registering", asked)
-    return {"ready_s": took, "requests_per_node": len(asked) / nodes}
+    return took | {"requests_per_node": len(asked) / nodes}
 
 
 async def _settled(ocean: _Ocean, since: tuple[int, int], nodes: int) -> list[AuditedRequest]:
