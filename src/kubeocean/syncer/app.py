@@ -21,6 +21,7 @@ from kubeocean.syncer.bottomup.policies import Policies
 from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.figures import Figures
 from kubeocean.syncer.settings import Given
+from kubeocean.syncer.sweep import Sweep
 from kubeocean.syncer.topdown.dependents import Dependents
 from kubeocean.syncer.topdown.logconfigs import LogConfigs
 from kubeocean.syncer.topdown.pods import Pods
@@ -52,6 +53,13 @@ class Syncer:
         self.logconfigs = LogConfigs(world)
         self.dependents = Dependents(world)
         self.pods = Pods(world, self.dependents, self.surroundings)
+        self.sweep = Sweep(
+            world,
+            self.dependents,
+            self.csinodes,
+            self.hostports,
+            nudge=self.pods.controller.enqueue,
+        )
         self.figures = Figures(world, self.nodes.counting.of)
         world.vpods.on_change(guests.follow)
 
@@ -78,6 +86,7 @@ class Syncer:
             *self.logconfigs.parts,
             *self.dependents.parts,
             *self.pods.parts,
+            *self.sweep.parts,
         )
 
     async def run(self) -> None:

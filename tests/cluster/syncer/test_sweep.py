@@ -29,6 +29,8 @@ from kubeocean.syncer.sweep import Sweep
 from kubeocean.syncer.topdown.dependents import Dependents
 from kubeocean.syncer.world import World, identity_of
 from oceans import Sea
+from podseas import PodSea
+from running import running
 from straits import Strait
 from waiting import until
 
@@ -297,6 +299,42 @@ async def test_a_csinode_without_its_virtual_node_goes(mess: Mess) -> None:
         for _ in range(3):
             await swept.sweep.look()
         assert await mess.strait.seen(CSI_NODES, vnode) is None
+
+
+async def test_pods_that_come_and_go_leave_nothing_but_what_nobody_collects(
+    podsea: PodSea,
+) -> None:
+    """Beside the controllers at work; the worker of these tests has no garbage collector."""
+    volumes = [
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+    ]
+    body = {"metadata": {"name": "settings"}, "data": {"a": "b"}}
+    await podsea.above.create(CONFIG_MAPS, body, namespace=podsea.namespace)
+    async with podsea.pods() as pods:
+        world, needs = pods.world, pods.needs
+        csinodes, hostports = CsiNodes(world), HostPorts(world)
+        sweep = Sweep(world, needs, csinodes, hostports, nudge=pods.controller.enqueue)
+        running_already = (world.bindings, world.vnodes, world.vpods, world.ppods)
+        others = [cache for cache in world.caches if cache not in running_already]
+        async with running(*others, csinodes.copies, hostports.reservations):
+            await until(sweep._can_judge)
+            made = [await podsea.run(f"web-{n}", node=n % 2, volumes=volumes) for n in range(4)]
+            for pod in made:
+                await until(lambda pod=pod: podsea.runs(pod.name))
+            await until(lambda: len(needs.tokens.secrets) == len(made))
+            for _ in range(3):
+                assert await sweep.look() == ()
+            for pod in made:
+                await podsea.delete(pod, grace_s=0)
+            for pod in made:
+                await until(lambda pod=pod: podsea.gone(pod.name))
+            await until(lambda: not len(needs.config_maps.pairs.copies))
+            for _ in range(3):
+                found = await sweep.look()
+            assert [each.subject.kind for each in found] == ["token Secret"] * len(made)
+            await until(lambda: not len(needs.tokens.secrets))
+            assert (await podsea.below.list(SECRETS, podsea.mount)).items == []
 
 
 # By hand
