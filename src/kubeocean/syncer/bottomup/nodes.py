@@ -43,7 +43,7 @@ from kubeocean.syncer.world import World
 
 __all__ = ["Nodes"]
 
-WORKERS = 20
+WORKERS = 40  # what keeps an API server busy while a thousand nodes are made
 _LOOK_AGAIN_S = 1.0
 _STRAY = "stray"  # in place of a namespace: the name is that of a virtual node, whoever it is for
 
