@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.fields import parse_yaml
-from kubeocean.runtime.logs import LEVELS
+from kubeocean.runtime.logs import LEVELS, configure
 from kubeocean.sharding.algorithms import Algorithm, ShardRange, algorithm
 from kubeocean.sharding.balance import Policy
 from kubeocean.sharding.keys import (
@@ -176,6 +176,10 @@ class LoggingSection:
 
     level: str = key("level", choice(*LEVELS), "info")
     format: str = key("format", choice("json", "console"), "json")
+
+    def apply(self) -> None:
+        """Log so, in this process."""
+        configure(format="json" if self.format == "json" else "console", level=self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

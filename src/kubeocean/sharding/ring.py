@@ -92,7 +92,9 @@ class Ring:
         self.slots = self.config.sharding.slots
         self.timing = self.config.timing()
         self.algorithm = self.config.algorithm()
-        self.replica = replica_name(self.config, os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        self.replica = replica_name(self.config, environ)
+        self._template = self.config.node.template or environ.get("POD_TEMPLATE_HASH", "")
         self._client = client
         self._clock = clock or WakingClock()
         self._registry = metrics or Metrics()
@@ -177,7 +179,7 @@ class Ring:
                 id=self.id,
                 pulse="",
                 state=MemberState.JOINING,
-                template=node.template,
+                template=self._template,
                 predecessor=self._predecessor,
                 capacity=node.capacity,
             ),

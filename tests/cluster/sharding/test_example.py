@@ -1,0 +1,129 @@
+"""The document's usage example, as `make up` users run it: two processes that share the pods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.process import Process
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import PODS
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.patches import MergePatch
+from waiting import until
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "sharded.py"
+PAGE = ROOT / "docs" / "extend" / "sharding.md"
+MANIFEST = ROOT / "deploy" / "sharded-controller.yaml"
+
+
+def configured(path: Path, namespace: str, **sections: Json) -> Path:
+    document = {
+        "sharding": {"ring": "example", "namespace": namespace, "settlePeriod": "500ms"},
+        "state": {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "400ms"},
+        "metrics": {"port": 0},
+        **sections,
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def replica(name: str, cluster: Cluster, config: Path) -> Process:
+    return Process(
+        name,
+        [sys.executable, EXAMPLE, "--kubeconfig", cluster.kubeconfig],
+        log=config.with_name(f"{name}.log"),
+        env={"PATH": os.environ["PATH"], "CONFIG_FILE": str(config), "POD_NAME": name},
+    )
+
+
+def told(process: Process, message: str) -> list[Json]:
+    if not process.log.exists():
+        return []
+    lines = [json.loads(line) for line in process.log.read_text().splitlines() if line[:1] == "{"]
+    return [line for line in lines if line["msg"] == message]
+
+
+async def test_the_example_shares_pods_among_its_replicas(
+    cluster: Cluster, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    config = configured(tmp_path / "config.yaml", namespace)
+    one, two = replica("one", cluster, config), replica("two", cluster, config)
+    containers = [{"name": "c", "image": "none"}]
+    for number in range(12):
+        body = {"metadata": {"name": f"p{number}"}, "spec": {"containers": containers}}
+        await client.create(PODS, body, namespace=namespace)
+    names = {f"{namespace}/p{number}" for number in range(12)}
+    try:
+        await one.start()
+        await two.start()
+
+        def added(process: Process) -> set[str]:
+            found = {line["pod"] for line in told(process, "Processing pod add")}
+            return found & names
+
+        def shared() -> bool:
+            held = [told(process, "Shard assignment changed") for process in (one, two)]
+            return all(held) and len(held[0][-1]["new_assignment"]) == 2
+
+        await until(shared)
+        await until(lambda: added(one) | added(two) == names)
+        # A change and a deletion reach whoever has the pod.
+        patch = MergePatch({"metadata": {"labels": {"changed": "yes"}}})
+        await client.patch(PODS, "p3", patch, namespace)
+        pod = await client.get(PODS, "p4", namespace)
+        await client.delete(PODS, "p4", namespace, uid=pod.uid, grace_s=0)
+
+        def heard(message: str, name: str) -> bool:
+            lines = told(one, message) + told(two, message)
+            return any(line["pod"] == f"{namespace}/{name}" for line in lines)
+
+        await until(lambda: heard("Processing pod update", "p3"))
+        await until(lambda: heard("Processing pod delete", "p4"))
+        # One ends, and the other has everything.
+        assert await one.stop(within_s=30) == 0, one.tail()
+        await until(lambda: added(two) >= names - {f"{namespace}/p4"})
+        assert await two.stop(within_s=30) == 0, two.tail()
+    finally:
+        await asyncio.gather(one.kill(), two.kill())
+
+
+async def test_the_example_says_at_once_what_is_wrong_with_its_configuration(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    state = {"leaseDuration": "3s", "renewDeadline": "3s"}
+    config = configured(tmp_path / "config.yaml", namespace, state=state)
+    process = replica("wrong", cluster, config)
+    await process.start()
+    assert await process.wait() != 0
+    assert "state.renewDeadline: must be shorter than state.leaseDuration" in "".join(
+        process.tail()
+    )
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    assert EXAMPLE.read_text().strip() in PAGE.read_text()
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "Role"])
+async def test_the_manifest_is_what_an_api_server_takes(
+    client: Client, namespace: str, kind: str
+) -> None:
+    paths = {
+        "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+        "Service": "/api/v1/namespaces/{}/services",
+        "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    }
+    documents = [each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == kind]
+    for body in documents:
+        query = [("dryRun", "All"), ("fieldValidation", "Strict")]
+        await client.request("POST", paths[kind].format(namespace), query=query, body=body)
+    assert documents
