@@ -52,10 +52,10 @@ __all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
 # A bookmark is due every 60 s. With the reconnect this stays below the 70 s that we promise.
 SILENCE_S: Final = 65.0
 # The server ends each watch after a time between these two, so that they do not all come back at
-# once. Not sooner, for a dead one is known by its silence; not later, for who lost the right to
-# watch goes on until the end.
-SHORTEST_S: Final = 1_200
-LONGEST_S: Final = 2_400
+# once. It is what a server chooses for who does not ask (--min-request-timeout, and up to twice
+# that). Not sooner: a dead watch is known by its silence, and dozens of them add up.
+SHORTEST_S: Final = 1_800
+LONGEST_S: Final = 3_600
 BACKOFF_S: Final = (0.2, 5.0)
 REFUSAL_BYTES: Final = 1 << 16
 _INITIAL_END: Final = "k8s.io/initial-events-end"
