@@ -96,7 +96,8 @@ class Faults:
         self._clock = clock or RealClock()
         self._chance = random.Random(seed)  # noqa: S311 - a repeatable plan, not a secret
         self._rules: list[_Rule] = []
-        self._crash_at: int | None = None
+        self._crash_in = 0
+        self._crash_when: When = anything
         self.crashed = False
         self._on_crash: Callable[[], None] | None = None
         self.partitioned = False
@@ -151,13 +152,16 @@ class Faults:
         """Hold requests back for so long before they are sent."""
         self._rules.append(_Rule(when, times, delay_s=seconds))
 
-    def crash_after_write(self, n: int, *, by: Callable[[], None] | None = None) -> None:
-        """End the program when the server has carried out the n-th write from now on.
+    def crash_after_write(
+        self, n: int, *, when: When = anything, by: Callable[[], None] | None = None
+    ) -> None:
+        """End the program when the server has carried out the n-th such write from now on.
 
         `Crashed` is raised then and by every later request. A program in a process of its own dies
         for real with `by=lambda: os.kill(os.getpid(), signal.SIGKILL)`.
         """
-        self._crash_at = self.writes + n
+        self._crash_in = n
+        self._crash_when = when
         self._on_crash = by
 
     def partition(self) -> None:
@@ -229,8 +233,10 @@ class Faults:
     def _answered(self, request: Request, response: Response) -> None:
         if request.writes and response.status < 300:
             self.writes += 1
-            if self._crash_at is not None and self.writes >= self._crash_at:
-                self._crash()
+            if self._crash_in and self._crash_when(request):
+                self._crash_in -= 1
+                if not self._crash_in:
+                    self._crash()
         self._check(sent=True)
 
     def _check(self, *, sent: bool) -> None:
@@ -241,7 +247,7 @@ class Faults:
 
     def _crash(self) -> None:
         self.crashed = True
-        self._crash_at = None
+        self._crash_in = 0
         self._break(Crashed)
         if self._on_crash is not None:
             self._on_crash()

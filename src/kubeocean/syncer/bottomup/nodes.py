@@ -173,6 +173,9 @@ class Nodes:
     async def _lend(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
         world, policy = self._world, decision.policy.name
         name = world.vnode_name(pnode.name)
+        if vnode is None and not self._is_held(policy):
+            # Who deletes it now would take its rules along; we are called again when we hold it.
+            return Done()
         situation = self._guests.situation(
             name,
             vnode,
@@ -396,6 +399,11 @@ class Nodes:
         if vnode is None:
             return None
         return vnode.annotations.get(self._world.domain.policies_applied, "")
+
+    def _is_held(self, policy: str) -> bool:
+        found = self._world.policies.get(Key("", policy))
+        ours = self._world.domain.finalizer_policy
+        return found is not None and ours in (found.metadata.finalizers or ())
 
     def _vnode_key(self, key: Key) -> Key:
         return Key("", key.name if key.namespace == _STRAY else self._world.vnode_name(key.name))

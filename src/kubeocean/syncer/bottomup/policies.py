@@ -84,6 +84,8 @@ class Policies:
         if new is None or (old is not None and was != is_):
             self._seen.pop(either.name, None)
             self._enqueue_nodes()
+        elif is_ and self._holds(new) and not self._holds(old):
+            self._enqueue_nodes()
         if new is not None and was and not is_:
             self._left.add(new.name)
         elif new is None or is_:
@@ -113,17 +115,21 @@ class Policies:
 
     @property
     def _is_ending(self) -> bool:
+        """Whether nobody is there, or soon is, to lend to."""
         binding = self._world.binding
-        return binding is not None and binding.deleting
+        return binding is None or binding.deleting
 
     def _is_mine(self, policy: ResourceLeasingPolicy | None) -> bool:
         return policy is not None and policy.spec.cluster == self._world.binding_name
 
+    def _holds(self, policy: ResourceLeasingPolicy | None) -> bool:
+        ours = self._world.domain.finalizer_policy
+        return policy is not None and ours in (policy.metadata.finalizers or ())
+
     def held(self) -> Iterator[str]:
         """Those that nobody can delete without us."""
-        ours = self._world.domain.finalizer_policy
         for policy in self._world.policies.items():
-            if self._is_mine(policy) and ours in (policy.metadata.finalizers or ()):
+            if self._is_mine(policy) and self._holds(policy):
                 yield policy.name
 
     # The reconcile
@@ -169,7 +175,7 @@ class Policies:
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
         """Our finalizer is there; the version that the policy has then."""
         ours = self._world.domain.finalizer_policy
-        if ours in (policy.metadata.finalizers or ()):
+        if self._holds(policy):
             return policy.resource_version
         written = await self._finalizers(policy, [*(policy.metadata.finalizers or ()), ours])
         return policy.resource_version if written is None else written.resource_version
@@ -184,7 +190,7 @@ class Policies:
             rest_s = await self._tell(entry, now, version)
         ours, there = self._world.domain.finalizer_policy, policy.metadata.finalizers or ()
         mine = self._is_mine(policy) or policy.name in self._left
-        if lent or not mine or ours not in there or rest_s is not None:
+        if lent or not mine or not self._holds(policy) or rest_s is not None:
             return Done() if rest_s is None else After(rest_s)
         if entry is not None and policy.deleting:
             self._tell_end(policy)
