@@ -242,7 +242,7 @@ async def test_a_cache_that_knows_nothing_removes_nothing(strait: Strait) -> Non
         original = await until(lambda: next(iter(made.logconfigs.sources.items()), None))
         made.logconfigs.sources._put(original.key, None)
         await until(lambda: any(r.path.endswith(f"/{strait.name}") for r in above.requests))
-        await quiet(below)
+        await made.logconfigs.controller.queue.drain()
     assert below.writes == 0
     (there,) = (await strait.below.list(LOG_CONFIGS)).items
     assert there.uid == copy.uid

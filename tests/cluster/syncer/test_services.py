@@ -111,12 +111,12 @@ async def shows(strait: Strait, *addresses: str) -> bool:
     return True
 
 
-async def rests(faults: Faults) -> None:
+async def rests(*plans: Faults) -> None:
     """Nothing is added any more; `quiet`, for what is tested many times."""
     seen: list[int] = []
 
     async def same() -> bool:
-        seen.append(faults.writes)
+        seen.append(sum(faults.writes for faults in plans))
         return len(seen) > 1 and seen[-1] == seen[-2]
 
     await until(same, every=0.5)
@@ -141,7 +141,7 @@ async def test_a_service_of_a_named_namespace_is_mirrored_with_its_endpoints(
         assert mirror.address != original.address
         await until(lambda: made.services.address_of(key) == mirror.address)
         assert [each.address for each in made.around.services(namespace)] == [mirror.address]
-        await quiet(below)
+        await rests(below)
     sent = [f"{r.method} {r.path.rpartition('/')[2]}" for r in below.requests if r.writes]
     assert sorted(sent) == ["POST endpointslices", "POST services"]
 
@@ -343,6 +343,35 @@ async def test_a_worker_that_does_not_let_us_read_is_not_asked_again_and_again(
     assert [r.path for r in below.requests if r.path != "/version"] == [
         f"/api/v1/namespaces/{MOUNT}/services"
     ]
+
+
+async def test_two_leaders_with_lagging_watches_end_where_one_does(
+    strait: Strait, namespace: str
+) -> None:
+    key = Key(namespace, "web")
+    await serve(strait, key)
+    await reach(strait, key, "10.1.0.1")
+    await bind(strait, namespace)
+    first, second = Faults(), Faults()
+    for faults in (first, second):
+        faults.lag(0.2)
+        faults.repeat(1)
+    async with (
+        strait.syncing(Mirrored, above=first, below=first),
+        strait.syncing(Mirrored, above=second, below=second),
+    ):
+        await until(lambda: shows(strait, "10.1.0.1"))
+        patch = MergePatch({"endpoints": endpoints("10.1.0.2")})
+        await strait.above.patch(ENDPOINT_SLICES, "web-1", patch, namespace)
+        await until(lambda: shows(strait, "10.1.0.2"))
+        for faults in (first, second):
+            faults.rewind(20)
+        await rests(first, second)
+        assert await shows(strait, "10.1.0.2")
+        await name_namespaces(strait)
+        await until(lambda: _count(strait, 0))
+        await rests(first, second)
+    assert len(await mirrors(strait)) == 0
 
 
 async def _wrote(faults: Faults, number: int) -> bool:

@@ -29,7 +29,7 @@ from kubeocean.runtime.outcomes import Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.forge import logconfigs as forge
 from kubeocean.syncer.forge.logconfigs import LOG_CONFIGS, Copied
-from kubeocean.syncer.topdown.watching import Switched
+from kubeocean.syncer.topdown.watching import Fills, Switched, synced
 from kubeocean.syncer.world import World
 
 __all__ = ["LogConfigs"]
@@ -135,8 +135,8 @@ class LogConfigs:
                 self.controller.enqueue(key)
 
     async def _caught_up(self, key: Key) -> bool:
-        caches = (self.world.bindings, self.sources, self.copies)
-        if not all(cache.has_synced for cache in caches):
+        caches: tuple[Fills, ...] = (self.world.bindings, self.sources, self.copies)
+        if not await synced(self.world.clock, caches):
             return False
         written = self._written.get(key, set())
         for copy in tuple(written):

@@ -34,8 +34,8 @@ from kubeocean.syncer.forge import services as forge
 from kubeocean.syncer.forge.services import Mirror
 from kubeocean.syncer.serviceviews import ENDPOINT_SLICES, SERVICE_VIEWS, Service
 from kubeocean.syncer.topdown.surroundings import Surroundings
-from kubeocean.syncer.topdown.watching import Namespaced, Switched
-from kubeocean.syncer.world import Cache, World
+from kubeocean.syncer.topdown.watching import Fills, Namespaced, Switched, synced
+from kubeocean.syncer.world import World
 
 __all__ = ["Services"]
 
@@ -218,11 +218,11 @@ class Services:
     async def _caught_up(self, key: Key) -> bool:
         if not self._switch.on:
             return True
-        caches: list[Cache] = [self.world.bindings, self._originals, self.mirrors, self.copies]
+        caches: list[Fills] = [self.world.bindings, self._originals, self.mirrors, self.copies]
         slices = self._slices.get(key.namespace)
         if slices is not None:
             caches.append(slices)
-        if not all(cache.has_synced for cache in caches):
+        if not await synced(self.world.clock, caches):
             return False
         written = self._written.get(key, set())
         for copy in tuple(written):

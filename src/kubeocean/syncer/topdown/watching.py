@@ -1,20 +1,45 @@
 """Watching: caches that run only while somebody needs them.
 
 `Switched` runs parts while it is on. `Namespaced` holds a cache for each namespace that is wanted,
-and lets go of it when it is not any more.
+and lets go of it when it is not any more. As they start at any time, `synced` waits a little for
+them, so that nobody has to come back for what takes a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic
+from typing import Final, Generic, Protocol
 
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.deadlines import within
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.objects import ObjectT
 
-__all__ = ["Namespaced", "Switched"]
+__all__ = ["Fills", "Namespaced", "Switched", "synced"]
+
+_PATIENCE_S: Final = 1.0
+
+
+class Fills(Protocol):
+    """A cache that is whole at some time."""
+
+    @property
+    def has_synced(self) -> bool: ...
+
+    async def synced(self) -> None: ...
+
+
+async def synced(clock: Clock, caches: Iterable[Fills]) -> bool:
+    """Whether all caches are whole, soon."""
+    for cache in caches:
+        if not cache.has_synced:
+            try:
+                await within(clock, _PATIENCE_S, cache.synced)
+            except TimeoutError:
+                return False
+    return True
 
 
 class Switched:
