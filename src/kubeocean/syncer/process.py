@@ -34,6 +34,7 @@ from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.fencing import FencedTransport
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.requestcounts import CountedTransport
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.syncer.app import Syncer
@@ -127,7 +128,7 @@ class Program:
             allow_exec=settings.allow_exec_plugins,
         )
         # For what no rate limit and no fence may hold up: the election, and what we start from.
-        control = self._client(HttpTransport(source), "computing")
+        control = self._client(self._counted(source), "computing")
         if settings.leader_elect:
             self._election = self._candidate(control, source)
         binding = await _binding(control, settings.cluster_binding_name)
@@ -182,14 +183,14 @@ class Program:
         settings, metrics = self._settings, self._metrics
         domain = settings.label_domain
         computing = self._client(
-            self._fenced(HttpTransport(source)),
+            self._fenced(self._counted(source)),
             "computing",
             qps=settings.virtual_client_qps,
             burst=settings.virtual_client_burst,
         )
         # The fence is outside: a write that we keep back says nothing about the worker.
         worker = self._client(
-            self._fenced(self._reach.wrap(HttpTransport(access))),
+            self._fenced(self._reach.wrap(self._counted(access))),
             "worker",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
@@ -221,6 +222,9 @@ class Program:
         client = Client(transport, cluster=cluster, qps=rate, burst=at_once)
         self._stack.push_async_callback(client.close)
         return client
+
+    def _counted(self, source: AccessSource) -> Transport:
+        return CountedTransport(HttpTransport(source), source, self._metrics)
 
     def _fenced(self, transport: Transport) -> Transport:
         return FencedTransport(transport, self._election.check) if self._election else transport

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
 from oceans import Sea
@@ -47,6 +49,10 @@ class Page:
         found = await until(said)
         assert found is not None
         return found
+
+
+def host_of(cluster: Cluster) -> str:
+    return urlsplit(cluster.server).netloc
 
 
 async def add_pod(sea: Sea, namespace: str, name: str, node: str, **metadata: object) -> None:
@@ -127,4 +133,7 @@ async def test_figures_appear_change_and_vanish(sea: Sea, namespace: str, tmp_pa
             return set(await page.read()) == set(before)
 
         await until(none_left)
+        text = (await one.page("metrics", "/metrics"))[1]
+        assert f'rest_client_requests_total{{code="201",host="{host_of(sea.computing)}",' in text
+        assert f'rest_client_requests_total{{code="200",host="{host_of(sea.worker)}",' in text
         assert await one.process.stop() == 0
