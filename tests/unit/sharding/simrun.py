@@ -65,12 +65,13 @@ def misfortune(world: World, random: Random) -> None:
     luck = random.random()
     if not living or luck < 0.1:
         newcomer = world.join(random.choice(["", "v1", "v2"]))
-        if random.random() < 0.3:
-            world.cut_off(newcomer, random.uniform(2, 9), answers_only=True)
+        if random.random() < 0.4:  # it is seen, and does not know it
+            world.cut_off(newcomer, 2.0, True)
+            world.at(random.uniform(0.4, 2), world.cut_off, newcomer, random.uniform(2, 9), False)
         return
     victim = random.choice(living)
     if luck < 0.2:
-        world.cut_off(victim, random.uniform(1, 9), answers_only=random.random() < 0.5)
+        world.cut_off(victim, random.uniform(1, 9), random.random() < 0.5)
     elif luck < 0.38:
         world.freeze(victim, random.choice([1, 3, 5, 8, 12]) * random.uniform(0.8, 1.2))
     elif luck < 0.5:

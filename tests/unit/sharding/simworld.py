@@ -174,7 +174,7 @@ class World:
     def freeze(self, replica: Replica, seconds: float) -> None:
         replica.frozen_until = max(replica.frozen_until, self.now + seconds)
 
-    def cut_off(self, replica: Replica, seconds: float, *, answers_only: bool) -> None:
+    def cut_off(self, replica: Replica, seconds: float, answers_only: bool) -> None:
         until = self.now + seconds
         replica.deaf_until = until
         if not answers_only:
@@ -368,9 +368,8 @@ class World:
 
         Who deletes it in the first second of a ring, or with the Leases, is not protected.
         """
-        holding = [each for each in self.living if each.holder.open_slots or each.busy]
-        told = [each for each in holding if each.id in self.leases]
-        if len(told) == len(holding) and all(self.leases[each.id].seen for each in told):
+        said = [self.leases.get(each.id) for each in self.living if each.registered]
+        if said and all(record is not None and record.seen for record in said):
             self.lost = True
             self.write_table(empty_table("ring", self.table.slots))
 

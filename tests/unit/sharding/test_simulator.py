@@ -128,7 +128,7 @@ class Ring(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.world.living)
     def cut_off(self, which: int, seconds: float, answers_only: bool) -> None:
-        self.world.cut_off(self.victim(which), seconds, answers_only=answers_only)
+        self.world.cut_off(self.victim(which), seconds, answers_only)
 
     @rule(which=st.integers(0, 6), back_in=st.none() | st.sampled_from([0.1, 3.0, 9.0]))
     @precondition(lambda self: self.world.living)
