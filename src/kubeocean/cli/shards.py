@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from kubeocean.sharding.overseer import Overseer, RingState
     from kubeocean.sharding.table import Table
 
-__all__ = ["shards"]
+__all__ = [
+    "drain",
+    "freeze",
+    "list_",
+    "move",
+    "owner",
+    "pin",
+    "release",
+    "rollback",
+    "shards",
+    "unfreeze",
+    "unpin",
+]
 
 shards = typer.Typer(
     name="shards",
