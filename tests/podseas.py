@@ -16,7 +16,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Event
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request, Transport
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
@@ -42,14 +42,19 @@ class PodSea(Strait):
     namespace: str = ""
     pnodes: list[str] = field(default_factory=list)
     mount_name: str = ""
+    opened_at: int = 0  # in the worker's audit log
 
     @property
     def mount(self) -> str:
         return self.mount_name or f"m-{self.name}"
 
+    def vnode_key(self, node: int) -> Key:
+        return Key("", self.vnode(self.pnodes[node]))
+
     async def open(self, *, direct: bool = True, **spec: object) -> None:
         """The binding, its namespaces on both sides, and a virtual node for each node."""
         self.namespace = f"v-{self.name}"
+        self.opened_at = self.worker.audit.mark()
         await self.above.create(NAMESPACES, {"metadata": {"name": self.namespace}})
         await make_namespace(self.below, self.mount)
         await self.bind(direct=direct, **spec)

@@ -7,6 +7,7 @@ told above and tried again, ever more rarely.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -46,6 +47,7 @@ PRIORITY_CLASSES: Final = Resource(
 )
 
 _LOOK_AGAIN_S: Final = 0.2
+_SLOW_S: Final = 1.0
 # What another attempt will not change by itself.
 _NO: Final = (BadRequest, Forbidden, InternalError, Invalid, NotFound, RequestTooLarge)
 
@@ -89,8 +91,17 @@ class Creation:
         self._writes = writes
         self._refusals = refusals
 
-    async def create(self, vpod: VirtualPod, vnode: Node) -> Answer:
-        """The physical pod, made now or found; or what has to go first, or is waited for."""
+    async def create(
+        self,
+        vpod: VirtualPod,
+        vnode: Node,
+        *,
+        is_current: Callable[[VirtualPod], Awaitable[bool]],
+    ) -> Answer:
+        """The physical pod, made now or found; or what has to go first, or is waited for.
+
+        `is_current` asks above, if so much time passed that the virtual pod may be gone again.
+        """
         if (left_s := self._refusals.left_s(vpod)) > 0:
             return After(left_s)
         if not self._surroundings.synced:
@@ -100,11 +111,15 @@ class Creation:
         lack = self._surroundings.lacking(dns=_asks_dns(pod))
         if lack is not None:
             return After(await self._refusals.tell(vpod, lack.message))
+        began_s = self._world.clock.monotonic()
         try:
             names = await self._prepare(vpod, refs)
             if isinstance(names, Missing):
                 said = await self._refusals.tell(vpod, names.message, at_most_s=names.retry_s)
                 return After(said)
+            slow = self._world.clock.monotonic() - began_s > _SLOW_S
+            if slow and not await is_current(vpod):
+                return After(_LOOK_AGAIN_S)
             return await self._make(vpod, pod, refs, self.context(vpod, vnode, names))
         except (Refused, *_NO) as error:
             return After(await self._refusals.tell(vpod, str(error)))

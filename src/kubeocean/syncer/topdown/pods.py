@@ -10,6 +10,7 @@ cache that is empty, old or behind does harm. While the worker does not answer n
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from itertools import product
 from typing import Final
 
@@ -22,7 +23,7 @@ from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Key
+from kubeocean.runtime.objects import Key, find_condition
 from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.syncer.forge import podshown, podstatus
 from kubeocean.syncer.forge.ownership import Claim, bears_ids, claim_pod
@@ -49,6 +50,7 @@ __all__ = ["Pods"]
 WORKERS: Final = 100
 _BEHIND_S: Final = 1.0  # a server says what its watch has not said yet
 
+_LATE_S: Final = 3.0  # news that is older than this may be no news
 _NO_NAMES: Final = {"", ".", ".."}
 _ELSEWHERE_S: Final = 30.0  # how often we ask for what no cache of ours holds
 
@@ -77,6 +79,7 @@ class Pods:
         )
         self._ran: set[str] = set()  # virtual UIDs for which a physical pod was seen
         self._ended: dict[str, PhysicalPod] = {}  # by virtual UID: how it was when it went
+        self._dated: set[str] = set()  # virtual UIDs that may be gone again by now
         self._let_go: set[str] = set()  # virtual UIDs that we removed, until they are gone
         self._told: dict[str, int | None] = {}  # by physical UID: the grace it was deleted with
         self.controller: Controller[Key] = Controller(
@@ -111,11 +114,15 @@ class Pods:
             self._ran.discard(pod.uid)
             self._ended.pop(pod.uid, None)
             self._let_go.discard(pod.uid)
+            self._dated.discard(pod.uid)
             self._following.forget(pod)
             self._refusals.forget(pod.key)
             self._lags.forget(pod.key)
         elif old is None and not pod.deleting:
             self._lags.bound(pod.key)
+            late = _bound_for_s(pod, self.world.clock.now()) > _LATE_S
+            if late or not self.world.vpods.has_synced:
+                self._dated.add(pod.uid)
         self.controller.enqueue(pod.key)
 
     def _physical_changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
@@ -209,10 +216,13 @@ class Pods:
                 return Done()
 
     async def _create(self, vpod: VirtualPod, vnode: Node) -> Outcome:
-        answer = await self._creation.create(vpod, vnode)
+        if vpod.uid in self._dated and not await self._is_current(vpod):
+            return After(_BEHIND_S)
+        answer = await self._creation.create(vpod, vnode, is_current=self._is_current)
         if isinstance(answer, Taken):
             return await self._remove_stray(vpod.key, answer.ppod, Plan(Move.CREATE))
         if not isinstance(answer, Made):
+            self._dated.add(vpod.uid)  # when its turn comes again, time has passed
             return answer
         self._refusals.forget(vpod.key)
         self._ran.add(vpod.uid)
@@ -313,6 +323,19 @@ class Pods:
 
     # Small questions
 
+    async def _is_current(self, vpod: VirtualPod) -> bool:
+        """Whether a pod that we saw late is still as we saw it: it may have come and gone."""
+        try:
+            live = await self.world.computing.get(
+                VIRTUAL_PODS, vpod.name, vpod.namespace, keep_raw=True
+            )
+        except NotFound:
+            return False
+        if live.uid != vpod.uid or live.deleting or live.finished or self._had_one(live):
+            return False
+        self._dated.discard(vpod.uid)
+        return True
+
     def _had_one(self, vpod: VirtualPod) -> bool:
         domain = self.world.domain
         if vpod.uid in self._ran:
@@ -340,3 +363,11 @@ class Pods:
     def _claim(self, vpod: VirtualPod, ppod: PhysicalPod) -> Claim:
         ids, domain = self.world.ids, self.world.domain
         return claim_pod(ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain)
+
+
+def _bound_for_s(vpod: VirtualPod, now: datetime) -> float:
+    """For how long a pod has been bound to its node, in whole seconds."""
+    scheduled = find_condition(vpod.status.conditions, "PodScheduled")
+    since = scheduled.last_transition_time if scheduled is not None else None
+    since = since or vpod.metadata.creation_timestamp
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
