@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.bars import Bar, Figures, document, show
 from bench.lending import bars_of, lend
+from bench.living import bars_of_living, live
 from bench.server import Server
 from bench.sharding import measure_sharding
 from bench.syncing import sync_from_a_real_server
@@ -25,6 +26,7 @@ from kubeocean.local.progress import progress_on
 TURNS = 4
 EVENTS, OFFICIAL_EVENTS, REQUESTS, PODS, REAL_PODS = 10_000, 1_000, 6_400, 50_000, 10_000
 CLIENT_CORE, SERVER_CORE = 0, 1
+QUIET_S = 60.0
 
 
 def measure(directory: Path) -> Figures:
@@ -92,15 +94,22 @@ def measure_lending(directory: Path, nodes: int, idle_s: float) -> tuple[Figures
     return {"lending": found}, bars_of(found)
 
 
+def measure_living(directory: Path, pods: int, quiet_s: float) -> tuple[Figures, list[Bar]]:
+    """Pods from their creation to their end."""
+    found = asyncio.run(live(directory, pods, quiet_s, progress_on(sys.stderr)))
+    return found, bars_of_living(found)
+
+
 def main() -> int:
     parser = ArgumentParser("bench", description=__doc__)
     parser.add_argument(
-        "subjects", nargs="*", metavar="runtime|lending|sharding", help="which; all"
+        "subjects", nargs="*", metavar="runtime|lending|living|sharding", help="which; all"
     )
     parser.add_argument("--nodes", type=int, default=1000, help="virtual nodes")
+    parser.add_argument("--pods", type=int, default=500, help="pods of each measurement")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
     asked = parser.parse_args()
-    chosen = asked.subjects or ["runtime", "lending", "sharding"]
+    chosen = asked.subjects or ["runtime", "lending", "living", "sharding"]
     figures: Figures = {}
     promised: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="kubeocean-bench-") as name:
@@ -109,6 +118,8 @@ def main() -> int:
                 measured = measure_runtime(Path(name))
             elif subject == "lending":
                 measured = measure_lending(Path(name), asked.nodes, asked.idle)
+            elif subject == "living":
+                measured = measure_living(Path(name), asked.pods, QUIET_S)
             elif subject == "sharding":
                 measured = measure_sharding()
             else:

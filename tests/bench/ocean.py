@@ -1,0 +1,206 @@
+"""An ocean to measure: two control planes with audit logs, simulated nodes, a syncer as a process.
+
+The syncer is a user of its own on both sides: what the audit logs say of that user is what it
+costs.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.measure import cpu_s_of
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.local.assets import ensure
+from kubeocean.local.audit import AuditedRequest
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.local.process import Process
+from kubeocean.local.progress import Progress
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import SECRETS
+from ourkinds import install_our_kinds
+from syncers import SyncerProcess
+from waiting import until
+
+__all__ = [
+    "MINUTE_S",
+    "PATIENCE_S",
+    "Ocean",
+    "apply_policy",
+    "elects",
+    "is_lease",
+    "ocean_of",
+    "others",
+    "renews",
+    "tell",
+]
+
+USER: Final = "syncer"
+BINDING: Final = "bench"
+NODE_LEASES: Final = "kube-node-lease"
+MINUTE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
+
+
+@dataclass
+class Ocean:
+    """Two clusters, bound; the worker has its nodes, and no policy lends them yet."""
+
+    computing: Cluster
+    worker: Cluster
+    above: Client
+    below: Client
+
+    def requests(self, since: tuple[int, int]) -> list[AuditedRequest]:
+        """What the syncer asked of both servers."""
+        audits = (self.computing.audit, self.worker.audit)
+        return [
+            request
+            for audit, mark in zip(audits, since, strict=True)
+            for request in audit.requests(user=USER, since=mark)
+        ]
+
+    def mark(self) -> tuple[int, int]:
+        return self.computing.audit.mark(), self.worker.audit.mark()
+
+    def servers_cpu_s(self) -> float:
+        """What both control planes have used so far: on a busy machine they set the pace."""
+        pids = [c.process(name).pid for c in (self.computing, self.worker) for name in c.components]
+        return sum(cpu_s_of(pid) for pid in pids if pid is not None)
+
+    @asynccontextmanager
+    async def syncer(self, *flags: str) -> AsyncIterator[SyncerProcess]:
+        """The program with its default settings but for these flags, ready."""
+        process = Process(
+            "syncer",
+            [
+                *(sys.executable, "-m", "kubeocean", "syncer"),
+                f"--kubeconfig={self.computing.user(USER, ['system:masters'])}",
+                f"--cluster-binding-name={BINDING}",
+                "--leader-election-namespace=default",
+                "--metrics-bind-address=127.0.0.1:0",
+                "--health-probe-bind-address=127.0.0.1:0",
+                *flags,
+            ],
+            log=self.computing.root / "logs" / "syncer.log",
+            env={"TZ": "UTC"}
+            | {n: os.environ[n] for n in ("PATH", "PYTHONPATH") if n in os.environ},
+        )
+        await process.start()
+        syncer = SyncerProcess(process)
+        try:
+            await until(syncer.is_ready, within=PATIENCE_S)
+            yield syncer
+        finally:
+            await process.stop()
+
+
+@asynccontextmanager
+async def ocean_of(
+    directory: Path, nodes: int, progress: Progress, *, scheduler: bool = False
+) -> AsyncIterator[Ocean]:
+    """The ocean, as long as the block lasts; with a scheduler below if pods are to run there."""
+    assets = await ensure(progress=progress)
+    servers = ("etcd", "kube-apiserver")
+    async with (
+        Cluster(
+            "computing",
+            directory / "computing",
+            assets,
+            components=(*servers, "kube-controller-manager"),
+            audit=True,
+            ephemeral=True,
+        ) as computing,
+        Cluster(
+            "worker",
+            directory / "worker",
+            assets,
+            components=(*servers, "kube-scheduler") if scheduler else servers,
+            audit=True,
+            ephemeral=True,
+        ) as worker,
+        SimulatedNodes(worker, assets) as simulated,
+    ):
+        above, below = computing.client(), worker.client()
+        try:
+            with progress.task("add worker nodes"):
+                await simulated.add(nodes)
+            await install_our_kinds(above)
+            await install_our_kinds(below)
+            await _bind(above, worker)
+            yield Ocean(computing, worker, above, below)
+        finally:
+            await above.close()
+            await below.close()
+
+
+async def _bind(above: Client, worker: Cluster) -> None:
+    kubeconfig = worker.user(USER, ["system:masters"]).read_bytes()
+    secret = {
+        "metadata": {"name": BINDING, "namespace": "default"},
+        "data": {"kubeconfig": base64.b64encode(kubeconfig).decode()},
+    }
+    await above.create(SECRETS, secret)
+    spec = {
+        "clusterID": "bench",
+        "secretRef": {"name": BINDING, "namespace": "default"},
+        "mountNamespace": "default",
+    }
+    body = {
+        "apiVersion": CLUSTER_BINDINGS.api_version,
+        "kind": "ClusterBinding",
+        "metadata": {"name": BINDING},
+        "spec": spec,
+    }
+    await above.create(CLUSTER_BINDINGS, body)
+
+
+async def apply_policy(below: Client) -> None:
+    limits = [{"resource": "cpu", "percent": 50}, {"resource": "memory", "percent": 50}]
+    body = {
+        "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
+        "kind": "ResourceLeasingPolicy",
+        "metadata": {"name": BINDING},
+        "spec": {"cluster": BINDING, "resourceLimits": limits},
+    }
+    await below.create(RESOURCE_LEASING_POLICIES, body)
+
+
+# Reading audit logs
+
+
+def is_lease(request: AuditedRequest) -> bool:
+    return request.resource == "leases" and request.namespace == NODE_LEASES
+
+
+def renews(request: AuditedRequest) -> bool:
+    return is_lease(request) and request.verb in ("patch", "update")
+
+
+def elects(request: AuditedRequest) -> bool:
+    return request.resource == "leases" and request.namespace != NODE_LEASES
+
+
+def others(asked: Iterable[AuditedRequest]) -> list[AuditedRequest]:
+    return [request for request in asked if not (renews(request) or elects(request))]
+
+
+def tell(what: str, asked: Iterable[AuditedRequest]) -> None:
+    """What was asked for, and how often."""
+    counted = Counter(
+        f"{request.verb} {request.resource or request.uri}"
+        + (f"/{request.subresource}" if request.subresource else "")
+        + (f" ({request.code})" if request.code >= 300 else "")
+        for request in asked
+    )
+    said = ", ".join(f"{count} {name}" for name, count in counted.most_common())
+    print(f"bench: {what}: {said}", file=sys.stderr)
