@@ -24,6 +24,8 @@ __all__ = ["PodEvents", "translate"]
 
 # Of where a pod is bound people know from their own scheduler.
 _KNOWN: Final = frozenset({"Scheduled"})
+# API servers keep no watch cache of Events, so no bookmark comes while nothing happens.
+_SILENCE_S: Final = 600.0
 
 
 class PodEvents:
@@ -32,7 +34,9 @@ class PodEvents:
     def __init__(self, world: World) -> None:
         self._world = world
         scope = Scope(EVENTS, world.mount_namespace, fields="involvedObject.kind=Pod")
-        self._watch = Watch(world.worker, scope, clock=world.clock, metrics=world.metrics)
+        self._watch = Watch(
+            world.worker, scope, clock=world.clock, metrics=world.metrics, silence_s=_SILENCE_S
+        )
 
     async def run(self) -> None:
         """Tell what happens until cancelled."""
