@@ -61,11 +61,16 @@ class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     claim_ref: ClaimRef | None = None  # of a volume
 
 
+class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    phase: str = ""  # of a claim or a volume
+
+
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     """A copy in the worker."""
 
     immutable: bool | None = None
     spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
     # Filled by `lean`: no Kubernetes field has a space in its name.
     held: str = msgspec.field(default="", name=" held")
     fixed: str = msgspec.field(default="", name=" fixed")

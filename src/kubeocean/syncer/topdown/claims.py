@@ -7,11 +7,15 @@ only the reference to it goes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from kubeocean.api import group
 from kubeocean.errors import NotFound
 from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.forge import claims as claim_forge
 from kubeocean.syncer.forge import secrets as secret_forge
@@ -27,6 +31,14 @@ from kubeocean.syncer.world import World
 
 __all__ = ["Claims"]
 
+BINDER_S: Final = 2.0  # longer than a binder takes that is at work
+NUDGE_S: Final = 1.0
+_PENDING: Final = "Pending"
+_AVAILABLE: Final = "Available"
+_BOUND: Final = "Bound"
+
+_log = get_logger(__name__)
+
 
 class Claims:
     """Claims, volumes and Secrets, which depend on each other in this order."""
@@ -35,6 +47,8 @@ class Claims:
         self.world = world
         self._uses = uses
         self._named: dict[Key, str] = {}  # virtual claim → the name that its copy shall have
+        self._awaited: dict[str, asyncio.Event] = {}  # volumes that claims wait for
+        self._bound_at: dict[str, float] = {}  # volumes, as we saw it
         self.secrets = Copies(world, SECRETS, self._secret_rules(), linger_s=linger_s)
         # What follows a claim goes when the claim is gone; that has lingered long enough.
         self.volumes = Copies(world, VOLUMES, self._volume_rules(), linger_s=0.0)
@@ -59,6 +73,7 @@ class Claims:
             used=lambda key: self._uses.is_used((CLAIM, key)),
             unused=lambda key, copy, since: self._uses.unused((CLAIM, key), since=since),
             known=lambda: self._uses.known and self.volumes.pairs.synced,
+            amend=self._nudge,
             dropped=claim_forge.DROPPED,
         )
 
@@ -72,7 +87,41 @@ class Claims:
         there = await self.volumes.ensure(Key("", volume))
         if isinstance(there, Missing):
             return there
+        if self.claims.pairs.copies.get(Key(self.world.mount_namespace, name)) is None:
+            await self._until_binder_knows(there)
         return claim_forge.translate(content, volume=there)
+
+    async def _until_binder_knows(self, volume: str) -> None:
+        """Wait, a little, until the worker's binder has given the volume a phase.
+
+        If it meets the claim before the volume that the claim names it looks again only after 15 s.
+        """
+        there = self.volumes.pairs.copies.get(Key("", volume))
+        if there is not None and there.status.phase == _AVAILABLE:
+            return
+        known = self._awaited.setdefault(volume, asyncio.Event())
+        try:
+            await within(self.world.clock, BINDER_S, known.wait)
+        except TimeoutError:
+            _log.debug("Made claim before its volume had a phase", volume=volume)
+        finally:
+            self._awaited.pop(volume, None)
+
+    async def _nudge(self, original: Original, copy: Copy) -> Json | Missing:
+        """What makes the worker's binder look again at a claim that it has forgotten.
+
+        Binding takes it several writes, in which two of its own parts may be in each other's way;
+        it then leaves the volume bound and the claim waiting, for 15 s.
+        """
+        since = self._bound_at.get(copy.spec.volume_name)
+        if copy.status.phase != _PENDING or since is None:
+            return {}
+        if (rest_s := since + NUDGE_S - self.world.clock.monotonic()) > 0:
+            self.claims.controller.queue.add_after(original.key, rest_s)
+            return {}
+        del self._bound_at[copy.spec.volume_name]  # once
+        annotations = {**copy.annotations, self.world.domain.last_sync_time: self.world.now_text()}
+        return {"/metadata/annotations": annotations}
 
     def _claim_copy_changed(self, old: Copy | None, new: Copy | None) -> None:
         if new is not None and old is not None:
@@ -127,8 +176,12 @@ class Claims:
         return any(claims.wanted(claim.key) for claim in users)
 
     def _volume_held(self, key: Key) -> bool:
-        by = self.claims.pairs.copies.by
-        return any(by("volume", copy.name) for copy in self.volumes.pairs.copies_of(key))
+        """Whether its claim is there, or the worker's binder has not seen yet that it went."""
+        claims = self.claims.pairs.copies
+        return any(
+            copy.status.phase == _BOUND or claims.by("volume", copy.name)
+            for copy in self.volumes.pairs.copies_of(key)
+        )
 
     async def _volume_unused(self, key: Key, copy: Copy, since: float) -> bool:
         """Whether the worker has no claim that the volume is for."""
@@ -218,10 +271,23 @@ class Claims:
         return {self.world.domain.used_by_pv: group.TRUE} if volumes else {}
 
     def _volume_copy_changed(self, old: Copy | None, new: Copy | None) -> None:
-        if old is None or new is not None:
+        if new is not None:
+            self._volume_phase(old, new)
             return
+        if old is None:
+            return
+        self._bound_at.pop(old.name, None)
         volume = self.volumes.pairs.originals.get(self.volumes.pairs.virtual_of(old))
         self._check_secrets(volume)
+
+    def _volume_phase(self, old: Copy | None, new: Copy) -> None:
+        before, phase = (copy.status.phase if copy else "" for copy in (old, new))
+        if phase == _AVAILABLE and (known := self._awaited.get(new.name)) is not None:
+            known.set()
+        if phase == _BOUND != before:
+            self._bound_at[new.name] = self.world.clock.monotonic()
+            for claim in self.claims.pairs.copies.by("volume", new.name):
+                self.claims.check(self.claims.pairs.virtual_of(claim))
 
     def _volume_changed(self, old: Original | None, new: Original | None) -> None:
         if new is None:

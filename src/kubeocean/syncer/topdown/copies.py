@@ -294,7 +294,7 @@ class Copies:
             more = await self._rules.amend(original, copy)
             if isinstance(more, Missing):
                 return more
-            change |= more
+            change = more | change
         if change:
             await pairs.update(key, copy, change)
         return copy.name
