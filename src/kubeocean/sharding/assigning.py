@@ -103,6 +103,7 @@ class Assigning:
             return
         if new is None:
             self._records.pop(record.id, None)
+            self._principals.pop(record.id, None)
             self._doubt = True
             self._news.set()
             return

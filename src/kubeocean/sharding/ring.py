@@ -72,6 +72,10 @@ class _Lapsed(Exception):
     """This incarnation is over."""
 
 
+class _Left(Exception):
+    """This incarnation has given everything away, as it was asked to."""
+
+
 class Ring:
     """One replica of one ring."""
 
@@ -304,9 +308,14 @@ class Ring:
         while True:
             try:
                 await self._be()
+            except _Left:
+                pass
             except _Lapsed as end:
                 self._metrics.lapses.inc()
                 _log.error("Lost membership", ring=self.names.ring, replica=self.id, why=str(end))
+            except GaveUp:
+                self._holder.lapse()  # whatever still runs writes no more
+                raise
             except asyncio.CancelledError:
                 await self._end()
                 await self._release()
@@ -320,15 +329,14 @@ class Ring:
             self._incarnate()
 
     async def _be(self) -> None:
-        """Live as one incarnation until it has left; raises _Lapsed when it is over."""
+        """Live as one incarnation; raises _Left or _Lapsed when it is over."""
         await self._join()
         try:
             async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(self._renew())
-                preparing = group.create_task(self._prepare())
+                group.create_task(self._renew())
+                group.create_task(self._prepare())
                 await self._work(group)
-                renewing.cancel()
-                preparing.cancel()
+                raise _Left  # it ends the group, with all that waits in it
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
 

@@ -128,6 +128,7 @@ class Tenancy:
             if before is not None:
                 before.cancel()  # the layer above has not even taken it up in time
                 await asyncio.wait([before])
+            self._drop(slot)
             raise
         await self._let_go(slot)
         self._metrics.handover.observe(self._clock.monotonic() - began)
@@ -141,10 +142,13 @@ class Tenancy:
                     await notifier.on_shard_lost(slot, self._resources(slot))
                 self._told.discard(slot)
         finally:
-            if slot not in self.active:
-                self._warm.pop(slot, None)
-                for workload in self._workloads:
-                    workload.drop([slot])
+            self._drop(slot)
+
+    def _drop(self, slot: int) -> None:
+        if slot not in self.active:  # else it has come back meanwhile
+            self._warm.pop(slot, None)
+            for workload in self._workloads:
+                workload.drop([slot])
 
     def _resources(self, slot: int) -> list[str]:
         return [key for workload in self._workloads for key in workload.resources(slot)]

@@ -1,0 +1,151 @@
+"""The proof of sharding at full size: `PYTHONPATH=tests .venv/bin/python -m bench.shardproof`.
+
+Five replica processes, 5,000 objects with children, on a real kube-apiserver with an admission
+policy: kill -9, SIGSTOP for 60 s with a write on its way, a skewed clock, 5 → 3 → 7, the assigner
+killed in mid-rebalance, a rolling update. It fails if an object ever had two owners or was
+forgotten, and prints what it measured as JSON. `--objects`, `--freeze` and `--lease` make it
+smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from kubeocean.local.assets import ensure
+from kubeocean.local.cluster import Cluster
+from shardproof import Proof
+
+__all__ = ["prove"]
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _say(text: str) -> None:
+    print(f"shardproof: {text}", file=sys.stderr, flush=True)
+
+
+async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
+    """All of it; the figures."""
+    figures: dict[str, float] = {"objects": proof.objects, "lease_s": proof.lease_s}
+    _say(f"{proof.objects} objects")
+    await proof.prepare()
+    await proof.start(4)
+    await proof.start(1, skew_s=1800)
+    await proof.settled(within=120)
+    await proof.synced(within=600)
+
+    _say("kill -9")
+    figures["failover_s"] = await _killed(proof, "w1")
+    await proof.start(1)
+    await proof.settled(within=120)
+
+    _say(f"SIGSTOP for {freeze_s:g} s")
+    await proof.freeze("w2", freeze_s, hanging=True)
+    await proof.settled(within=120)
+    await proof.synced(within=300)
+
+    _say("5 to 3")
+    figures["writes_to_move_two_fifths"] = await _shrunk(proof, "w3", "w4")
+
+    _say("3 to 7, and the assigner is killed on the way")
+    await proof.start(4)
+    await proof.rebalancing()
+    await proof.kill(await proof.assigner())
+    await proof.touch(200)
+    await proof.start(1)
+    await proof.settled(within=120)
+    await proof.synced(within=300)
+
+    _say("rolling update")
+    began = _now()
+    for old in sorted(proof.replicas):
+        await proof.joined(*await proof.start(1, template="v2"))
+        await proof.stop(old)
+        await proof.touch(50)
+    await proof.settled(within=120)
+    await proof.touch(200)
+    await proof.synced(within=300)
+
+    account = proof.account
+    account.check(disturbed=proof.disturbed)
+    moves = [len(each) - 1 for each in account.owners(since=began, until=float("inf")).values()]
+    figures["rolling_moves_mean"] = round(sum(moves) / len(moves), 3)
+    figures["rolling_moves_worst"] = max(moves)
+    figures["reconciles"] = account.count("begin")
+    figures["late_writes"] = account.count("hangs")
+    figures["late_writes_refused"] = account.count("late-403")
+    await proof.stop(*proof.replicas)
+    return figures
+
+
+async def _killed(proof: Proof, name: str) -> float:
+    """Kill one; seconds until the last of its objects was taken up by another."""
+    state = await proof.overseer.state()
+    theirs = {
+        slot
+        for each in state.living
+        for slot in state.table.owned_by(each)
+        if each.startswith(f"{name}_")
+    }
+    at = _now()
+    await proof.kill(name)
+    await proof.settled(within=120)
+    await proof.synced(within=300)
+    first: dict[int, float] = {}
+    for line in proof.account.lines:
+        if line.at > at and line.slot in theirs and line.what == "begin":
+            first.setdefault(line.slot, line.at)
+    return round(max(first.values(), default=at) - at, 2)
+
+
+async def _shrunk(proof: Proof, *names: str) -> float:
+    """Take replicas away while nobody changes anything; writes beside renewals and reconciles."""
+    mark = proof.cluster.audit.mark()
+    await proof.stop(*names)
+    await proof.settled(within=120)
+    requests = proof.cluster.audit.requests(since=mark)
+    return sum(
+        request.resource == "configmaps" and request.verb in ("patch", "update", "create")
+        for request in requests
+    )
+
+
+async def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--objects", type=int, default=5_000)
+    arguments.add_argument("--freeze", type=float, default=60.0)
+    arguments.add_argument("--lease", type=float, default=6.0)
+    asked = arguments.parse_args()
+    assets = await ensure()
+    with tempfile.TemporaryDirectory(prefix="kubeocean-proof-") as name:
+        root = Path(name)
+        cluster = Cluster(
+            "proof",
+            root / "cluster",
+            assets,
+            components=("etcd", "kube-apiserver"),
+            audit=True,
+            ephemeral=True,
+        )
+        async with cluster:
+            client = cluster.client()
+            proof = Proof(cluster, client, "default", root, asked.objects, asked.lease)
+            try:
+                figures = await prove(proof, freeze_s=asked.freeze)
+            finally:
+                await proof.close()
+                await client.close()
+    print(json.dumps(figures, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
