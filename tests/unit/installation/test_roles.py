@@ -1,0 +1,103 @@
+"""What our accounts may do, and above all what they may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.api.group import DEFAULT, TAPESTRY
+from kubeocean.installation.rights import Permission, Rights
+from kubeocean.installation.roles import (
+    ALL_ADD_ONS,
+    EVENTS_NAMESPACE,
+    AddOn,
+    manager_rights,
+    proxier_rights,
+    syncer_rights,
+    worker_rights,
+)
+
+MOUNT = "kubeocean-worker"
+READING = {"get", "list", "watch"}
+EVERYONE = [
+    worker_rights(MOUNT, ALL_ADD_ONS),
+    syncer_rights(),
+    proxier_rights(),
+    manager_rights(),
+]
+
+
+def permissions(rights: Rights) -> set[Permission]:
+    return set(rights.permissions())
+
+
+@pytest.mark.parametrize("rights", EVERYONE)
+def test_nobody_may_do_everything(rights: Rights) -> None:
+    for each in permissions(rights):
+        assert "*" not in (each.verb, each.group, each.resource)
+        assert each.resource != "nodes/proxy"
+        assert each.verb not in ("impersonate", "escalate", "bind", "deletecollection")
+
+
+def test_a_worker_is_written_to_in_the_mount_namespace_only() -> None:
+    written = {each for each in permissions(worker_rights(MOUNT, ())) if each.verb not in READING}
+    outside = {each for each in written if each.namespace != MOUNT}
+    assert {(each.resource, each.namespace) for each in outside} == {
+        ("resourceleasingpolicies", ""),
+        ("resourceleasingpolicies/status", ""),
+        ("events", EVENTS_NAMESPACE),
+    }
+
+
+def test_secrets_of_a_worker_are_read_in_the_mount_namespace_only() -> None:
+    found = permissions(worker_rights(MOUNT, ALL_ADD_ONS))
+    assert {each.namespace for each in found if each.resource == "secrets"} == {MOUNT}
+
+
+@pytest.mark.parametrize(
+    ("add_on", "granted"),
+    [
+        (AddOn.VOLUMES, {"create persistentvolumes", "patch persistentvolumes"}),
+        (AddOn.NODE_LABELS, {"patch nodes"}),
+        (AddOn.METRICS, {"get nodes/metrics", "get nodes/stats"}),
+        (AddOn.PRIORITY_CLASSES, {"create priorityclasses.scheduling.k8s.io"}),
+        (AddOn.LOG_CONFIGS, {"update logconfigs.cls.cloud.tencent.com"}),
+    ],
+)
+def test_an_add_on_grants_its_own_thing(add_on: AddOn, granted: set[str]) -> None:
+    without = permissions(worker_rights(MOUNT, set(ALL_ADD_ONS) - {add_on}))
+    gained = permissions(worker_rights(MOUNT, ALL_ADD_ONS)) - without
+    assert granted <= set(map(str, gained))
+    assert all(each.namespace == "" for each in gained)
+
+
+def test_pods_may_live_where_events_do() -> None:
+    rights = worker_rights(EVENTS_NAMESPACE, ())
+    assert Permission("create", "", "events", EVENTS_NAMESPACE) in permissions(rights)
+    assert Permission("create", "", "pods", EVENTS_NAMESPACE) in permissions(rights)
+
+
+def test_only_syncers_read_secrets_everywhere() -> None:
+    for rights in (proxier_rights(), manager_rights()):
+        found = {each.namespace for each in permissions(rights) if each.resource == "secrets"}
+        assert found == {DEFAULT.system_namespace}
+    assert not [
+        each
+        for each in permissions(syncer_rights())
+        if each.resource == "secrets" and each.verb in ("create", "delete", "update")
+    ]
+
+
+def test_rights_follow_the_domain() -> None:
+    assert TAPESTRY.system_namespace in manager_rights(TAPESTRY).within
+    assert TAPESTRY.host_port_namespace in syncer_rights(TAPESTRY).within
+
+
+def test_a_permission_is_a_question_and_a_sentence() -> None:
+    asked = Permission("get", "", "pods/log", MOUNT)
+    assert str(asked) == "get pods/log in kubeocean-worker"
+    assert asked.attributes() == {
+        "verb": "get",
+        "resource": "pods",
+        "subresource": "log",
+        "namespace": MOUNT,
+    }
