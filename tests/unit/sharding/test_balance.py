@@ -141,7 +141,7 @@ worlds = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(worlds, st.booleans())
 def test_every_slot_is_placed_and_planning_ends(world: object, weighted: bool) -> None:
     current, members, random = world  # type: ignore[misc]  # hypothesis cannot say it
@@ -159,7 +159,7 @@ def test_every_slot_is_placed_and_planning_ends(world: object, weighted: bool) -
         pytest.fail("it never ended")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 8), st.integers(8, 80), st.lists(st.booleans(), max_size=12))
 def test_through_joins_and_leaves_moves_are_the_fewest_and_all_have_the_same(
     start: int, slots: int, joins: list[bool]
