@@ -176,6 +176,8 @@ def main(arguments: list[str] | None = None) -> int:
             wrong += len(bad)
             for each in bad:
                 print(each, file=sys.stderr)
+            if done % 10_000 == 0:
+                print(f"sharding: {done:,} lived through, {wrong} violations", file=sys.stderr)
     spent = time.monotonic() - began
     print(
         f"sharding: {done:,} histories in {spent:.0f} s ({done / spent:,.0f}/s, {told.jobs} jobs), "
