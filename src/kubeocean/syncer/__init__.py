@@ -4,6 +4,7 @@
 - `reach`: whether the worker answers
 - `forge`: what the other side's objects should look like; pure
 - `bottomup`: from the worker to the computing cluster: nodes, policies, leases, reclaim
+- `figures`: what it tells about itself in numbers
 - `app`: all of it, wired
 - `settings`, `workers`, `rotation`, `process`: the program and its access to both clusters
 """
