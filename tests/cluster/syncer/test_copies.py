@@ -612,3 +612,22 @@ async def test_a_binding_that_ends_leaves_nothing(strait: Strait, home: str) -> 
         with pytest.raises(NotFound):
             await strait.below.get(SECRETS, physical_name("secret", home), MOUNT)
     await unbind(strait, pod)
+
+
+async def test_a_binding_can_end_without_its_worker(strait: Strait, home: str) -> None:
+    await config(strait, home)
+    below = Faults()
+    async with strait.syncing(Porter, below=below) as porter:
+        pod = await bind_pod(strait, home, "p", config_map_volume("config"))
+        await until(lambda: ppod(strait, home, "p"))
+        await until(lambda: porter.dependents.remaining() == 2)
+        below.partition()
+        await until(lambda: not porter.world.reach.answers)
+        porter.dependents.drain(confirmed=False)
+        await until(lambda: porter.dependents.remaining() == 0)
+        assert await unmarked(strait, home)
+        assert await holds(strait, home, k="v")
+        below.rejoin()
+        porter.dependents.drain()
+        await until(lambda: gone(strait, home))
+    await unbind(strait, pod)

@@ -92,6 +92,7 @@ class Copies:
         self.kind = recipe.originals.kind
         self.pairs = Pairs(world, recipe)
         self.draining = False
+        self._abandoned = False  # draining, and the worker does not matter any more
         self._rules = rules
         self._linger_s = linger_s
         self._turns: dict[Key, _Turn] = {}
@@ -162,18 +163,20 @@ class Copies:
         if key in self._missing or pairs.originals.get(key) or pairs.copies_of(key):
             self._enqueue(key)
 
-    def drain(self) -> None:
-        """Remove every copy, in use or not, and all that virtual objects say of them."""
+    def drain(self, *, confirmed: bool = True) -> None:
+        """Remove every copy, in use or not, and all that virtual objects say of them.
+
+        Unless it shall be `confirmed`, virtual objects are freed without a word of the worker.
+        """
         self.draining = True
+        self._abandoned = not confirmed
         for key in tuple(self._turns):
             self._answer(key, self._lack(key, _LEAVING))
-        self._enqueue_all(self.pairs.originals.items())
-        for copy in self.pairs.copies.items():
-            self._enqueue(self.pairs.virtual_of(copy))
+        self._enqueue_everything()
 
     def remaining(self) -> int:
         """How many objects of either side still bear something of ours."""
-        return len(self.pairs.originals) + len(self.pairs.copies)
+        return len(self.pairs.originals) + (0 if self._abandoned else len(self.pairs.copies))
 
     def wanted(self, key: Key) -> bool:
         """Whether there shall be a copy."""
@@ -196,16 +199,24 @@ class Copies:
             if original is not None:
                 self._enqueue(original.key)
 
+    def _enqueue_everything(self) -> None:
+        self._enqueue_all(self.pairs.originals.items())
+        for copy in self.pairs.copies.items():
+            self._enqueue(self.pairs.virtual_of(copy))
+
     def _copy_changed(self, old: Copy | None, new: Copy | None) -> None:
         for key in {self.pairs.virtual_of(copy) for copy in (old, new) if copy is not None}:
             self._enqueue(key)
 
     def _reached(self, answers: bool) -> None:
         if answers:
-            self._enqueue_all(self.pairs.originals.items())
+            self._enqueue_everything()
             self.retry()
 
     async def _caught_up(self, key: Key) -> bool:
+        if self._abandoned:
+            originals = self.pairs.originals
+            return originals.has_synced and await originals.caught_up(key)
         ready = self.pairs.synced and self._rules.known()
         return ready and await self.pairs.caught_up(key)
 
@@ -302,7 +313,10 @@ class Copies:
     async def _let_go(self, key: Key, original: Original | None, copies: list[Copy]) -> Outcome:
         self._missing.pop(key, None)
         self.appearances.forget(key)
-        if not copies and original is None:
+        if self._abandoned and original is not None:
+            await self.pairs.unmark(original)
+            return Done()
+        if self._abandoned or (not copies and original is None):
             self._idle.pop(key, None)
             return Done()
         if not self.world.reach.answers or self._rules.held(key):

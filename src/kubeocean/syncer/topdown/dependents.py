@@ -108,10 +108,13 @@ class Dependents:
 
     # The end of a binding
 
-    def drain(self) -> None:
-        """Remove all copies and marks, now and for good; token Secrets go with their pods."""
+    def drain(self, *, confirmed: bool = True) -> None:
+        """Remove all copies and marks, now and for good; token Secrets go with their pods.
+
+        For a worker that is not waited for any more, `confirmed` is false: what is above is freed.
+        """
         for copies in (*self._kinds.values(), self.volumes):
-            copies.drain()
+            copies.drain(confirmed=confirmed)
 
     def remaining(self) -> int:
         """How many objects still bear something of ours; token Secrets are the pods' affair."""

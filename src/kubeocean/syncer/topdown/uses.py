@@ -15,6 +15,7 @@ from typing import TypeAlias
 from kubeocean.api import naming
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.forge.references import References, references
+from kubeocean.syncer.podplan import is_wanted
 from kubeocean.syncer.podviews import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.world import World
 
@@ -108,7 +109,7 @@ class Uses:
             cached = self._world.vpods.get(pod.key)
             if cached is not None and cached.uid == pod.uid:
                 continue  # what is known of it is looked up anyway
-            if pod.spec.node_name.startswith(self._prefix) and not self._is_over(pod):
+            if pod.spec.node_name.startswith(self._prefix) and self._counts(pod):
                 found |= uses_of(references(pod.content()), namespace)
         return frozenset(found)
 
@@ -120,7 +121,7 @@ class Uses:
                 self.drop(old.key)
         elif old is None:
             self._unread.add(new.key)
-        elif new.finished and not old.finished and self._is_over(new):
+        elif new.finished and not old.finished and not self._counts(new):
             self.drop(new.key)
 
     def _ppod_changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
@@ -134,11 +135,16 @@ class Uses:
     def _read(self, pod: Key) -> None:
         self._unread.discard(pod)
         vpod = self._world.vpods.get(pod)
-        if vpod is not None and not self._is_over(vpod):
+        if vpod is not None and self._counts(vpod):
             self._put(pod, uses_of(references(vpod.content()), pod.namespace))
 
-    def _is_over(self, pod: VirtualPod) -> bool:
-        return pod.finished and not self._runs_below(pod.key)
+    def _counts(self, pod: VirtualPod) -> bool:
+        """Whether it runs in the worker, or may be about to."""
+        if self._runs_below(pod.key):
+            return True
+        binding = self._world.binding
+        unknown = binding is None
+        return not pod.finished and (unknown or is_wanted(pod, binding, self._world.domain))
 
     def _runs_below(self, pod: Key) -> bool:
         return bool(self._world.ppods.by("virtual", str(pod)))
