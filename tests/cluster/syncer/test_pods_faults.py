@@ -17,6 +17,7 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.errors import ApiError, NotFound
+from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Crashed, Faults, watches
 from kubeocean.runtime.kinds import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
@@ -299,20 +300,25 @@ async def test_restarted_servers_change_nothing(restartable: PodSea) -> None:
     async with sea.pods(above=above, below=below):
         for name in ("stays", "goes"):
             await until(lambda name=name: sea.runs(name))
-        await sea.worker.restart("kube-apiserver")
+        await _restart(sea.worker)
         stays, goes = await sea.vpod("stays"), await sea.vpod("goes")
         assert stays is not None
         assert goes is not None
         await sea.delete(goes)
-        await sea.computing.restart("kube-apiserver")
+        await _restart(sea.computing)
         await until(lambda: _patched(sea, "stays"), within=60)
         late = await sea.run("late", **pod)
-        await sea.worker.restart("kube-apiserver")
+        await _restart(sea.worker)
         await until(lambda: sea.runs("late"), within=60)
         await sea.delete(late)
         await until(lambda: sea.gone("late"), within=60)
         await ends_well(sea, above, below)
     assert only_once(sea, "stays", "goes", "late")
+
+
+async def _restart(cluster: Cluster) -> None:
+    await cluster.kill("kube-apiserver")
+    await cluster.restart("kube-apiserver")
 
 
 async def _patched(sea: PodSea, name: str) -> bool:

@@ -85,6 +85,7 @@ def translate(message: str, vpod: VirtualPod, ppod: PhysicalPod) -> str:
     for name in (*named.config_maps, *named.secrets, *named.all_claims, *named.pull_secrets):
         physical = naming.physical_name(name, vpod.namespace)
         names[f"{ppod.namespace}/{physical}"] = f"{vpod.namespace}/{name}"
+        names[f'"{ppod.namespace}"/"{physical}"'] = f'"{vpod.namespace}"/"{name}"'
         names[physical] = name
     for physical, virtual in names.items():
         message = message.replace(physical, virtual)

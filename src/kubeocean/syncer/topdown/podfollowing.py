@@ -6,6 +6,7 @@ first status that there is to tell; a status that is as good as here already is 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Final
 
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
+from kubeocean.runtime.codec import encode
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
@@ -22,7 +24,7 @@ from kubeocean.runtime.patches import MergePatch, StrategicPatch
 from kubeocean.syncer.forge import podshown, podstatus
 from kubeocean.syncer.forge.podchanges import PodPatch, changes
 from kubeocean.syncer.forge.podcontext import Names, Refused
-from kubeocean.syncer.forge.references import references
+from kubeocean.syncer.forge.references import References, references
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown.missing import Missing
 from kubeocean.syncer.topdown.podcreation import Creation
@@ -61,6 +63,7 @@ class Following:
         self._writes = writes
         self._refusals = refusals
         self._made_at: dict[str, float] = {}  # by physical UID, until its first status
+        self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
 
     def made(self, ppod: PhysicalPod) -> None:
@@ -70,6 +73,7 @@ class Following:
     def forget(self, vpod: VirtualPod) -> None:
         """The virtual pod is gone."""
         self._vain.pop(vpod.uid, None)
+        self._carried.pop(vpod.uid, None)
 
     def forget_physical(self, ppod: PhysicalPod) -> None:
         self._made_at.pop(ppod.uid, None)
@@ -83,7 +87,7 @@ class Following:
         outcomes += [
             await self._carry_down(vpod, ppod, vnode, above=above, below=below),
             await self._open_gates(vpod, ppod, above=above, below=below),
-            await self.attach(vpod, ppod),
+            await self.attach(vpod, ppod, references(above)),
             await self._give_up(vpod, ppod, below=below),
         ]
         return soonest(outcomes)
@@ -145,9 +149,8 @@ class Following:
 
     # Down
 
-    async def attach(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
+    async def attach(self, vpod: VirtualPod, ppod: PhysicalPod, refs: References) -> Outcome:
         """What belongs to the physical pod itself: its tokens."""
-        refs = references(vpod.content())
         try:
             due_s = await self._needs.attach(vpod, ppod, refs)
         except _NO as error:
@@ -158,6 +161,9 @@ class Following:
         self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node, *, above: Json, below: Json
     ) -> Outcome:
         own = podshown.users_own(above, self._world.domain)
+        seen = _fingerprint(own, below)
+        if self._carried.get(vpod.uid) == seen:
+            return Done()
         names = Names()
         if own["spec"].get("ephemeralContainers"):  # the only ones that come later
             found = await self._needs.prepare(vpod, references(own))
@@ -174,6 +180,8 @@ class Following:
             return Done()  # it is gone, which the cache will show
         for refused in wanted.refused:
             self._tell(vpod, str(refused))
+        if not wanted.patches:
+            self._carried[vpod.uid] = seen
         return Done()
 
     async def _patch_below(self, key: Key, ppod: PhysicalPod, patch: PodPatch) -> None:
@@ -236,3 +244,10 @@ def soonest(outcomes: Iterable[Outcome]) -> Outcome:
     """When to look again, if any of them asks for it."""
     waits = [outcome.seconds for outcome in outcomes if isinstance(outcome, After)]
     return After(min(waits)) if waits else Done()
+
+
+def _fingerprint(own: Json, below: Json) -> int:
+    """Equal for pods between which there is nothing new to carry down."""
+    above, meta = own["metadata"], below["metadata"]
+    texts = [each.get(name) for each in (above, meta) for name in ("labels", "annotations")]
+    return zlib.crc32(encode([texts, own["spec"], meta.get("deletionTimestamp")]))

@@ -78,7 +78,7 @@ class Pods:
             lags=self._lags,
         )
         self._ran: set[str] = set()  # virtual UIDs for which a physical pod was seen
-        self._ended: dict[str, PhysicalPod] = {}  # by virtual UID: how it was when it went
+        self._ended: dict[str, PhysicalPod | None] = {}  # by virtual UID: the last of it, if untold
         self._dated: set[str] = set()  # virtual UIDs that may be gone again by now
         self._let_go: set[str] = set()  # virtual UIDs that we removed, until they are gone
         self._told: dict[str, int | None] = {}  # by physical UID: the grace it was deleted with
@@ -134,8 +134,8 @@ class Pods:
         if vpod is not None and vpod.uid == virtual:
             self._ran.add(virtual)
             self._lags.changed(key)
-            if new is None and not vpod.finished:
-                self._ended[virtual] = pod
+            if new is None:
+                self._ended[virtual] = None if vpod.finished else pod
         if new is None:
             self._told.pop(pod.uid, None)
             self._following.forget_physical(pod)
@@ -230,7 +230,7 @@ class Pods:
         if not answer.new:
             return After(_BEHIND_S)  # the cache will show it, and then it is followed
         self._following.made(answer.ppod)
-        return await self._following.attach(vpod, answer.ppod)
+        return await self._following.attach(vpod, answer.ppod, answer.refs)
 
     # The end
 
@@ -242,10 +242,9 @@ class Pods:
         """Nothing runs for a pod that was deleted: nobody else would remove it."""
         if vpod.uid in self._let_go:
             return Done()
-        ended = self._ended.get(vpod.uid)
-        if ended is None and (ppod := await self._find(vpod)) is not None:
+        if vpod.uid not in self._ended and (ppod := await self._find(vpod)) is not None:
             return soonest([await self._stop(vpod, ppod), After(_BEHIND_S)])
-        current = await self._last_words(vpod, ended)
+        current = await self._last_words(vpod, self._ended.get(vpod.uid))
         if current is None or vpod.metadata.deletion_grace_period_seconds == 0:
             return Done()  # it is gone, or only somebody's finalizer keeps it
         with suppress(NotFound, Conflict):
