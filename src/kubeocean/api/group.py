@@ -15,6 +15,7 @@ from kubeocean.runtime.objects import Key
 
 __all__ = [
     "ANNOTATIONS_OF_KUBELETS",
+    "ANNOTATION_HELM_KEEP",
     "API_VERSION",
     "APP_COMPONENT",
     "APP_INSTANCE",
@@ -22,7 +23,9 @@ __all__ = [
     "APP_NAME",
     "APP_PART_OF",
     "CATEGORY",
+    "COMPONENT_CREDENTIAL",
     "COMPONENT_LOGS_PROXY",
+    "COMPONENT_MANAGER",
     "COMPONENT_PROXIER",
     "COMPONENT_SYNCER",
     "COMPONENT_TLS",
@@ -47,6 +50,7 @@ __all__ = [
     "INSTANCE_TYPE_VNODE",
     "KUBECONFIG_KEY",
     "KUBELET_PORT",
+    "LABEL_DASHBOARD",
     "LABEL_EXCLUDE_BALANCERS",
     "LABEL_HOSTNAME",
     "LABEL_INSTANCE_TYPE",
@@ -271,7 +275,9 @@ LABEL_SERVICE_NAME: Final = "kubernetes.io/service-name"  # of EndpointSlices
 LABEL_SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 LABEL_POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"  # of namespaces
 LABEL_TEMPLATE_HASH: Final = "pod-template-hash"  # of pods of a Deployment, and their ReplicaSet's
+ANNOTATION_HELM_KEEP: Final = "helm.sh/resource-policy"  # `keep`: also when a release goes
 ANNOTATIONS_OF_KUBELETS: Final = "kubernetes.io/config."  # how a kubelet learned of a static pod
+LABEL_DASHBOARD: Final = "grafana_dashboard"  # of ConfigMaps that a Grafana collects
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NODE_TYPE_VIRTUAL: Final = "virtual-kubelet"
 INSTANCE_TYPE_VNODE: Final = "vnode"
@@ -282,9 +288,11 @@ APP_INSTANCE: Final = "app.kubernetes.io/instance"
 APP_COMPONENT: Final = "app.kubernetes.io/component"
 APP_PART_OF: Final = "app.kubernetes.io/part-of"
 APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+COMPONENT_MANAGER: Final = "manager"
 COMPONENT_SYNCER: Final = "syncer"
 COMPONENT_PROXIER: Final = "proxier"
 COMPONENT_TLS: Final = "tls"
+COMPONENT_CREDENTIAL: Final = "credential"  # of what a token of the worker is bound to
 COMPONENT_LOGS_PROXY: Final = "logs-proxy"  # of certificate signing requests
 RENEWAL_AUTOMATIC: Final = "auto-renewal"
 

@@ -1,0 +1,158 @@
+"""The objects of both sides."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from kubeocean.api.group import DEFAULT, TAPESTRY
+from kubeocean.errors import ConfigError
+from kubeocean.installation.computing import computing_objects
+from kubeocean.installation.credentials import due, kubeconfig, kubeconfig_secret, token_request
+from kubeocean.installation.parts import title
+from kubeocean.installation.templates import proxier_files, syncer_files
+from kubeocean.installation.values import Size, Values, WorkerValues
+from kubeocean.installation.workerside import credential_secret, worker_objects
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.objects import Json
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EVERYTHING = [
+    *computing_objects(Values(monitoring=True)),
+    *worker_objects(WorkerValues(isolated=True)),
+]
+
+
+def the(kind: str, name: str, objects: list[Json]) -> Json:
+    found = [each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("side", [computing_objects(Values()), worker_objects(WorkerValues())])
+def test_no_object_is_there_twice(side: list[Json]) -> None:
+    names = [title(each) for each in side]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("body", EVERYTHING, ids=title)
+def test_every_object_says_what_it_is_part_of(body: Json) -> None:
+    assert body["metadata"]["labels"]["app.kubernetes.io/part-of"] == "kubeocean"
+
+
+def test_definitions_stay_when_a_release_goes() -> None:
+    found = [each for each in EVERYTHING if each["kind"] == "CustomResourceDefinition"]
+    assert len(found) == 2
+    for each in found:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_what_others_stand_on_is_made_first() -> None:
+    kinds = [each["kind"] for each in computing_objects(Values())]
+    order = ["CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Deployment"]
+    assert sorted(order, key=kinds.index) == order
+
+
+def test_our_pods_need_nothing_of_their_machine() -> None:
+    manager = the("Deployment", "kubeocean-manager", EVERYTHING)
+    pods = [
+        manager["spec"]["template"]["spec"],
+        yaml.safe_load(syncer_files(Values())["deployment.yaml"])["spec"]["template"]["spec"],
+    ]
+    for pod in pods:
+        assert pod["securityContext"]["runAsUser"] == 65532
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not [each for each in pod.get("volumes", ()) if "hostPath" in each]
+
+
+def test_one_value_gives_all_programs_their_size() -> None:
+    values = Values(size=Size.LARGE, replicas=3, image="mirror/kubeocean:1")
+    manager = the("Deployment", "kubeocean-manager", computing_objects(values))
+    syncer = yaml.safe_load(syncer_files(values)["deployment.yaml"])
+    for deployment in (manager, syncer):
+        container = deployment["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"] == Size.LARGE.resources
+        assert container["image"] == "mirror/kubeocean:1"
+        assert deployment["spec"]["replicas"] == 3
+
+
+def test_templates_have_the_variables_of_old() -> None:
+    text = proxier_files(Values())["deployment.yaml"]
+    assert "{{- if .TLSEnabled }}\n        - --tls-secret-name={{.TLSSecretName}}\n" in text
+    service = yaml.safe_load(proxier_files(Values())["service.yaml"])
+    assert service["metadata"]["name"] == "{{.ServiceName}}"
+    assert set(syncer_files(Values())) == {
+        "deployment.yaml",
+        "serviceAccountName",
+        "syncerNamespace",
+        "roleName",
+        "roleBindingName",
+    }
+
+
+def test_a_time_zone_is_for_syncers_that_need_one() -> None:
+    assert "--time-zone" not in syncer_files(Values())["deployment.yaml"]
+    text = syncer_files(Values(time_zone="Asia/Shanghai"))["deployment.yaml"]
+    assert "- --time-zone=Asia/Shanghai\n" in text
+
+
+def test_switches_leave_out_what_is_not_wanted() -> None:
+    kinds = {each["kind"] for each in computing_objects(Values(network_policies=False))}
+    assert not kinds & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
+    assert {"ServiceMonitor", "PrometheusRule"} <= {each["kind"] for each in EVERYTHING}
+
+
+def test_another_domain_names_everything_after_itself() -> None:
+    objects = computing_objects(Values(domain=TAPESTRY))
+    the("Deployment", "tapestry-manager", objects)
+    mine = [each for each in objects if each["kind"] != "CustomResourceDefinition"]
+    assert "kubeocean.io" not in str(mine)
+
+
+# Credentials
+
+
+def test_a_credential_ends_with_its_secret() -> None:
+    secret = credential_secret(WorkerValues(), "berlin", "0123456789")
+    assert title(secret) == "Secret kubeocean-worker/kubeocean-berlin-01234567"
+    asked = token_request(secret["metadata"]["name"], "uid-1")["spec"]
+    assert asked["boundObjectRef"]["uid"] == "uid-1"
+    assert asked["expirationSeconds"] == 365 * 24 * 3600
+
+
+def test_a_kubeconfig_keeps_the_way_and_changes_the_user() -> None:
+    access = Access(server="https://worker:6443", ca=b"ca", tls_server_name="w", username="admin")
+    document = yaml.safe_load(kubeconfig(access, "token", namespace="ns"))
+    cluster = document["clusters"][0]["cluster"]
+    assert cluster == {
+        "server": "https://worker:6443",
+        "certificate-authority-data": base64.b64encode(b"ca").decode(),
+        "tls-server-name": "w",
+    }
+    assert document["users"][0]["user"] == {"token": "token"}
+
+
+def test_a_token_does_not_go_over_plain_http() -> None:
+    with pytest.raises(ConfigError, match=r"must be https.*http://worker"):
+        kubeconfig(Access(server="http://worker"), "token", namespace="ns")
+
+
+def test_a_binding_finds_its_kubeconfig_and_when_it_ends() -> None:
+    secret = kubeconfig_secret("berlin", "text", ends="2027-01-01T00:00:00Z", domain=DEFAULT)
+    assert title(secret) == "Secret kubeocean-system/berlin-kubeconfig"
+    assert base64.b64decode(secret["data"]["kubeconfig"]) == b"text"
+    assert secret["metadata"]["annotations"] == {
+        "kubeocean.io/token-expires": "2027-01-01T00:00:00Z"
+    }
+
+
+@pytest.mark.parametrize(("age_days", "is_due"), [(0, False), (59, False), (60, True), (100, True)])
+def test_a_token_is_replaced_in_the_last_third_of_its_life(age_days: int, is_due: bool) -> None:
+    begins = NOW - timedelta(days=age_days)
+    assert due(begins, begins + timedelta(days=90), NOW) is is_due
+    assert due(None, None, NOW)
