@@ -208,6 +208,8 @@ class Harbour:
             f"--cluster-binding-name={self.name}",
             "--listen-address=127.0.0.1",
             "--listen-port=0",
+            "--prometheus-vnode-base-port=0",
+            "--metrics-bind-address=127.0.0.1:0",
             "--health-probe-bind-address=127.0.0.1:0",
             *flags,
         )

@@ -125,7 +125,9 @@ async def test_attach_hears_and_speaks(harbour: Harbour, protocol: dict[str, str
 
 
 async def test_a_terminal_is_one(harbour: Harbour, web: str) -> None:
-    script = f"{harbour.kubectl_line} exec -it {web} -- sh -c 'tty; stty size'"
+    # The size comes in a message of its own, which the command may be ahead of.
+    sized = "until stty size 2>/dev/null | grep '31 97'; do sleep 0.1; done"
+    script = f'{harbour.kubectl_line} exec -it {web} -- timeout 20 sh -c "tty; {sized}"'
     command = await asyncio.create_subprocess_exec(
         *("script", "-qec", f"stty rows 31 cols 97; {script}", "/dev/null"),
         stdin=asyncio.subprocess.DEVNULL,

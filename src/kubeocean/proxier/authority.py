@@ -32,21 +32,28 @@ class Authority:
             _MOST, clock=clock or RealClock()
         )
 
-    async def permit(self, caller: Caller, right: Right, vnode: str) -> None:
-        """Return if the caller may.
+    async def permit(self, caller: Caller, rights: tuple[Right, ...], vnode: str) -> None:
+        """Return if the caller has any of these rights.
 
-        :raises Refusal: they may not, or the computing cluster could not be asked.
+        :raises Refusal: it has none, or the computing cluster could not be asked.
         """
+        refusal = "nobody may do this"
+        for right in rights:
+            refusal = await self._ask(caller, right, vnode)
+            if not refusal:
+                return
+        raise Refusal(403, refusal)
+
+    async def _ask(self, caller: Caller, right: Right, vnode: str) -> str:
+        """Why not; nothing if they may."""
         question = (caller, right, vnode)
         refusal = self._said.get(question)
         if refusal is None:
             refusal = await self._review(caller, right, vnode)
             self._said.put(question, refusal, _DENIED_S if refusal else _ALLOWED_S)
-        if refusal:
-            raise Refusal(403, refusal)
+        return refusal
 
     async def _review(self, caller: Caller, right: Right, vnode: str) -> str:
-        """Why not; nothing if they may."""
         attributes: Json = {
             "verb": right.verb,
             "version": "v1",

@@ -3,17 +3,20 @@
 A caller is known by a client certificate, which TLS has verified against the computing cluster's
 authority before a byte of HTTP is read, or by a bearer token, which the computing cluster is asked
 about. Nobody else is anybody: there is no anonymous caller. A certificate comes first, as with a
-kubelet.
+kubelet. How often strangers can make us ask is limited by where they come from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kubeocean.errors import ApiError, Refusal
+from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.remembered import Remembered
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
@@ -26,6 +29,8 @@ _KNOWN_S: Final = 30.0
 _UNKNOWN_S: Final = 5.0
 _MOST: Final = 4_096
 _LONGEST_TOKEN: Final = 12 * 1024
+_STRANGE_RATE: Final = 20.0
+_STRANGE_BURST: Final = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +61,53 @@ class Callers:
 
     def __init__(self, computing: Client, *, clock: Clock | None = None) -> None:
         self._computing = computing
-        self._known: Remembered[bytes, Caller | str] = Remembered(_MOST, clock=clock or RealClock())
+        self._clock = clock or RealClock()
+        # Apart, so that nobody can have good tokens forgotten by showing many bad ones.
+        self._known: Remembered[bytes, Caller] = Remembered(_MOST, clock=self._clock)
+        self._unknown: Remembered[bytes, str] = Remembered(_MOST, clock=self._clock)
+        self._strangers = Paces(rate=_STRANGE_RATE, burst=_STRANGE_BURST, clock=self._clock)
 
-    async def identify(self, certificate: Mapping[str, Any] | None, authorization: str) -> Caller:
+    async def identify(
+        self, certificate: Mapping[str, Any] | None, authorization: str, peer: str = ""
+    ) -> Caller:
         """The caller.
 
-        :raises Refusal: it is nobody that the computing cluster knows, or it could not be asked.
+        :raises Refusal: it is nobody that the computing cluster knows, or it could not be asked; or
+            too many come from there whom nobody knows.
         """
         caller = from_certificate(certificate)
-        if caller is not None:
+        if caller is not None and certificate is not None:
+            self._check_time(certificate)
             return caller
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
-        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
-            raise Refusal(401, "neither a client certificate nor a bearer token")
-        return await self._by_token(token)
-
-    async def _by_token(self, token: str) -> Caller:
         # The token itself is not kept: a dump of our memory must not be a bunch of keys.
         key = hashlib.sha256(token.encode()).digest()
-        found = self._known.get(key)
-        if found is None:
+        known = self._known.get(key)
+        if known is not None and scheme.lower() == "bearer":
+            return known
+        if not self._strangers.allows(_network(peer)):
+            raise Refusal(429, "too many requests without a name from there")
+        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
+            raise Refusal(401, "neither a client certificate nor a bearer token")
+        return await self._by_token(token, key)
+
+    def _check_time(self, certificate: Mapping[str, Any]) -> None:
+        """TLS has looked at the time once; connections stay."""
+        ends = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        if ends <= self._clock.now().timestamp():
+            raise Refusal(401, "the client certificate has ended")
+
+    async def _by_token(self, token: str, key: bytes) -> Caller:
+        said = self._unknown.get(key)
+        if said is None:
             found = await self._review(token)
-            self._known.put(key, found, _KNOWN_S if isinstance(found, Caller) else _UNKNOWN_S)
-        if isinstance(found, Caller):
-            return found
-        raise Refusal(401, f"the token is not good: {found}")
+            if isinstance(found, Caller):
+                self._known.put(key, found, _KNOWN_S)
+                return found
+            self._unknown.put(key, found, _UNKNOWN_S)
+            said = found
+        raise Refusal(401, f"the token is not good: {said}")
 
     async def _review(self, token: str) -> Caller | str:
         body: Json = {
@@ -109,3 +135,14 @@ class Callers:
 
 def _extra(extra: Mapping[str, Iterable[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(values)) for name, values in sorted(extra.items()))
+
+
+def _network(peer: str) -> str:
+    """Where somebody comes from: an address, or the network of IPv6 that is one machine's."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is not None:
+        return peer
+    return f"{int(address) >> 64:x}"

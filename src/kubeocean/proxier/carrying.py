@@ -30,12 +30,11 @@ class Carried:
     broken: str = ""
 
 
-async def carry(exchange: Exchange, tunnel: Tunnel, *, idle_s: float) -> Carried:
+async def carry(exchange: Exchange, tunnel: Tunnel, carried: Carried, *, idle_s: float) -> None:
     """Carry until a side has no more to say, or neither has for too long.
 
     :raises TimeoutError: neither had.
     """
-    carried = Carried()
     delivered = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -71,4 +70,3 @@ async def carry(exchange: Exchange, tunnel: Tunnel, *, idle_s: float) -> Carried
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
             task.cancel()
-    return carried

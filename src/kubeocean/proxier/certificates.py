@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.errors import ApiError, ConfigError, ServiceUnavailable
+from kubeocean.errors import ApiError, ConfigError, KubeoceanError, ServiceUnavailable
 from kubeocean.proxier.identity import Identity, Pair
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
@@ -55,8 +55,11 @@ _TLS_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, _TlsSecret)
 class ProvidedCertificate:
     """The certificate in a Secret."""
 
-    def __init__(self, computing: Client, secret: Key, identity: Identity) -> None:
+    def __init__(
+        self, computing: Client, secret: Key, identity: Identity, *, address: str = ""
+    ) -> None:
         self._identity = identity
+        self._address = address
         self._informer: Informer[_TlsSecret] = Informer(
             computing,
             _TLS_SECRETS,
@@ -77,8 +80,14 @@ class ProvidedCertificate:
         except ConfigError as error:
             _log.error("Cannot use certificate", error=str(error))
             return
-        self._identity.show(pair)
-        _log.info("Took certificate", source=source, not_after=pair.not_after.isoformat())
+        ends = pair.not_after.isoformat()
+        if not self._identity.show(pair):
+            _log.error("Kept old certificate", why="the new one does not hold now", not_after=ends)
+            return
+        _log.info("Took certificate", source=source, not_after=ends)
+        if self._address and self._address not in pair.names:
+            # An API server that checks kubelets' certificates will not come in; others do.
+            _log.warning("Certificate does not name our address", address=self._address)
 
 
 def _content(secret: _TlsSecret, name: str) -> bytes:
@@ -119,7 +128,7 @@ class SignedCertificate:
         while True:
             try:
                 pair = await self._obtain()
-            except ApiError as error:
+            except KubeoceanError as error:
                 _log.error("Could not get certificate", error=str(error), retry_in_s=_RETRY_S)
                 await self._clock.sleep(_RETRY_S)
                 continue
@@ -133,14 +142,14 @@ class SignedCertificate:
         name = naming.signing_request(
             self._binding, self._pod, now_ns=int(self._clock.now().timestamp() * 1e9)
         )
-        await self._computing.request_json(
+        made = await self._computing.request_json(
             "POST", _REQUESTS, body=self._request(name, self._wanted(key))
         )
         try:
             await self._approve(name)
             certificate = await self._await_signature(name)
         finally:
-            await self._forget(name)
+            await self._forget(name, made["metadata"]["uid"])
         private = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -162,7 +171,7 @@ class SignedCertificate:
         return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def _addresses(self) -> list[str]:
-        return [each for each in dict.fromkeys((self._address, "127.0.0.1")) if each]
+        return [each for each in dict.fromkeys((self._address, "127.0.0.1")) if _is_address(each)]
 
     def _request(self, name: str, wanted: bytes) -> Json:
         labels = {
@@ -198,7 +207,7 @@ class SignedCertificate:
             found = await self._computing.request_json("GET", f"{_REQUESTS}/{name}")
             status = found.get("status") or {}
             if status.get("certificate"):
-                return base64.b64decode(status["certificate"])
+                return _decoded(status["certificate"], name)
             for condition in status.get("conditions") or ():
                 if condition.get("type") in ("Denied", "Failed"):
                     why = f"{condition['type']}: {condition.get('message', '')}"
@@ -211,8 +220,25 @@ class SignedCertificate:
             status=503,
         )
 
-    async def _forget(self, name: str) -> None:
+    async def _forget(self, name: str, uid: str) -> None:
+        body: Json = {"preconditions": {"uid": uid}}
         try:
-            await self._computing.request("DELETE", f"{_REQUESTS}/{name}")
+            await self._computing.request("DELETE", f"{_REQUESTS}/{name}", body=body)
         except ApiError as error:
             _log.warning("Could not delete signing request", name=name, error=str(error))
+
+
+def _decoded(text: str, name: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        source = f"CertificateSigningRequest {name}"
+        raise ConfigError("is not base64", field="status.certificate", source=source) from None
+
+
+def _is_address(text: str) -> bool:
+    """Whether somebody can be reached there: not a name, and not just any address."""
+    try:
+        return not ipaddress.ip_address(text).is_unspecified
+    except ValueError:
+        return False

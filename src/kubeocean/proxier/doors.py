@@ -33,8 +33,17 @@ class Doors:
         self._vnodes = vnodes
         self._domain = domain
         self._ports: dict[str, int] = {}
+        self._refused: set[str] = set()  # nodes whose port could not be had
         self.controller: Controller[Key] = Controller("doors", self.reconcile, workers=4)
         vnodes.on_change(self._changed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every node that is known has its door, or cannot have it."""
+        return all(
+            node.name in self._ports or node.name in self._refused or not self._port(node)
+            for node in self._vnodes.items()
+        )
 
     def _changed(self, old: Node | None, new: Node | None) -> None:
         if (old and self._port(old)) != (new and self._port(new)):
@@ -49,6 +58,7 @@ class Doors:
     async def reconcile(self, key: Key) -> Outcome:
         vnode = self._vnodes.get(key)
         wanted = self._port(vnode) if vnode is not None else 0
+        self._refused.discard(key.name)
         held = self._ports.get(key.name, 0)
         if wanted == held:
             return Done()
@@ -61,6 +71,7 @@ class Doors:
             await self._front.open(wanted, key.name)
         except ConfigError as error:
             _log.warning("Could not open port of node", node=key.name, error=str(error))
+            self._refused.add(key.name)
             return After(_AGAIN_S)
         self._ports[key.name] = wanted
         return Done()

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Family", "PodName", "families", "rewrite", "sample_name", "sample_value", "totals"]
+__all__ = ["Family", "PodName", "families", "rewrite", "sample_name", "sample_value", "samples"]
 
 # A metric's name, its labels if there are any, and the rest of the line.
 _SAMPLE: Final = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?([ \t].*)'
 )
-_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+# One label, and the comma that ends it where another follows.
+_LABEL: Final = re.compile(
+    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|\Z)'
+)
 _ABOUT: Final = re.compile(r"# (HELP|TYPE|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?: .*)?")
 _SUFFIXES: Final = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
 
@@ -42,25 +45,28 @@ class Family:
     samples: list[str]
 
 
-def rewrite(text: str, pods: Mapping[tuple[str, str], PodName]) -> str:
-    """The metrics of these pods, by namespace and name below."""
+def rewrite(text: str, pods: Mapping[tuple[str, str], PodName], *, node: str = "") -> str:
+    """The metrics of these pods, by namespace and name below; with a label for the node, if any."""
     lines: list[str] = []
     for family in families(text):
-        kept = [line for line in (_renamed(line, pods) for line in family.samples) if line]
+        kept = [line for line in (_renamed(line, pods, node) for line in family.samples) if line]
         if kept:
             lines += family.about
             lines += kept
     return "\n".join([*lines, ""]) if lines else ""
 
 
-def totals(text: str, metric: str, pods: Mapping[tuple[str, str], PodName]) -> float:
-    """The sum of a metric over these pods."""
-    total = 0.0
+def samples(
+    text: str, metric: str, pods: Mapping[tuple[str, str], PodName]
+) -> Iterator[tuple[PodName, float, str]]:
+    """Each pod with its value of a metric, and the time that stands behind it, if one does."""
     for family in families(text):
         for line in family.samples if family.name == metric else ():
-            if _renamed(line, pods):
-                total += sample_value(line) or 0.0
-    return total
+            found = _SAMPLE.fullmatch(line)
+            pod = _pod_of(_labels(found[2]), pods) if found is not None else None
+            value = sample_value(line)
+            if found is not None and pod is not None and value is not None:
+                yield pod, value, " ".join(found[3].split()[1:2])
 
 
 def families(text: str) -> Iterator[Family]:
@@ -109,20 +115,34 @@ def _belongs(sample: str, family: str) -> bool:
     return sample.startswith(family) and sample[len(family) :] in _SUFFIXES
 
 
-def _renamed(line: str, pods: Mapping[tuple[str, str], PodName]) -> str:
+def _renamed(line: str, pods: Mapping[tuple[str, str], PodName], node: str) -> str:
     """The line under the pod's virtual name; nothing if it is not of one of these pods."""
     sample = _SAMPLE.fullmatch(line)
-    if sample is None or not sample[2]:
+    if sample is None:
         return ""
-    labels = [(found[1], found[2]) for found in _LABEL.finditer(sample[2])]
-    given = dict(labels)
-    if len(given) != len(labels):
-        return ""
-    pod = pods.get((given.get("namespace", ""), given.get("pod", "")))
+    labels = _labels(sample[2])
+    pod = _pod_of(labels, pods)
     if pod is None:
         return ""
-    names = {"namespace": pod.namespace, "pod": pod.name}
-    if "pod_uid" in given:
-        names["pod_uid"] = pod.uid
-    shown = ",".join(f'{key}="{names.get(key, value)}"' for key, value in labels)
-    return f"{sample[1]}{{{shown}}}{sample[3]}"
+    names = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid}
+    shown = [f'{key}="{names.get(key, value)}"' for key, value in labels.items()]
+    if node and "node" not in labels:
+        shown.append(f'node="{node}"')
+    return f"{sample[1]}{{{','.join(shown)}}}{sample[3]}"
+
+
+def _pod_of(labels: Mapping[str, str], pods: Mapping[tuple[str, str], PodName]) -> PodName | None:
+    return pods.get((labels.get("namespace", ""), labels.get("pod", "")))
+
+
+def _labels(text: str | None) -> dict[str, str]:
+    """The labels between the braces; none at all if they are not labels, or one is there twice."""
+    labels: dict[str, str] = {}
+    at, end = 0, len(text or "")
+    while text and at < end:
+        found = _LABEL.match(text, at)
+        if found is None or found[1] in labels:
+            return {}
+        labels[found[1]] = found[2]
+        at = found.end()
+    return labels

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from kubeocean.errors import Unreachable
 from kubeocean.runtime.tunnel import Tunnel
 
-__all__ = ["HANDSHAKE", "Channel", "handshake", "messages"]
+__all__ = ["HANDSHAKE", "Channel", "failed", "handshake", "messages"]
 
 HANDSHAKE: Final = "v4.channel.k8s.io"
 
@@ -72,6 +74,20 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
                 yield whole[0], whole[1:]
             if frame.final:
                 whole = b""
+
+
+def failed(verdict: bytes) -> str:
+    """How a command ended badly, as the last message tells it; nothing if it did not."""
+    try:
+        status = msgspec.json.decode(verdict, type=_Verdict) if verdict else _Verdict()
+    except msgspec.DecodeError:
+        return "nobody can tell how the command ended"
+    return "" if status.status == "Success" else status.message or "the command failed"
+
+
+class _Verdict(msgspec.Struct):
+    status: str = ""
+    message: str = ""
 
 
 class _Reader:

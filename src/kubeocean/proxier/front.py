@@ -3,6 +3,10 @@
 A connection is TLS from its first byte. Heads are read with a limit on size and time; each goes to
 the desk, which answers it. A connection whose request has a body of its own is closed after the
 answer, so that no byte of it can be taken for another request.
+
+Who shows a certificate always finds room: connections of everybody else are fewer, and are given
+less time. When the authority of certificates changes, connections that it vouched for are used for
+no further request.
 """
 
 from __future__ import annotations
@@ -10,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from typing import Final, TypeAlias
 
 from kubeocean.errors import ConfigError, Refusal, Unreachable
 from kubeocean.proxier import heads
-from kubeocean.proxier.exchange import Exchange
+from kubeocean.proxier.audit import unreadable
+from kubeocean.proxier.exchange import PLAIN, Exchange, answer_head
+from kubeocean.proxier.figures import Figures
 from kubeocean.proxier.identity import Identity
-from kubeocean.runtime.logs import get_logger
 
 __all__ = ["Desk", "Front"]
 
@@ -25,24 +29,34 @@ HEAD_S: Final = 10.0
 KEEP_S: Final = 120.0
 HANDSHAKE_S: Final = 10.0
 MOST: Final = 2_000  # connections in all
+MOST_STRANGERS: Final = 500  # of them, without a certificate
+LINGER_S: Final = 3.0  # doors stay open after we are told to go: not everybody has heard of it
 
 _DELIVERY_S: Final = 30.0  # of what was said last, to a caller that is slow
 _BUFFER: Final = 64 * 1024  # of each connection: larger than a head may be, for what is carried
 
-Desk: TypeAlias = Callable[[Exchange], Awaitable[bool]]  # whether the connection goes on
-
-_log = get_logger(__name__)
+Desk: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 class Front:
     """Listeners by port; `desk` answers what comes through them."""
 
-    def __init__(self, desk: Desk, identity: Identity, *, host: str | None = None) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        identity: Identity,
+        *,
+        host: str | None = None,
+        figures: Figures | None = None,
+    ) -> None:
         self._desk = desk
         self._identity = identity
         self._host = host or None
+        self._figures = figures or Figures()
         self._doors: dict[int, asyncio.Server] = {}
         self._open: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None]] = set()  # waiting for a request
+        self._strangers = 0
         self._closing = False
 
     @property
@@ -53,19 +67,24 @@ class Front:
     def connections(self) -> int:
         return len(self._open)
 
-    async def open(self, port: int, vnode: str = "") -> int:
+    async def open(
+        self, port: int, vnode: str = "", *, host: str | None = None, metrics_only: bool = False
+    ) -> int:
         """Listen for one virtual node, or for all of them; the port that it became.
 
         :raises ConfigError: the port cannot be had.
         """
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._connected(reader, writer, vnode)
+            def made(head: heads.Head) -> Exchange:
+                return Exchange(head, reader, writer, vnode=vnode, metrics_only=metrics_only)
+
+            await self._connected(reader, writer, made)
 
         try:
             door = await asyncio.start_server(
                 connected,
-                self._host,
+                host or self._host,
                 port,
                 ssl=self._identity.context,
                 ssl_handshake_timeout=HANDSHAKE_S,
@@ -84,71 +103,102 @@ class Front:
         if door is not None:
             door.close()
 
-    async def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float, *, linger_s: float = LINGER_S) -> None:
         """Take no more connections, let sessions end in that time, then cut them."""
+        linger_s = min(linger_s, grace_s / 2)
+        await asyncio.sleep(linger_s)
         self._closing = True
         for port in tuple(self._doors):
             await self.shut(port)
+        for task in tuple(self._idle):
+            task.cancel()
         if self._open:
-            await asyncio.wait(self._open, timeout=grace_s)
+            await asyncio.wait(self._open, timeout=grace_s - linger_s)
         for task in tuple(self._open):
             task.cancel()
         if self._open:
             await asyncio.wait(self._open)
 
     async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, vnode: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        make: Callable[[heads.Head], Exchange],
     ) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if self._closing or len(self._open) >= MOST:
+        tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+        # A resumed session was vouched for by whoever was believed when it began.
+        stranger = not writer.get_extra_info("peercert")
+        if tls is None or tls.session_reused or not self._has_room(stranger=stranger):
+            self._figures.turned_away()
             writer.transport.abort()
             return
         self._open.add(task)
+        self._strangers += stranger
+        self._figures.connections(len(self._open))
         try:
-            await self._serve(reader, writer, vnode)
+            await self._serve(reader, writer, make, stranger=stranger)
         except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
             pass  # the caller is gone, or says nothing
         finally:
             self._open.discard(task)
+            self._strangers -= stranger
+            self._figures.connections(len(self._open))
             writer.transport.abort()
 
+    def _has_room(self, *, stranger: bool) -> bool:
+        if self._closing or len(self._open) >= MOST:
+            return False
+        return not stranger or self._strangers < MOST_STRANGERS
+
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, vnode: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        make: Callable[[heads.Head], Exchange],
+        *,
+        stranger: bool,
     ) -> None:
-        patience_s = HEAD_S
-        while not self._closing:
+        patience_s, believed = HEAD_S, self._identity.epoch
+        while not self._closing and believed == self._identity.epoch:
             try:
-                async with asyncio.timeout(patience_s):
-                    head = heads.parse(await reader.readuntil(heads.END))
+                head = heads.parse(await self._read(reader, patience_s))
             except asyncio.IncompleteReadError:
                 return
             except asyncio.LimitOverrunError:
-                await _refuse(writer, heads.too_large())
+                await self._refuse(writer, heads.too_large())
                 return
             except Refusal as refusal:
-                await _refuse(writer, refusal)
+                await self._refuse(writer, refusal)
                 return
-            exchange = Exchange(head, reader, writer, vnode=vnode)
-            if not await self._desk(exchange) or exchange.has_body or exchange.broken:
-                await _close(writer)
-                return
-            patience_s = KEEP_S
+            exchange = make(head)
+            await self._desk(exchange)
+            if exchange.last:
+                break
+            patience_s = HEAD_S if stranger else KEEP_S
+        await _close(writer)
 
+    async def _read(self, reader: asyncio.StreamReader, patience_s: float) -> bytes:
+        """The next head, if it comes in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle.add(task)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await reader.readuntil(heads.END)
+        finally:
+            self._idle.discard(task)
 
-async def _refuse(writer: asyncio.StreamWriter, refusal: Refusal) -> None:
-    """An answer to something that is no request."""
-    peer, status = writer.get_extra_info("peername"), refusal.status
-    _log.warning(
-        "Refused request", status=status, error=str(refusal), peer=str(peer[0]) if peer else ""
-    )
-    body = f"{refusal}\n".encode()
-    writer.write(
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: text/plain\r\n"
-        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-    await _close(writer)
+    async def _refuse(self, writer: asyncio.StreamWriter, refusal: Refusal) -> None:
+        """An answer to something that is no request."""
+        peer = writer.get_extra_info("peername")
+        unreadable(refusal, str(peer[0]) if peer else "")
+        self._figures.refused(refusal.status)
+        body = f"{refusal}\n".encode()
+        fields = [("Content-Type", PLAIN), ("Content-Length", str(len(body)))]
+        writer.write(answer_head(refusal.status, [*fields, ("Connection", "close")]) + body)
+        await _close(writer)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from cryptography import x509
 
 from kubeocean.errors import ConfigError
+from kubeocean.proxier.figures import Figures
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.pem import certificates_problem, key_problem, load_pair, trust
 from kubeocean.runtime.secrets import Secret
@@ -26,8 +27,14 @@ class Pair:
 
     certificate: bytes
     key: Secret[bytes]
+    not_before: datetime
     not_after: datetime
     source: str
+    names: frozenset[str] = frozenset()  # of hosts, and their addresses
+
+    def good_at(self, now: datetime) -> bool:
+        """Whether it holds at a time."""
+        return self.not_before <= now < self.not_after
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, source: str) -> Pair:
@@ -36,18 +43,24 @@ class Pair:
         problem = certificates_problem(certificate) or key_problem(certificate, secret)
         if problem:
             raise ConfigError(problem, source=source)
-        leaf = x509.load_pem_x509_certificates(certificate)[0]
-        return cls(certificate, secret, leaf.not_valid_after_utc, source)
+        try:
+            leaf = x509.load_pem_x509_certificates(certificate)[0]
+        except ValueError:
+            raise ConfigError("is not a PEM certificate", source=source) from None
+        began, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        return cls(certificate, secret, began, ends, source, _names(leaf))
 
 
 class Identity:
     """One TLS context for listeners, whose content can be exchanged."""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(self, *, clock: Clock | None = None, figures: Figures | None = None) -> None:
         self._clock = clock or RealClock()
+        self._figures = figures or Figures()
         self._pair: Pair | None = None
         self._authority = b""
         self._current: ssl.SSLContext | None = None
+        self.epoch = 0  # grows when other callers are believed
         self.context = _context()
         self.context.sni_callback = self._choose
 
@@ -59,13 +72,18 @@ class Identity:
     def ready(self) -> bool:
         """Whether somebody could be served now."""
         pair = self._pair
-        return pair is not None and bool(self._authority) and pair.not_after > self._clock.now()
+        return pair is not None and bool(self._authority) and pair.good_at(self._clock.now())
 
-    def show(self, pair: Pair) -> None:
-        """Use this pair from the next connection on."""
-        if pair != self._pair:
+    def show(self, pair: Pair) -> bool:
+        """Use this pair from the next connection on; not if it is no good and the one in use is."""
+        now, used = self._clock.now(), self._pair
+        if used is not None and used.good_at(now) and not pair.good_at(now):
+            return False
+        if pair != used:
             self._pair = pair
+            self._figures.certificate(pair.not_after.timestamp())
             self._renew()
+        return True
 
     def believe(self, authority: bytes) -> None:
         """Know callers by certificates of these authorities (PEM) from the next connection on.
@@ -77,6 +95,7 @@ class Identity:
             raise ConfigError(problem, source="the authority of client certificates")
         if authority != self._authority:
             self._authority = authority
+            self.epoch += 1
             self._renew()
 
     def _renew(self) -> None:
@@ -103,6 +122,16 @@ def _context() -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_OPTIONAL
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["http/1.1"])
-    # A resumed session would skip the choice of a context, and with it a changed authority.
+    # A resumed session would be vouched for by whoever was believed when it began.
     context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     return context
+
+
+def _names(leaf: x509.Certificate) -> frozenset[str]:
+    try:
+        said = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return frozenset()
+    addresses = said.get_values_for_type(x509.IPAddress)
+    return frozenset((*said.get_values_for_type(x509.DNSName), *map(str, addresses)))

@@ -1,67 +1,130 @@
 """Kubelets: the worker's nodes themselves, asked for figures that no API server has.
 
-They are asked directly, on the address that the virtual node records, as whoever the worker's
+They are asked directly, at the address that the worker's own Node says, as whoever the worker's
 kubeconfig says we are; their certificates must be good. That takes `nodes/metrics` and
 `nodes/stats` there, and nothing that could change something.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kubeocean.errors import Refusal, api_error
+from kubeocean.proxier.remembered import Remembered
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
-from kubeocean.runtime.transport import HttpTransport, Request
+from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.transport import HttpTransport, Request, Stream
 
 __all__ = ["Kubelets"]
 
 _MOST: Final = 256  # connections that are kept
+_MOST_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 20.0
+_ADDRESS_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Line:
+    transport: HttpTransport
+    users: int = field(default=0)
 
 
 class Kubelets:
     """The kubelets of one worker."""
 
-    def __init__(self, worker: AccessSource, *, port: int, authority: bytes | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        worker: AccessSource,
+        *,
+        port: int,
+        authority: bytes | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
         self._worker = worker
         self._port = port
         self._authority = authority
-        self._transports: OrderedDict[str, HttpTransport] = OrderedDict()
+        self._lines: OrderedDict[str, _Line] = OrderedDict()
+        self._addresses: Remembered[str, str] = Remembered(16 * _MOST, clock=clock or RealClock())
 
-    async def get(self, address: str, path: str, query: tuple[tuple[str, str], ...] = ()) -> bytes:
-        """A page of the kubelet at an address.
+    async def get(self, node: str, path: str, query: tuple[tuple[str, str], ...] = ()) -> bytes:
+        """A page of the kubelet of a node.
 
         :raises ApiError: it does not answer, or not with that page.
         """
-        if not address:
-            raise Refusal(503, "the address of the worker's node is not known")
+        address = await self._address(node)
         request = Request("GET", path, query=query, accept="*/*", timeout_s=_TIMEOUT_S)
-        response = await (await self._to(address)).send(request)
-        if response.status != 200:
-            raise api_error(response.status, response.body, doing=f"read {path} of the kubelet")
-        return response.body
+        line = self._to(address)
+        line.users += 1
+        try:
+            async with asyncio.timeout(_TIMEOUT_S), line.transport.stream(request) as stream:
+                body = await _whole(stream, path)
+                if stream.status != 200:
+                    raise api_error(stream.status, body, doing=f"read {path} of the kubelet")
+                return body
+        except TimeoutError:
+            raise Refusal(504, "the kubelet does not answer in time") from None
+        finally:
+            line.users -= 1
+            await self._tidy()
 
     async def close(self) -> None:
-        while self._transports:
-            _, transport = self._transports.popitem()
-            await transport.close()
+        while self._lines:
+            _, line = self._lines.popitem()
+            await line.transport.close()
 
-    async def _to(self, address: str) -> HttpTransport:
-        found = self._transports.get(address)
-        if found is None:
-            found = self._transports[address] = HttpTransport(self._source(address))
-            while len(self._transports) > _MOST:
-                _, oldest = self._transports.popitem(last=False)
-                await oldest.close()
-        self._transports.move_to_end(address)
-        return found
+    async def _address(self, node: str) -> str:
+        if not node:
+            raise Refusal(503, "the worker's node is not known")
+        address = self._addresses.get(node)
+        if address is None:
+            found = await self._client.get(NODES, node, keep_raw=True)
+            address = _internal(found.content())
+            self._addresses.put(node, address, _ADDRESS_S)
+        if not address:
+            raise Refusal(503, f"the worker's node {node} has no address")
+        return address
+
+    def _to(self, address: str) -> _Line:
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = _Line(HttpTransport(self._source(address)))
+        self._lines.move_to_end(address)
+        return line
+
+    async def _tidy(self) -> None:
+        """Give back the connections that were not used for longest."""
+        spare = [address for address, line in self._lines.items() if not line.users]
+        for address in spare[: max(0, len(self._lines) - _MOST)]:
+            await self._lines.pop(address).transport.close()
 
     def _source(self, address: str) -> _KubeletAccess:
         host = f"[{address}]" if ":" in address else address
         return _KubeletAccess(self._worker, f"https://{host}:{self._port}", self._authority)
+
+
+async def _whole(stream: Stream, path: str) -> bytes:
+    pieces, size = [], 0
+    while piece := await stream.read():
+        size += len(piece)
+        if size > _MOST_BYTES:
+            raise Refusal(502, f"{path} of the kubelet is over {_MOST_BYTES >> 20} MiB")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _internal(node: Json) -> str:
+    """The first address of a node within its own cluster."""
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    return next((str(a["address"]) for a in addresses if a.get("type") == "InternalIP"), "")
 
 
 class _KubeletAccess:

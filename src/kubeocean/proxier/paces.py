@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from kubeocean.proxier.callers import Caller
 from kubeocean.runtime.clock import Clock, RealClock
 
 __all__ = ["Paces"]
@@ -30,13 +29,13 @@ class Paces:
         self._clock = clock or RealClock()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, as of when
 
-    def allows(self, caller: Caller) -> bool:
+    def allows(self, who: str) -> bool:
         """Whether this request may go on; counts it."""
         now = self._clock.monotonic()
-        tokens, at = self._buckets.pop(caller.user, (self._burst, now))
+        tokens, at = self._buckets.pop(who, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._rate)
         allowed = tokens >= 1.0
-        self._buckets[caller.user] = (tokens - 1.0 if allowed else tokens, now)
+        self._buckets[who] = (tokens - 1.0 if allowed else tokens, now)
         while len(self._buckets) > _MOST:
             self._buckets.popitem(last=False)
         return allowed

@@ -85,7 +85,7 @@ class Places:
         metrics: Metrics | None = None,
     ) -> None:
         self._ids = ids
-        self._domain = domain
+        self.domain = domain
         self._prefix = naming.virtual_node_prefix(ids.cluster_id)
         binding = naming.label_value(ids.binding)
         managed = f"{domain.managed_by}={domain.product}"
@@ -153,8 +153,8 @@ class Places:
         for physical in self._below.by("node", self.pnode_of(node)):
             said = physical.annotations
             key = Key(
-                said.get(self._domain.virtual_pod_namespace, ""),
-                said.get(self._domain.virtual_pod_name, ""),
+                said.get(self.domain.virtual_pod_namespace, ""),
+                said.get(self.domain.virtual_pod_name, ""),
             )
             virtual = self._above.get(key)
             if (
@@ -167,8 +167,8 @@ class Places:
 
     def pnode_of(self, vnode: Node) -> str:
         """The name of the worker's node that a virtual one stands for."""
-        said = vnode.annotations.get(self._domain.physical_node_name)
-        return said or vnode.labels.get(self._domain.physical_node_name, "")
+        said = vnode.annotations.get(self.domain.physical_node_name)
+        return said or vnode.labels.get(self.domain.physical_node_name, "")
 
     def _physical(self, virtual: _VirtualPod) -> _PhysicalPod | None:
         name, namespace, uid = virtual.name, virtual.namespace, virtual.uid
@@ -183,6 +183,6 @@ class Places:
 
     def _runs(self, physical: _PhysicalPod, virtual: _VirtualPod) -> bool:
         claim = claim_pod(
-            physical, virtual=virtual.key, uid=virtual.uid, ids=self._ids, domain=self._domain
+            physical, virtual=virtual.key, uid=virtual.uid, ids=self._ids, domain=self.domain
         )
         return claim in (Claim.OURS, Claim.TAKEABLE)

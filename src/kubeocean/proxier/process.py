@@ -1,7 +1,8 @@
 """The process of a proxier: from its settings to a service that runs.
 
-It is ready when it has a valid certificate, knows whose client certificates to believe, and its
-caches show both clusters. Several replicas do the same work side by side.
+It is ready when it has a valid certificate, knows whose client certificates to believe, its caches
+show both clusters, and every virtual node has its door. Several replicas do the same work side by
+side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
+from kubeocean import __version__
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
@@ -26,6 +28,7 @@ from kubeocean.proxier.callers import Callers
 from kubeocean.proxier.certificates import ProvidedCertificate, SignedCertificate
 from kubeocean.proxier.desk import Desk
 from kubeocean.proxier.doors import Doors
+from kubeocean.proxier.figures import Figures
 from kubeocean.proxier.front import Front
 from kubeocean.proxier.identity import Identity
 from kubeocean.proxier.kubelets import Kubelets
@@ -34,10 +37,14 @@ from kubeocean.proxier.pages import Pages
 from kubeocean.proxier.places import Places
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.proxier.settings import Settings
+from kubeocean.runtime import tracing
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
 from kubeocean.runtime.credentials import default_access
-from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.election import unique_identity
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.interrupts import SIGNALLED, cancelled_by_signals
+from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
@@ -55,15 +62,26 @@ async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> in
     """Serve until a signal; the exit code."""
     undo = settings.configure_logs()
     try:
-        async with AsyncExitStack() as stack:
-            try:
-                service = await Program(settings, environ, stack).prepare()
-            except KubeoceanError as error:
-                _log.error("Could not start proxier", error=str(error))
-                return _FAILED
-            return await service.run()
+        with bound(binding=settings.cluster_binding_name):
+            return await _run(settings, environ)
     finally:
         undo()
+
+
+async def _run(settings: Settings, environ: Mapping[str, str]) -> int:
+    signals: list[int] = []
+    async with AsyncExitStack() as stack:
+        try:
+            with cancelled_by_signals(signals):
+                service = await Program(settings, environ, stack).prepare()
+        except asyncio.CancelledError:
+            if not signals:
+                raise
+            return SIGNALLED + signals[0]
+        except KubeoceanError as error:
+            _log.error("Could not start proxier", error=str(error))
+            return _FAILED
+        return await service.run()
 
 
 class Program:
@@ -76,14 +94,18 @@ class Program:
         self._environ = environ
         self._stack = stack
         self._metrics = Metrics(process=True)
-        self._identity = Identity()
+        self._figures = Figures(self._metrics)
+        self._identity = Identity(figures=self._figures)
+        self._stopping = asyncio.Event()
+        self._listens = False
 
     async def prepare(self) -> Service:
         """Read what has to be read before anything can start.
 
         :raises KubeoceanError: it cannot be had, or makes no sense.
         """
-        settings, domain = self._settings, self._settings.label_domain
+        settings = self._settings
+        self._trace()
         source = default_access(settings.kubeconfig or None, environ=self._environ)
         computing = self._client(HttpTransport(source), "computing")
         binding = await computing.get(CLUSTER_BINDINGS, settings.cluster_binding_name)
@@ -93,32 +115,28 @@ class Program:
         )
         worker = self._client(HttpTransport(access), "worker")
         self._rotation = Rotation(computing, access, reference, metrics=self._metrics)
-        self._places = Places(
-            computing,
-            worker,
-            ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
-            domain=domain,
-            mount_namespace=binding.spec.mount_namespace or domain.worker_namespace,
-            metrics=self._metrics,
+        self._bindings: Informer[ClusterBinding] = Informer(
+            computing, CLUSTER_BINDINGS, fields=f"metadata.name={binding.name}"
         )
+        self._bindings.on_change(self._rotation.follow)
+        self._places = await self._find_places(computing, worker, binding)
         kubelets = Kubelets(
+            worker,
             access,
             port=settings.kubelet_port,
             authority=_file(settings.kubelet_certificate_authority),
         )
         self._stack.push_async_callback(kubelets.close)
-        desk = Desk(
-            callers=Callers(computing),
-            authority=Authority(computing),
-            paces=Paces(),
-            places=self._places,
-            sessions=Sessions(worker, idle_s=settings.idle_s),
-            pages=Pages(computing, self._places, kubelets, domain=domain),
+        desk = self._desk(computing, worker, kubelets)
+        self._front = Front(
+            desk.answer, self._identity, host=settings.listen_address, figures=self._figures
         )
-        self._front = Front(desk.answer, self._identity, host=settings.listen_address)
+        domain = settings.label_domain
         self._doors = Doors(self._front, self._places.vnodes, domain=domain)
         self._trusts = self._trust(computing, binding)
         return self._service()
+
+    # Life
 
     def _service(self) -> Service:
         settings = self._settings
@@ -126,7 +144,7 @@ class Program:
             settings.label_domain.proxier,
             [
                 Component("caches", self._work, self._ready),
-                Component("front", self._serve, stop=self._stop),
+                Component("front", self._serve, lambda: self._listens, stop=self._stopping.set),
             ],
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
@@ -135,37 +153,76 @@ class Program:
         )
 
     async def _work(self) -> None:
+        follows: tuple[Runnable, ...] = (self._bindings, self._rotation)
         async with asyncio.TaskGroup() as group:
-            for part in (self._rotation, *self._trusts, *self._places.parts):
+            for part in (*follows, *self._trusts, *self._places.parts):
                 group.create_task(part.run())
             group.create_task(self._doors.controller.run())
 
     async def _serve(self) -> None:
-        await self._front.open(self._settings.listen_port)
-        self._stopping = asyncio.Event()
+        settings = self._settings
+        await self._front.open(settings.listen_port)
+        if settings.metrics_enabled and settings.prometheus_vnode_base_port:
+            await self._front.open(
+                settings.prometheus_vnode_base_port,
+                host=settings.prometheus_vnode_address,
+                metrics_only=True,
+            )
+        self._listens = True
         await self._stopping.wait()
-        await self._front.drain(self._settings.drain_s)
-
-    def _stop(self) -> None:
-        self._stopping.set()
+        await self._front.drain(settings.drain_s)
 
     def _ready(self) -> bool:
-        return self._identity.ready and self._places.ready
+        return self._identity.ready and self._places.ready and self._doors.ready
+
+    # Parts
+
+    async def _find_places(
+        self, computing: Client, worker: Client, binding: ClusterBinding
+    ) -> Places:
+        domain = self._settings.label_domain
+        return Places(
+            computing,
+            worker,
+            ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
+            domain=domain,
+            mount_namespace=binding.spec.mount_namespace or domain.worker_namespace,
+            metrics=self._metrics,
+        )
+
+    def _desk(self, computing: Client, worker: Client, kubelets: Kubelets) -> Desk:
+        settings = self._settings
+        return Desk(
+            callers=Callers(computing),
+            authority=Authority(computing),
+            paces=Paces(),
+            places=self._places,
+            sessions=Sessions(worker, idle_s=settings.idle_s),
+            pages=Pages(
+                computing,
+                self._places,
+                kubelets,
+                metrics=settings.metrics_enabled,
+                namespace=settings.metrics_target_namespace,
+            ),
+            figures=self._figures,
+        )
 
     def _trust(self, computing: Client, binding: ClusterBinding) -> tuple[Runnable, ...]:
         """What keeps our certificate, and the authority of others', true."""
         settings = self._settings
         certificate: Runnable
         secret = _secret(settings, binding)
+        address = self._environ.get(ENV_POD_IP, "")
         if secret is not None:
-            certificate = ProvidedCertificate(computing, secret, self._identity)
+            certificate = ProvidedCertificate(computing, secret, self._identity, address=address)
         else:
             certificate = SignedCertificate(
                 computing,
                 self._identity,
                 binding=binding.name,
                 cluster_id=binding.spec.cluster_id,
-                address=self._environ.get(ENV_POD_IP, "") or settings.listen_address,
+                address=address or settings.listen_address,
                 pod=self._environ.get(ENV_POD_NAME, ""),
                 domain=settings.label_domain,
             )
@@ -179,6 +236,15 @@ class Program:
         client = Client(transport, cluster=cluster)
         self._stack.push_async_callback(client.close)
         return client
+
+    def _trace(self) -> None:
+        finish = tracing.configure(
+            self._settings.label_domain.proxier,
+            version=__version__,
+            instance=self._environ.get(ENV_POD_NAME, "") or unique_identity(),
+            environ=self._environ,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, finish)
 
 
 def _secret(settings: Settings, binding: ClusterBinding) -> Key | None:

@@ -18,7 +18,17 @@ from urllib.parse import parse_qsl
 
 from kubeocean.errors import Refusal
 
-__all__ = ["Logs", "NodePage", "Page", "Route", "Run", "Session", "SessionKind", "route"]
+__all__ = [
+    "Logs",
+    "NodePage",
+    "Page",
+    "Route",
+    "Run",
+    "Session",
+    "SessionKind",
+    "metrics_route",
+    "route",
+]
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -120,7 +130,25 @@ def route(method: str, target: str) -> Route:
     return Page(NodePage(name), MappingProxyType(dict(options)))
 
 
+def metrics_route(method: str, target: str) -> tuple[str, Page]:
+    """A virtual node and its page, where metrics of all nodes are served: `/<node>/metrics`.
+
+    :raises Refusal: it is no such path.
+    """
+    path, _, query = target.partition("?")
+    vnode, _, page = path.strip("/").partition("/")
+    if not vnode or not page:
+        raise Refusal(400, "the path must be /<node>/metrics")
+    if page not in _METRICS:
+        raise Refusal(404, "there is no such page")
+    _allow(method, "GET")
+    if not _SUBDOMAIN.fullmatch(vnode):
+        raise Refusal(400, f"node: is no name that Kubernetes gives (got {vnode!r})")
+    return vnode, Page(NodePage(page), MappingProxyType(dict(_options(query))))
+
+
 _PAGES: Final = frozenset(NodePage)
+_METRICS: Final = frozenset(page for page in NodePage if page.startswith("metrics"))
 
 
 def _logs(method: str, path: list[str], options: _Query) -> Logs:
@@ -184,8 +212,9 @@ def _port_forward(method: str, path: list[str], options: _Query) -> Session:
 def _run(method: str, path: list[str], options: _Query) -> Run:
     _allow(method, "POST")
     namespace, pod, uid, container = _names(path, container=True, uid=True)
-    command = tuple(dict(options).get("cmd", "").split())
-    if not command:
+    # As a kubelet does it: each space ends a word.
+    command = tuple(dict(options).get("cmd", "").split(" "))
+    if not command[0]:
         raise Refusal(400, "cmd: is missing")
     return Run(namespace, pod, container, uid, command)
 

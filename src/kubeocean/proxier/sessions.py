@@ -7,25 +7,34 @@ answer is the caller's answer, and ends it.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from typing import Final
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from kubeocean.errors import Refusal, api_error
+from kubeocean.errors import KubeoceanError, Refusal, Unreachable, api_error
 from kubeocean.proxier.audit import Entry
-from kubeocean.proxier.carrying import carry
+from kubeocean.proxier.carrying import Carried, carry
 from kubeocean.proxier.exchange import PLAIN, Exchange
-from kubeocean.proxier.frames import Channel, handshake, messages
+from kubeocean.proxier.frames import Channel, failed, handshake, messages
 from kubeocean.proxier.places import Place
 from kubeocean.proxier.routes import Logs, Run, Session, SessionKind
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.transport import Request
+from kubeocean.runtime.transport import Request, Stream
 
 __all__ = ["Sessions"]
 
 IDLE_S: Final = 4 * 3600.0  # a kubelet's default
+
+_HEAD_S: Final = 30.0  # until a worker begins to answer
+_BUFFER: Final = 64 * 1024  # of each log: a caller that is slow makes the worker wait
+_MOST_OUTPUT: Final = 4 << 20
+_MOST_REFUSAL: Final = 64 * 1024
+_SHOWN: Final = 40
+_JSON: Final = "application/json"  # what a kubelet says of anything that a command prints
 
 # What may be switched to, as the worker is asked for it.
 _PROTOCOLS: Final = {"spdy/3.1": "SPDY/3.1", "websocket": "websocket"}
@@ -42,6 +51,7 @@ _ANSWERED: Final = (
     "Sec-WebSocket-Protocol",
     "Sec-WebSocket-Extensions",
 )
+_CHOICES: Final = ("X-Stream-Protocol-Version", "Sec-WebSocket-Protocol")
 
 
 class Sessions:
@@ -52,13 +62,26 @@ class Sessions:
         self._idle_s = idle_s
 
     async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
-        """The log, as it comes."""
+        """The log, as it comes, for as long as somebody listens."""
         query = (("container", asked.container), *asked.query)
-        request = Request("GET", _path(place.physical, "log"), query=query, accept="*/*")
+        # A server says nothing at all before the container does.
+        head_s = self._idle_s if ("follow", "true") in asked.query else _HEAD_S
+        request = Request(
+            "GET",
+            _path(place.physical, "log"),
+            query=query,
+            accept="*/*",
+            timeout_s=head_s,
+            buffer=_BUFFER,
+        )
+        exchange.patience_s = self._idle_s
+        await _while_heard(exchange, self._log(exchange, request))
+
+    async def _log(self, exchange: Exchange, request: Request) -> None:
         async with self._worker.transport.stream(request) as stream:
             if stream.status != 200:
-                raise api_error(stream.status, await stream.read(), doing="read the log")
-            await exchange.begin(200, stream.headers.get("Content-Type", PLAIN))
+                raise api_error(stream.status, await _some(stream), doing="read the log")
+            await exchange.begin(200, PLAIN)
             while piece := await stream.read():
                 await exchange.send(piece)
         await exchange.end()
@@ -68,43 +91,111 @@ class Sessions:
         head = exchange.head
         protocol = _PROTOCOLS.get(head.upgrade)
         if protocol is None:
-            shown = head.upgrade or "none"
+            shown = head.upgrade[:_SHOWN] or "none"
             raise Refusal(400, f"upgrade: must be SPDY/3.1 or websocket (got {shown!r})")
+        if head.has_body:
+            raise Refusal(400, "a request to switch protocols has no body")
+        offered = _picked(head.headers, _ASKED)
         async with self._worker.upgrade(
             head.method,
             _path(place.physical, asked.kind),
             protocol=protocol,
             query=asked.query,
-            headers=_picked(head.headers, _ASKED),
+            headers=offered,
         ) as tunnel:
+            _check_choice(tunnel.headers, offered)
             picked = _picked(CIMultiDict(tunnel.headers), _ANSWERED)
             switched = [("Connection", "Upgrade"), ("Upgrade", protocol), *picked.items()]
             await exchange.switch(switched)
+            exchange.patience_s = self._idle_s
+            carried = Carried()
             try:
-                carried = await carry(exchange, tunnel, idle_s=self._idle_s)
+                await carry(exchange, tunnel, carried, idle_s=self._idle_s)
             except TimeoutError:
-                entry.outcome = f"idle for {self._idle_s:g} s"
-            else:
+                carried.broken = f"idle for {self._idle_s:g} s"
+            finally:
                 entry.received = carried.inwards
                 entry.outcome = carried.broken
 
     async def run(self, exchange: Exchange, asked: Run, place: Place) -> None:
-        """What a command prints."""
+        """What a command prints, once it has ended."""
         query = [("container", asked.container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in asked.command]
-        async with self._worker.upgrade(
-            "GET",
-            _path(place.physical, SessionKind.EXEC),
-            protocol="websocket",
-            query=query,
-            headers=handshake(),
-        ) as tunnel:
-            await exchange.begin(200, PLAIN)
-            async with aclosing(messages(tunnel)) as received:
-                async for channel, content in received:
-                    if channel in (Channel.STDOUT, Channel.STDERR):
-                        await exchange.send(content)
-        await exchange.end()
+        await _while_heard(exchange, self._run(exchange, query, place))
+
+    async def _run(self, exchange: Exchange, query: list[tuple[str, str]], place: Place) -> None:
+        output, verdict = bytearray(), b""
+        async with (
+            asyncio.timeout(self._idle_s),
+            self._worker.upgrade(
+                "GET",
+                _path(place.physical, SessionKind.EXEC),
+                protocol="websocket",
+                query=query,
+                headers=handshake(),
+            ) as tunnel,
+            aclosing(messages(tunnel)) as received,
+        ):
+            async for channel, content in received:
+                if channel in (Channel.STDOUT, Channel.STDERR):
+                    output += content
+                elif channel == Channel.ERROR:
+                    verdict += content
+                if len(output) + len(verdict) > _MOST_OUTPUT:
+                    raise Refusal(500, f"the command printed over {_MOST_OUTPUT >> 20} MiB")
+        failure = failed(verdict)
+        if failure:
+            raise Refusal(500, f"{failure}: {output.decode('utf-8', 'replace')}")
+        await exchange.answer(200, bytes(output), _JSON)
+
+
+async def _while_heard(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
+    """Do it, unless the caller leaves meanwhile.
+
+    :raises Unreachable: it did.
+    """
+    async with asyncio.TaskGroup() as group:
+        gone = group.create_task(exchange.gone())
+        doing = group.create_task(_kept(work))
+        await asyncio.wait((gone, doing), return_when=asyncio.FIRST_COMPLETED)
+        left = not doing.done()
+        gone.cancel()
+        doing.cancel()
+    if left:
+        raise Unreachable("lost the caller: it has left")
+    if (error := doing.result()) is not None:
+        raise error
+
+
+async def _kept(work: Coroutine[None, None, None]) -> KubeoceanError | None:
+    """How it failed, as a value: a task group would make a group of it."""
+    try:
+        await work
+    except KubeoceanError as error:
+        return error
+    except TimeoutError:
+        return Refusal(504, "it took too long")
+    return None
+
+
+async def _some(stream: Stream) -> bytes:
+    """Enough of a refusal to tell the caller why."""
+    body = b""
+    while len(body) < _MOST_REFUSAL and (piece := await stream.read()):
+        body += piece
+    return body[:_MOST_REFUSAL]
+
+
+def _check_choice(answered: Mapping[str, str], offered: CIMultiDict[str]) -> None:
+    """What the worker has chosen must be what the caller would speak.
+
+    :raises Unreachable: it is something else.
+    """
+    for name in _CHOICES:
+        chosen = answered.get(name.lower(), "").strip()
+        said = ",".join(offered.getall(name, [])).split(",")
+        if chosen and chosen not in (each.strip() for each in said):
+            raise Unreachable(f"the worker has chosen a {name} that nobody offered")
 
 
 def _path(pod: Key, subresource: str) -> str:

@@ -107,7 +107,13 @@ class Settings(ZapFlags):
         "prometheus-vnode-base-port",
         _port,
         str(group.VNODE_METRICS_PORT),
-        "The port of /<node>/metrics, with the same authentication; 0: none.",
+        "The port of /<node>/metrics, with the same TLS and authentication; 0: none.",
+    )
+    prometheus_vnode_address: str = flag(
+        "prometheus-vnode-address",
+        text,
+        "",
+        "The address of that port; without it, that of --listen-address.",
     )
     metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
         "metrics-bind-address", address, "0", "Where our own /metrics is served; 0: nowhere."

@@ -59,6 +59,7 @@ class Request:
     accept: str = "application/json"
     timeout_s: float | None = 30.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    buffer: int = STREAM_BUFFER  # bytes of a streamed answer that may wait to be read
 
     @property
     def writes(self) -> bool:
@@ -352,6 +353,7 @@ class _Link:
             headers=self._headers(request),
             timeout=timeout,
             allow_redirects=False,
+            read_bufsize=request.buffer,
             proxy=self.access.proxy_url,
             server_hostname=self.access.tls_server_name,
         )

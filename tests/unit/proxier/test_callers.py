@@ -46,7 +46,7 @@ async def test_an_answer_is_remembered_for_its_time_and_number() -> None:
 async def test_one_caller_does_not_use_up_what_is_anothers() -> None:
     clock = VirtualClock()
     paces = Paces(rate=1.0, burst=2.0, clock=clock)
-    greedy, modest = Caller("greedy"), Caller("modest")
+    greedy, modest = "greedy", "modest"
     assert [paces.allows(greedy) for _ in range(3)] == [True, True, False]
     assert paces.allows(modest)
     await clock.advance(1.0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from kubeocean.proxier.exposition import PodName, rewrite, totals
+from kubeocean.proxier.exposition import PodName, rewrite, samples
 from kubeocean.proxier.summaries import summarize
 
 PODS = {
@@ -66,13 +69,89 @@ def test_a_name_in_another_label_is_no_name() -> None:
     assert rewrite('m{image="namespace=\\"worker\\",pod=\\"web-1\\""} 1', PODS) == ""
 
 
-def test_sums_are_of_own_pods() -> None:
+def test_values_are_of_own_pods_with_their_times() -> None:
     text = (
-        'pod_cpu{namespace="worker",pod="web-1"} 1.5\n'
+        'pod_cpu{namespace="worker",pod="web-1"} 1.5 1700000000123\n'
         'pod_cpu{namespace="worker",pod="db-2"} 2\n'
         'pod_cpu{namespace="worker",pod="secret"} 40\n'
+        'pod_cpus{namespace="worker",pod="web-1"} 3\n'
     )
-    assert totals(text, "pod_cpu", PODS) == 3.5
+    assert [*samples(text, "pod_cpu", PODS)] == [
+        (PODS["worker", "web-1"], 1.5, "1700000000123"),
+        (PODS["worker", "db-2"], 2.0, ""),
+    ]
+
+
+def test_the_label_of_a_node_is_added_where_there_is_none() -> None:
+    line = 'm{namespace="worker",pod="web-1"} 1'
+    assert rewrite(line, PODS, node="v1") == 'm{namespace="team",pod="web",node="v1"} 1\n'
+    line = 'm{node="own",namespace="worker",pod="web-1"} 1'
+    assert rewrite(line, PODS, node="v1") == 'm{node="own",namespace="team",pod="web"} 1\n'
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        'namespace="worker" pod="web-1"',
+        'x;namespace="worker",pod="web-1"',
+        'namespace="worker",pod="web-1",,',
+        'namespace="worker",pod="web-1',
+        '"quoted",namespace="worker",pod="web-1"',
+    ],
+)
+def test_labels_that_could_be_read_in_two_ways_hide_the_line(labels: str) -> None:
+    assert rewrite(f"m{{{labels}}} 1", PODS) == ""
+
+
+@pytest.mark.parametrize("odd", ["a" * 300_000, '"' * 99_999, "a=" * 100_000, '\\"' * 100_000])
+def test_a_very_long_line_takes_no_time(odd: str) -> None:
+    began = time.monotonic()
+    assert rewrite(f"m{{{odd}}} 1\nm{odd} 1\n", PODS) == ""
+    assert time.monotonic() - began < 5.0
+
+
+def exposition_text() -> st.SearchStrategy[str]:
+    """Metrics as kubelets write them, with any value that a label can have."""
+    value = st.text(alphabet=st.sampled_from('ab\\"{}\n,= #'), max_size=8).map(_escaped)
+    name = st.sampled_from(["web-1", "db-2", "secret", ""])
+    line = st.builds(
+        lambda metric, pod, other, number: (
+            f'{metric}{{image="{other}",namespace="worker",pod="{pod}",id="{other}"}} {number}'
+        ),
+        st.sampled_from(["a_total", "b_bucket", "c"]),
+        name,
+        value,
+        st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)),
+    )
+    return st.lists(line, max_size=12).map("\n".join)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+@given(exposition_text())
+def test_nothing_is_lost_of_own_pods_but_names(text: str) -> None:
+    def read(page: str) -> list[tuple[str, dict[str, str], float]]:
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        ]
+
+    back = {(pod.namespace, pod.name): key for key, pod in PODS.items()}
+    found = [
+        (
+            name,
+            labels
+            | dict(
+                zip(("namespace", "pod"), back[labels["namespace"], labels["pod"]], strict=True)
+            ),
+        )
+        for name, labels, _ in read(rewrite(text, PODS))
+    ]
+    own = [(n, ls) for n, ls, _ in read(text + "\n") if (ls["namespace"], ls["pod"]) in PODS]
+    assert found == own
 
 
 @given(st.text(alphabet='abm{}="\\,\n #1 podnames', max_size=120))

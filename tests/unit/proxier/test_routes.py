@@ -166,4 +166,4 @@ def test_any_path_is_understood_or_refused(text: str, method: str) -> None:
     ],
 )
 def test_what_leads_into_a_pod_takes_create(method: str, target: str, right: Right) -> None:
-    assert needed(route(method, target)) == right
+    assert needed(route(method, target))[-1] == right
