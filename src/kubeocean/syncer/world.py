@@ -25,7 +25,7 @@ from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, NODES, Node
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Key, Object, ObjectT, Resource
+from kubeocean.runtime.objects import Condition, Key, Object, ObjectT, Resource
 from kubeocean.syncer.forge.ownership import Ids
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
@@ -36,18 +36,30 @@ from kubeocean.syncer.podviews import (
 )
 from kubeocean.syncer.reach import Reach
 
-__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "identity_of"]
+__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "chosen_replica", "identity_of"]
 
 
 class _ProxierStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: tuple[Condition, ...] | None = None
 
 
 class ProxierPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     """A replica of the proxier, as far as virtual nodes point at it."""
 
     status: _ProxierStatus = msgspec.field(default_factory=_ProxierStatus)
+
+    @property
+    def address(self) -> str:
+        """Where it runs; nothing if it does not."""
+        return self.status.pod_ip if self.status.phase == "Running" else ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes work, and goes on doing so."""
+        said = self.status.conditions or ()
+        return not self.deleting and any(c.type == "Ready" and c.status == "True" for c in said)
 
 
 PROXIER_PODS: Final = Resource("", "v1", "pods", "Pod", True, ProxierPod)
@@ -189,9 +201,8 @@ class World:
         return f"{self.clock.now():%Y-%m-%dT%H:%M:%SZ}"
 
     def proxier_ip(self) -> str:
-        """The address of a running replica; always the same one while it runs."""
-        running = (p for p in self.proxiers.items() if p.status.phase == "Running")
-        return min((p.status.pod_ip for p in running if p.status.pod_ip), default="")
+        """The address of the replica that virtual nodes point at; none if none runs."""
+        return chosen_replica(self.proxiers.items())
 
     def pnode_of(self, vnode: Node) -> str:
         """The name of the worker's node that a virtual node stands for."""
@@ -207,6 +218,18 @@ class World:
 
     def _policy_of(self, vnode: Node) -> tuple[str, ...]:
         return (vnode.annotations.get(self.domain.policies_applied, ""),)
+
+
+def chosen_replica(replicas: Iterable[ProxierPod]) -> str:
+    """The address of the oldest replica that is ready, so that one that comes moves no node; while
+    none is, of one that may become so, so that a blink moves none either."""
+    running = [replica for replica in replicas if replica.address]
+
+    def preference(replica: ProxierPod) -> tuple[bool, bool, str, str]:
+        age = replica.metadata.creation_timestamp or ""
+        return not replica.ready, replica.deleting, age, replica.address
+
+    return min(running, key=preference).address if running else ""
 
 
 async def identity_of(cluster: Client) -> str:
