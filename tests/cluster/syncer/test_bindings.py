@@ -126,11 +126,18 @@ async def _is(sea: Sea, labels: set[str]) -> bool:
     return await marked(sea, "a", "b") == labels
 
 
-def settled(obj: Object, *, without: tuple[str, ...] = ()) -> Json:
+def settled(obj: Object) -> Json:
     """All of an object, but for what every write changes."""
     content = obj.content()
-    for field in ("managedFields", "resourceVersion", *without):
+    for field in ("managedFields", "resourceVersion"):
         content["metadata"].pop(field, None)
+    return content
+
+
+def settled_pod(pod: Object) -> Json:
+    """Kubernetes itself says in conditions what it thinks of a pod's node, in its own time."""
+    content = settled(pod)
+    content["status"].pop("conditions", None)
     return content
 
 
@@ -142,7 +149,7 @@ async def everything(sea: Sea, namespace: str) -> Mapping[str, list[Json]]:
     return {
         "virtual nodes": [settled(node) for node in await sea.vnodes()],
         "nodes": [settled(node) for node in pnodes.items],
-        "pods": [settled(pod) for pod in pods.items],
+        "pods": [settled_pod(pod) for pod in pods.items],
         "policies": [settled(policy)],
         "binding": [settled(await sea.above.get(CLUSTER_BINDINGS, sea.name, keep_raw=True))],
     }

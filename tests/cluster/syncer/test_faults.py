@@ -1,120 +1,376 @@
 """The same end whatever happens on the way: crashes after each write, lagging watches, two leaders.
 
-The scenario: three nodes are lent; one is deleted, the policy is narrowed to half the CPU, one
-virtual node is deleted by hand. In the end there are two virtual nodes with half the CPU, and then
-nothing is written any more but heartbeats.
+Every scenario happens to a binding of its own: once without any fault, to see how many writes there
+are, then once for each write with a crash after it (heartbeats and Events leave nothing behind that
+anybody starts from), once with watches that lag and repeat, once with two leaders. All of it goes
+on at a time, and at the end, when everything is as it should be, nothing is written any more but
+heartbeats.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.errors import NotFound
+from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Crashed, Faults
-from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
+from kubeocean.runtime.objects import find_condition
 from kubeocean.runtime.transport import Request
 from oceans import Sea
+from ourkinds import install_our_kinds
 from waiting import until
 
-QUIET_S = 5.0
+QUIET_S = 20.0
+AT_A_TIME = 6
+LOOK_EVERY_S = 0.3  # many look at a time
+MARK = "kubeocean.io/policy-applied"
+
+pytestmark = pytest.mark.timeout(600)
 
 
-async def prepare(sea: Sea) -> str:
+@dataclass(frozen=True)
+class Scenario:
+    """What there is at first, what people do then, and what comes of it."""
+
+    prepare: Callable[[Sea, str], Awaitable[None]]
+    disturb: Callable[[Sea, str], Awaitable[None]]
+    check: Callable[[Sea, str], Awaitable[bool]]
+
+
+# Lending: two nodes are lent; one leaves, of the other only half the CPU is lent.
+
+
+async def prepare_lending(sea: Sea, namespace: str) -> None:
     await sea.bind()
-    policy = await sea.lend()
-    for name in ("a", "b", "c"):
+    await sea.lend()
+    for name in ("a", "b"):
         await sea.add_node(name)
-    return policy
 
 
-async def disturb(sea: Sea, policy: str) -> None:
-    """What people do meanwhile; every step is done once, whoever is at work."""
+async def disturb_lending(sea: Sea, namespace: str) -> None:
     limits = [{"resource": "cpu", "percent": 50}]
-    await sea.patch_policy(policy, resourceLimits=limits)
-    gone = await sea.below.get(NODES, f"{sea.name}-c")
+    await sea.patch_policy(f"{sea.name}-policy", resourceLimits=limits)
+    gone = await sea.below.get(NODES, f"{sea.name}-b")
     await sea.below.delete(NODES, gone.name, uid=gone.uid)
 
 
-async def as_it_should_be(sea: Sea) -> bool:
+async def check_lending(sea: Sea, namespace: str) -> bool:
     nodes = await sea.vnodes()
-    names = [f"vnode-{sea.cluster_id}-{sea.name}-{name}" for name in ("a", "b")]
-    assert [node.name for node in nodes] == names
-    for node in nodes:
-        assert not node.deleting
-        assert (node.status.allocatable or {})["cpu"] == "4"
-        pnode = await sea.below.get(NODES, node.annotations["kubeocean.io/physical-node-name"])
-        assert node.labels["kubeocean.io/physical-node-uid"] == pnode.uid
-        assert pnode.labels.get("kubeocean.io/policy-applied") == f"{sea.name}-policy"
-        assert len({taint.key for taint in node.spec.taints or ()}) == len(node.spec.taints or ())
+    assert [node.name for node in nodes] == [vnode(sea, "a")]
+    (node,) = nodes
+    assert not node.deleting
+    assert (node.status.allocatable or {})["cpu"] == "4"
+    pnode = await sea.below.get(NODES, f"{sea.name}-a")
+    assert node.labels["kubeocean.io/physical-node-uid"] == pnode.uid
+    assert pnode.labels.get(MARK) == f"{sea.name}-policy"
+    assert len({taint.key for taint in node.spec.taints or ()}) == len(node.spec.taints or ())
+    assert (await sea.status(f"{sea.name}-policy")).leased_nodes == 1
+    assert (await sea.binding()).status.virtual_nodes == 1
     return True
+
+
+# Reclaim: the window of a node with two pods closes; one of them tolerates that.
+
+
+async def prepare_reclaim(sea: Sea, namespace: str) -> None:
+    await sea.bind()
+    await sea.lend(forceReclaim=True)
+    await sea.add_node("a")
+    tolerations = [{"operator": "Exists"}]
+    await sea.guest(namespace, f"{sea.name}-stays", vnode(sea, "a"), tolerations=tolerations)
+    await sea.guest(namespace, f"{sea.name}-leaves", vnode(sea, "a"))
+
+
+async def disturb_reclaim(sea: Sea, namespace: str) -> None:
+    start = datetime.now(UTC) + timedelta(hours=6)
+    window = {"start": f"{start:%H:%M}", "end": f"{start:%H:%M}"}
+    await sea.patch_policy(f"{sea.name}-policy", timeWindows=[window])
+
+
+async def check_reclaim(sea: Sea, namespace: str) -> bool:
+    nodes = await sea.vnodes()
+    assert len(nodes) == 1
+    (node,) = nodes
+    out = [t for t in node.spec.taints or () if t.key == "kubeocean.io/out-of-time-windows"]
+    assert [taint.effect for taint in out] == ["NoExecute"]
+    assert await pods(sea, namespace) == [f"{sea.name}-stays"]
+    status = await sea.status(f"{sea.name}-policy")
+    assert status.phase == "Inactive"
+    reclaiming = find_condition(status.conditions, "Reclaiming")
+    # Who crashed before he told of it leaves nothing to tell.
+    assert reclaiming is None or reclaiming.status == "False"
+    assert status.reclaim is None or status.reclaim.pending == 0
+    return True
+
+
+# Removal: the policy of a node with a pod is deleted.
+
+
+async def disturb_removal(sea: Sea, namespace: str) -> None:
+    policy = await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
+    await sea.below.delete(RESOURCE_LEASING_POLICIES, policy.name, uid=policy.uid)
+
+
+async def check_removal(sea: Sea, namespace: str) -> bool:
+    assert await sea.vnodes() == []
+    node = await sea.below.get(NODES, f"{sea.name}-a")
+    assert MARK not in node.labels
+    try:
+        await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
+    except NotFound:
+        return (await sea.binding()).status.virtual_nodes == 0
+    return False
+
+
+# The end: the binding of a node with a pod is deleted.
+
+
+async def disturb_end(sea: Sea, namespace: str) -> None:
+    await sea.unbind()
+
+
+async def check_end(sea: Sea, namespace: str) -> bool:
+    assert await sea.is_unbound()
+    assert await sea.vnodes() == []
+    assert MARK not in (await sea.below.get(NODES, f"{sea.name}-a")).labels
+    policy = await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
+    assert not policy.metadata.finalizers
+    return True
+
+
+SCENARIOS = {
+    "lending": Scenario(prepare_lending, disturb_lending, check_lending),
+    "reclaim": Scenario(prepare_reclaim, disturb_reclaim, check_reclaim),
+    "removal": Scenario(prepare_reclaim, disturb_removal, check_removal),
+    "end": Scenario(prepare_reclaim, disturb_end, check_end),
+}
+
+
+def vnode(sea: Sea, pnode: str) -> str:
+    return f"vnode-{sea.cluster_id}-{sea.name}-{pnode}"
+
+
+async def is_lent(sea: Sea) -> bool:
+    """Whether everything is there that people then change."""
+    nodes, status = await sea.vnodes(), await sea.status(f"{sea.name}-policy")
+    return 0 < len(nodes) == status.leased_nodes
+
+
+async def pods(sea: Sea, namespace: str) -> list[str]:
+    listing = await sea.above.list(PODS, namespace, fields=f"spec.nodeName={vnode(sea, 'a')}")
+    return [pod.name for pod in listing.items if not pod.deleting]
 
 
 def matters(request: Request) -> bool:
     """A write that is not a heartbeat, nor an Event."""
     heartbeat = "/leases/" in request.path and request.method == "PATCH"
-    return request.writes and not heartbeat and not request.path.endswith("/events")
+    events = request.path.endswith("/events") or "/events/" in request.path
+    return request.writes and not heartbeat and not events
 
 
-async def quiet(*plans: Faults) -> None:
-    """Soon nothing is written any more, for a while."""
-    counts: list[int] = []
-    for _ in range(4):
-        counts.append(sum(matters(r) for plan in plans for r in plan.requests))
-        if len(counts) > 1 and counts[-1] == counts[-2]:
-            return
+@dataclass
+class Case:
+    """One binding, one scenario, one way to go wrong."""
+
+    name: str
+    sea: Sea
+    scenario: Scenario
+    plans: list[Faults] = field(default_factory=list)  # of those who are there at the end
+    error: str = ""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def written(self) -> int:
+        return sum(matters(request) for plan in self.plans for request in plan.requests)
+
+
+@dataclass
+class Voyage:
+    """All cases, on their way at a time; `over` lets everybody go."""
+
+    sea: Sea
+    namespace: str
+    cases: list[Case] = field(default_factory=list)
+    limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def case(self, name: str, scenario: str) -> Case:
+        made = Case(f"{scenario}: {name}", self.sea.neighbour(), SCENARIOS[scenario])
+        self.cases.append(made)
+        return made
+
+    async def sail(self, case: Case, way: Callable[[Case], Awaitable[list[Faults]]]) -> None:
+        """Go that way, then on with whoever is left until all is as it should be, and stay."""
+        async with AsyncExitStack() as stack:
+            try:
+                async with self.limit:
+                    await case.scenario.prepare(case.sea, self.namespace)
+                    case.plans = await way(case)
+                    for plan in case.plans:
+                        running = case.sea.syncing(above=plan.wrap, below=plan.wrap)
+                        await stack.enter_async_context(running)
+                    if case.sea.name not in self._disturbed:
+                        await until(lambda: is_lent(case.sea), every=LOOK_EVERY_S)
+                        await self.disturb_once(case)
+                    await until(lambda: self.is_done(case), within=60, every=LOOK_EVERY_S)
+            except AssertionError as error:
+                case.error = f"{error} {error.__cause__ or ''}"
+            case.arrived.set()
+            await self.over.wait()
+
+    async def disturb_once(self, case: Case) -> None:
+        self._disturbed.add(case.sea.name)
+        await case.scenario.disturb(case.sea, self.namespace)
+
+    _disturbed: set[str] = field(default_factory=set)
+
+    # Ways to go
+
+    async def straight(self, case: Case) -> list[Faults]:
+        return [Faults()]
+
+    async def two(self, case: Case) -> list[Faults]:
+        return [Faults(), Faults()]
+
+    async def lagging(self, case: Case) -> list[Faults]:
+        plan = Faults()
+        plan.lag(0.4)
+        plan.repeat(1)
+        return [plan]
+
+    def crash(self, n: int) -> Callable[[Case], Awaitable[list[Faults]]]:
+        async def way(case: Case) -> list[Faults]:
+            faults = Faults()
+            faults.crash_after_write(n, when=matters)
+            try:
+                async with case.sea.syncing(above=faults.wrap, below=faults.wrap):
+                    await until(lambda: faults.crashed or is_lent(case.sea), every=LOOK_EVERY_S)
+                    await self.disturb_once(case)
+                    await until(
+                        lambda: faults.crashed or self.is_done(case),
+                        within=30,
+                        every=LOOK_EVERY_S,
+                    )
+            except BaseExceptionGroup as ended:
+                assert ended.subgroup(Crashed) is not None, ended
+            return [Faults()]
+
+        return way
+
+    async def is_done(self, case: Case) -> bool:
+        """Whether all is as it should be, perhaps before it came to the last write."""
+        return await case.scenario.check(case.sea, self.namespace)
+
+
+async def at_rest(cases: list[Case]) -> dict[str, int]:
+    """What each has written, once nobody adds to it."""
+    seen: list[dict[str, int]] = [{}]
+
+    async def rests() -> bool:
+        before, seen[0] = seen[0], {case.name: case.written() for case in cases}
+        return before == seen[0]
+
+    await until(rests, every=2.0, within=60)
+    return seen[0]
+
+
+@dataclass
+class Ends:
+    """How all cases ended: what went wrong with each, and who wrote when nobody should."""
+
+    errors: dict[str, str]
+    writes: dict[str, int]
+    restless: dict[str, list[str]]
+
+
+async def all_arrived(cases: list[Case]) -> None:
+    for case in cases:
+        await case.arrived.wait()
+
+
+async def sail(voyage: Voyage) -> Ends:
+    counted: dict[str, int] = {}
+    async with asyncio.TaskGroup() as group:
+        straight = {name: voyage.case("straight", name) for name in SCENARIOS}
+        for case in straight.values():
+            group.create_task(voyage.sail(case, voyage.straight))
+        await all_arrived(voyage.cases)
+        await at_rest(voyage.cases)
+        for name, case in straight.items():
+            counted[name] = case.written()
+            for way, how in (("lagging", voyage.lagging), ("two leaders", voyage.two)):
+                group.create_task(voyage.sail(voyage.case(way, name), how))
+            for n in range(1, counted[name] + 1):
+                crash = voyage.case(f"crash after write {n}", name)
+                group.create_task(voyage.sail(crash, voyage.crash(n)))
+        await all_arrived(voyage.cases)
+        for case in voyage.cases:
+            if "lagging" in case.name:
+                case.plans[0].rewind(20)
+        before = await at_rest(voyage.cases)
         await asyncio.sleep(QUIET_S)  # the passing of time is what is tested
-    raise AssertionError(f"still writing: {counts}, {_last(plans)}")
+        restless = {
+            case.name: [f"{r.method} {r.path}" for r in last(case)]
+            for case in voyage.cases
+            if case.written() != before[case.name]
+        }
+        voyage.over.set()
+    return Ends({case.name: case.error for case in voyage.cases}, counted, restless)
 
 
-def _last(plans: tuple[Faults, ...]) -> list[Request]:
-    return [request for plan in plans for request in plan.requests if matters(request)][-6:]
+def last(case: Case) -> list[Request]:
+    return [r for plan in case.plans for r in plan.requests if matters(r)][-4:]
 
 
-@pytest.mark.parametrize("n", range(1, 14))
-async def test_a_crash_after_the_nth_write_changes_nothing(sea: Sea, n: int) -> None:
-    policy = await prepare(sea)
-    faults = Faults()
-    faults.crash_after_write(n)
-    disturbed = False
+@pytest.fixture(scope="module")
+async def ends(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Ends]:
+    """All of it, once."""
+    await install_our_kinds(client)
+    namespace = f"faults-{uuid.uuid4().hex[:8]}"
+    await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+
+    async def usable() -> bool:
+        return bool((await client.list(SERVICE_ACCOUNTS, namespace)).items)
+
+    await until(usable)
+    below = worker.client()
     try:
-        async with sea.syncing(above=faults.wrap, below=faults.wrap):
-            await until(lambda: len(faults.requests) > 3)
-            await disturb(sea, policy)
-            disturbed = True
-            await until(lambda: faults.crashed, within=20)
-    except BaseExceptionGroup as ended:
-        assert ended.subgroup(Crashed) is not None
-    assert faults.crashed
-    if not disturbed:
-        await disturb(sea, policy)
-    fresh = Faults()
-    async with sea.syncing(above=fresh.wrap, below=fresh.wrap):
-        await until(lambda: as_it_should_be(sea))
-        await quiet(fresh)
+        yield await sail(Voyage(Sea(cluster, worker, client, below), namespace))
+    finally:
+        await below.close()
 
 
-async def test_a_lagging_and_repeating_watch_changes_nothing(sea: Sea) -> None:
-    policy = await prepare(sea)
-    above, below = Faults(), Faults()
-    for faults in (above, below):
-        faults.lag(0.4)
-        faults.repeat(1)
-    async with sea.syncing(above=above.wrap, below=below.wrap):
-        await disturb(sea, policy)
-        await until(lambda: as_it_should_be(sea))
-        above.rewind(20)
-        below.rewind(20)
-        await quiet(above, below)
+def failed(ends: Ends, way: str) -> dict[str, str]:
+    chosen = {name: error for name, error in ends.errors.items() if way in name}
+    assert len(chosen) >= len(SCENARIOS)
+    return {name: error for name, error in chosen.items() if error}
 
 
-async def test_two_leaders_end_where_one_does(sea: Sea) -> None:
-    policy = await prepare(sea)
-    first, second = Faults(), Faults()
-    async with AsyncExitStack() as stack:
-        for faults in (first, second):
-            await stack.enter_async_context(sea.syncing(above=faults.wrap, below=faults.wrap))
-        await disturb(sea, policy)
-        await until(lambda: as_it_should_be(sea))
-        await quiet(first, second)
+async def test_without_a_fault_all_is_as_it_should_be(ends: Ends) -> None:
+    assert failed(ends, "straight") == {}
+    assert all(writes >= 8 for writes in ends.writes.values()), ends.writes
+
+
+async def test_a_crash_after_any_write_changes_nothing(ends: Ends) -> None:
+    assert failed(ends, "crash") == {}
+
+
+async def test_a_lagging_and_repeating_watch_changes_nothing(ends: Ends) -> None:
+    assert failed(ends, "lagging") == {}
+
+
+async def test_two_leaders_end_where_one_does(ends: Ends) -> None:
+    assert failed(ends, "two leaders") == {}
+
+
+async def test_then_nothing_is_written_but_heartbeats(ends: Ends) -> None:
+    assert ends.restless == {}

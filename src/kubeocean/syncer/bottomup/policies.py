@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.policy import (
     RESOURCE_LEASING_POLICIES,
     PolicyStatus,
@@ -70,7 +71,7 @@ class Policies:
         )
         world.policies.on_change(self._follow)
         world.vnodes.on_change(self._vnode_changed)
-        world.bindings.on_change(lambda old, new: self._enqueue_if_ending())
+        world.bindings.on_change(self._binding_changed)
         world.reach.on_change(lambda answers: self._enqueue_all())
         reclaims.on_change(self._enqueue)
 
@@ -109,8 +110,8 @@ class Policies:
         for policy in self._world.policies.items():
             self.controller.enqueue(policy.key)
 
-    def _enqueue_if_ending(self) -> None:
-        if self._is_ending:
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        if old is None or new is None or old.deleting != new.deleting:
             self._enqueue_all()
 
     @property
