@@ -19,6 +19,7 @@ from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, 
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request, Transport
+from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Address, Given
@@ -178,6 +179,31 @@ class PodSea(Strait):
         clock: Clock | None = None,
     ) -> AsyncIterator[Pods]:
         """The controller of pods at work."""
+        async with self._world(above=above, below=below, clock=clock) as world:
+            surroundings = Surroundings(world, GIVEN)
+            needs = Dependents(world, linger_s=1.0)
+            made = Pods(world, needs, surroundings)
+            caches = (world.bindings, world.vnodes, world.vpods, world.ppods)
+            around = (*surroundings.parts, *needs.parts)
+            async with running(world.events, world.reach, *caches, *around, *made.parts):
+                yield made
+
+    @asynccontextmanager
+    async def syncer(self) -> AsyncIterator[Syncer]:
+        """All controllers at work."""
+        async with self._world() as world:
+            made = Syncer(world, GIVEN)
+            async with running(made):
+                yield made
+
+    @asynccontextmanager
+    async def _world(
+        self,
+        *,
+        above: Faults | None = None,
+        below: Faults | None = None,
+        clock: Clock | None = None,
+    ) -> AsyncIterator[World]:
         clock = clock or RealClock()
         reach = Reach(clock=clock)
 
@@ -189,7 +215,7 @@ class PodSea(Strait):
             worker = self.worker.client(wrap=listening)
             stack.push_async_callback(computing.close)
             stack.push_async_callback(worker.close)
-            world = World(
+            yield World(
                 binding_name=self.name,
                 cluster_id=self.cluster_id,
                 computing_id=await identity_of(self.above),
@@ -202,13 +228,6 @@ class PodSea(Strait):
                 mount_namespace=self.mount,
                 clock=clock,
             )
-            surroundings = Surroundings(world, GIVEN)
-            needs = Dependents(world, linger_s=1.0)
-            made = Pods(world, needs, surroundings)
-            caches = (world.bindings, world.vnodes, world.vpods, world.ppods)
-            parts = (world.events, reach, *caches, *surroundings.parts, *needs.parts, *made.parts)
-            await stack.enter_async_context(running(*parts))
-            yield made
 
 
 async def make_namespace(client: Client, name: str) -> None:

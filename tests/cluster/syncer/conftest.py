@@ -40,10 +40,16 @@ async def sea(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterato
 
 
 @pytest.fixture(scope="session")
-async def simulated(worker: Cluster) -> AsyncIterator[list[str]]:
-    """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
+async def kubelets(worker: Cluster) -> AsyncIterator[SimulatedNodes]:
+    """What plays the kubelets of the worker."""
     async with SimulatedNodes(worker, await ensure(["kwok"])) as nodes:
-        yield await nodes.add(2, prefix="shared")
+        yield nodes
+
+
+@pytest.fixture(scope="session")
+async def simulated(kubelets: SimulatedNodes) -> list[str]:
+    """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
+    return await kubelets.add(2, prefix="shared")
 
 
 @pytest.fixture

@@ -7,7 +7,11 @@ import json
 from dataclasses import replace
 
 from kubeocean.api import naming
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
 from kubeocean.local.faults import Faults
+from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.podviews import PHYSICAL_PODS, PhysicalPod, VirtualPod
 from podseas import PodSea, settled, writes
@@ -181,3 +185,36 @@ async def test_a_new_pod_of_the_same_name_waits_for_the_old_one(podsea: PodSea) 
         assert (await podsea.ppod()).uid != before.uid
         assert (await podsea.ppod()).name == before.name
     assert most == 1
+
+
+async def test_the_whole_syncer_lends_a_node_and_runs_its_pods(
+    podsea: PodSea, kubelets: SimulatedNodes
+) -> None:
+    sea = replace(podsea.neighbour(), pnodes=[])
+    await sea.open()
+    sea.pnodes = await kubelets.add(1, prefix=sea.name, labels={"test": sea.name})
+    selector = {"key": "test", "operator": "In", "values": [sea.name]}
+    policy = {
+        "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
+        "kind": RESOURCE_LEASING_POLICIES.kind,
+        "metadata": {"name": f"{sea.name}-policy"},
+        "spec": {
+            "cluster": sea.name,
+            "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [selector]}]},
+        },
+    }
+    await sea.below.create(RESOURCE_LEASING_POLICIES, policy)
+    async with sea.syncer() as syncer:
+        await until(lambda: sea.seen(NODES, sea.vnode(sea.pnodes[0])))
+        pod = await sea.run()
+        await until(sea.runs)
+        assert syncer.ready
+        binding = await sea.above.get(CLUSTER_BINDINGS, sea.name)
+        await sea.above.delete(CLUSTER_BINDINGS, sea.name, uid=binding.uid)
+        await sea.delete(pod)
+
+        async def unbound() -> bool:
+            return await sea.seen(CLUSTER_BINDINGS, sea.name) is None
+
+        await until(unbound, within=60)
+        assert await sea.gone()
