@@ -1,0 +1,134 @@
+"""`kubeocean install`: the computing cluster's side."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kubeocean.cli.clusters import (
+    NOT_YET,
+    ContextOption,
+    DomainOption,
+    DryRunOption,
+    ForceOption,
+    KubeconfigOption,
+    Notation,
+    NotationOption,
+    TimeoutOption,
+    WaitOption,
+    applier,
+    print_objects,
+    reach,
+    tell,
+)
+from kubeocean.cli.output import progress_for
+from kubeocean.cli.running import command_line, run
+
+if TYPE_CHECKING:
+    from kubeocean.installation.applying import Applier
+    from kubeocean.installation.values import Size, Values
+
+__all__ = ["install"]
+
+
+_Image = Annotated[
+    str, typer.Option(metavar="IMAGE", help="Our image.", show_default="of this version")
+]
+_PullSecrets = Annotated[
+    list[str] | None, typer.Option(metavar="SECRET", help="To pull it with; repeatable.")
+]
+_Replicas = Annotated[int, typer.Option(help="Of manager, and of each syncer and proxier.")]
+_Size = Annotated[
+    str, typer.Option(help="small: up to 100 nodes a worker; medium: up to 1000; large: more.")
+]
+_Zone = Annotated[
+    str, typer.Option(metavar="ZONE", help="Of policies that name none.", show_default="UTC")
+]
+_Level = Annotated[str, typer.Option(help="debug, info, warn or error.")]
+_Monitoring = Annotated[
+    bool, typer.Option("--monitoring", help="ServiceMonitor, alerts, Grafana dashboard.")
+]
+_Network = Annotated[bool, typer.Option(help="Let nobody in without need.")]
+
+
+def install(
+    image: _Image = "",
+    pull_secret: _PullSecrets = None,
+    replicas: _Replicas = 2,
+    size: _Size = "small",
+    time_zone: _Zone = "",
+    log_level: _Level = "info",
+    monitoring: _Monitoring = False,
+    network_policies: _Network = True,
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
+    dry_run: DryRunOption = False,
+    output: NotationOption = Notation.YAML,
+    force_conflicts: ForceOption = False,
+    wait: WaitOption = True,
+    timeout: TimeoutOption = 180.0,
+) -> None:
+    """Install into a computing cluster: definitions, roles, the manager.
+
+    It may be repeated, also with other options. Exit code 3: installed, and not running yet.
+    """
+
+    async def work() -> None:
+        from kubeocean.api.group import Domain
+        from kubeocean.installation.computing import computing_objects
+        from kubeocean.installation.values import IMAGE, Values
+
+        values = Values(
+            domain=Domain(label_domain),
+            image=image or IMAGE,
+            pull_secrets=tuple(pull_secret or ()),
+            replicas=replicas,
+            size=_size(size),
+            log_level=log_level,
+            time_zone=time_zone,
+            monitoring=monitoring,
+            network_policies=network_policies,
+        )
+        objects = computing_objects(values)
+        if dry_run:
+            print_objects(objects, output)
+            return
+        async with AsyncExitStack() as stack:
+            source = reach(kubeconfig, context)
+            computing = applier(
+                source, stack, cluster="computing", domain=values.domain, force=force_conflicts
+            )
+            await computing.apply_all(objects, partial(tell, "computing"))
+            if wait:
+                await _wait(computing, values, timeout)
+        typer.echo("Bind a worker with: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
+
+    run(work)
+
+
+def _size(written: str) -> Size:
+    from kubeocean.errors import ConfigError
+    from kubeocean.installation.values import Size
+
+    try:
+        return Size(written)
+    except ValueError:
+        said = f"must be one of {', '.join(Size)}"
+        raise ConfigError(said, source="--size", value=written) from None
+
+
+async def _wait(computing: Applier, values: Values, timeout: float) -> None:
+    from kubeocean.installation.computing import manager_deployment
+    from kubeocean.installation.settling import manager_state, settle
+    from kubeocean.runtime.clock import RealClock
+
+    look = partial(manager_state, computing, manager_deployment(values))
+    with progress_for().task("waiting for the manager") as task:
+        state = await settle(look, patience_s=timeout, clock=RealClock(), say=task.say)
+    if not state.done:
+        typer.echo(f"The manager does not run yet: {state.said}", err=True)
+        raise typer.Exit(NOT_YET)

@@ -1,0 +1,72 @@
+"""`kubeocean uninstall`: the computing cluster's side, taken out."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kubeocean.cli.clusters import (
+    ContextOption,
+    DomainOption,
+    KubeconfigOption,
+    applier,
+    reach,
+    tell,
+)
+from kubeocean.cli.running import command_line, run
+
+if TYPE_CHECKING:
+    from kubeocean.installation.applying import Applier
+
+__all__ = ["uninstall"]
+
+_STAY: Final = frozenset({"CustomResourceDefinition", "Namespace"})
+
+
+def uninstall(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also our definition of bindings and our namespaces.")
+    ] = False,
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
+) -> None:
+    """Remove what `install` has made. Workers have to leave first."""
+
+    async def work() -> None:
+        from kubeocean.api.group import Domain
+        from kubeocean.errors import NotFound
+        from kubeocean.installation.computing import computing_objects
+        from kubeocean.installation.values import Values
+
+        domain = Domain(label_domain)
+        async with AsyncExitStack() as stack:
+            computing = applier(
+                reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
+            )
+            await _check(computing)
+            for body in reversed(computing_objects(Values(domain=domain, monitoring=True))):
+                if purge or body["kind"] not in _STAY:
+                    try:
+                        tell("computing", body, await computing.remove(body))
+                    except NotFound:
+                        continue  # a kind that this cluster does not have
+
+    run(work)
+
+
+async def _check(computing: Applier) -> None:
+    """:raises ConfigError: somebody would be left behind."""
+    from kubeocean.api.binding import CLUSTER_BINDINGS
+    from kubeocean.errors import ConfigError, NotFound
+
+    try:
+        bindings = (await computing.client.list(CLUSTER_BINDINGS)).items
+    except NotFound:
+        return
+    if bindings:
+        names = ", ".join(each.name for each in bindings)
+        first = command_line("leave", bindings[0].name)
+        raise ConfigError(f"workers are bound: {names}; let them go first: {first}")

@@ -1,0 +1,166 @@
+"""Leaving: a worker, let go of.
+
+The binding goes first, and takes its nodes and pods with it, by its syncer's rules. Only then goes
+what it needed: the kubeconfig above; below its policy, its credential, and, with the last binding
+of a mount namespace, the account and its roles. Definitions, namespaces and priority class stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.conditions import DRAINED
+from kubeocean.api.group import Domain
+from kubeocean.api.naming import label_value
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicySpec
+from kubeocean.errors import Conflict, NotFound
+from kubeocean.installation.applying import Applier, Fate
+from kubeocean.installation.credentials import kubeconfig_secret
+from kubeocean.installation.joining import Tell, identity
+from kubeocean.installation.policies import policy
+from kubeocean.installation.values import WorkerValues
+from kubeocean.installation.workerside import (
+    credential_secret,
+    credential_selector,
+    worker_objects,
+)
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import NODES, SECRETS
+from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
+from kubeocean.runtime.patches import MergePatch
+
+__all__ = ["Departure", "Leave", "waits_for"]
+
+_LOOK_S: Final = 1.0
+_STAY: Final = frozenset({"CustomResourceDefinition", "Namespace", "PriorityClass"})
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How far it came."""
+
+    gone: bool
+    waits_for: str = ""
+
+
+def waits_for(binding: ClusterBinding) -> str:
+    """What a binding that is being deleted waits for, in a line."""
+    for condition in binding.status.conditions or ():
+        if condition.type == DRAINED and condition.status != "True":
+            return condition.message
+    held = ", ".join(binding.metadata.finalizers or ())
+    return f"finalizers {held}" if held else "the server"
+
+
+class Leave:
+    """Lets go of one worker."""
+
+    def __init__(
+        self, name: str, computing: Applier, *, domain: Domain, clock: Clock | None = None
+    ) -> None:
+        self._name = name
+        self._computing = computing
+        self._domain = domain
+        self._clock = clock or RealClock()
+
+    # Above
+
+    async def unbind(
+        self, *, patience_s: float, force: bool, say: Callable[[str], None]
+    ) -> Departure:
+        """Delete the binding, and wait until it is gone; then, by force, let it go."""
+        client, began = self._computing.client, self._clock.monotonic()
+        while (binding := await self._binding()) is not None:
+            if not binding.deleting:
+                await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
+                continue
+            if self._clock.monotonic() - began >= patience_s:
+                if not force:
+                    return Departure(False, waits_for(binding))
+                say("letting go by force")
+                await self._free_nodes()
+                await self._free(CLUSTER_BINDINGS, binding)
+            say(f"{binding.status.virtual_nodes} nodes; waiting for {waits_for(binding)}")
+            await self._clock.sleep(_LOOK_S)
+        return Departure(True)
+
+    async def _binding(self) -> ClusterBinding | None:
+        try:
+            return await self._computing.client.get(CLUSTER_BINDINGS, self._name)
+        except NotFound:
+            return None
+
+    async def _free_nodes(self) -> None:
+        """Nobody would remove virtual nodes that no syncer knows any more."""
+        client, domain = self._computing.client, self._domain
+        binding = label_value(self._name)
+        labels = f"{domain.managed_by}={domain.product},{domain.cluster_binding}={binding}"
+        for vnode in (await client.list(NODES, labels=labels)).items:
+            await self._free(NODES, vnode)
+            try:
+                await client.delete(NODES, vnode.name, uid=vnode.uid)
+            except (NotFound, Conflict):
+                continue
+
+    async def _free(self, resource: Resource[ObjectT], there: Object) -> None:
+        """Take off our finalizers, and nobody else's."""
+        before = there.metadata.finalizers or ()
+        others = [each for each in before if not self._domain.owns(each)]
+        if len(others) == len(before):
+            return
+        body = {"metadata": {"resourceVersion": there.resource_version, "finalizers": others}}
+        try:
+            await self._computing.client.patch(resource, there.name, MergePatch(body))
+        except (NotFound, Conflict):
+            return  # it went, or changed: the next look shows
+
+    async def forget(self, tell: Tell) -> None:
+        """Remove the kubeconfig of the binding."""
+        secret = kubeconfig_secret(self._name, "", ends="", domain=self._domain)
+        tell(secret, await self._computing.remove(secret))
+
+    # Below
+
+    async def clean(
+        self, worker: Applier, values: WorkerValues, tell: Tell, *, force: bool
+    ) -> tuple[str, ...]:
+        """Remove what the binding needed in the worker; what stays, for others or for ever."""
+        await self._clean_policy(worker, tell, force=force)
+        anchor = credential_secret(values, self._name, await identity(self._computing))
+        tell(anchor, await worker.remove(anchor))
+        left = await worker.client.list(
+            SECRETS, values.mount_namespace, labels=credential_selector(values)
+        )
+        others = [each.name for each in left.items if not each.deleting]
+        if others:
+            return (f"the account and its roles, which {', '.join(others)} need",)
+        stays: list[Json] = []
+        for body in reversed(worker_objects(values)):
+            if body["kind"] in _STAY:
+                stays.append(body)
+            else:
+                tell(body, await worker.remove(body))
+        return tuple(f"{body['kind']} {body['metadata']['name']}" for body in stays)
+
+    async def _clean_policy(self, worker: Applier, tell: Tell, *, force: bool) -> None:
+        body = policy(self._name, PolicySpec(self._name), domain=self._domain)
+        try:
+            fate = await worker.remove(body)
+        except NotFound:
+            fate = Fate.ABSENT  # the worker does not even know the kind
+        tell(body, fate)
+        if fate is Fate.REMOVED and force:
+            try:
+                there = await worker.client.get(RESOURCE_LEASING_POLICIES, self._name)
+            except NotFound:
+                return
+            others = [
+                each for each in there.metadata.finalizers or () if not self._domain.owns(each)
+            ]
+            change = {"resourceVersion": there.resource_version, "finalizers": others}
+            await worker.client.patch(
+                RESOURCE_LEASING_POLICIES, there.name, MergePatch({"metadata": change})
+            )
