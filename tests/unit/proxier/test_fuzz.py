@@ -8,67 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from desks import READS, Rule, desk_of
 from fronts import Facade
-from kubeocean.errors import Refusal
 from kubeocean.proxier.audit import Entry
-from kubeocean.proxier.authority import Authority
-from kubeocean.proxier.callers import Caller, Callers, from_certificate
-from kubeocean.proxier.desk import Desk
 from kubeocean.proxier.exchange import Exchange
-from kubeocean.proxier.paces import Paces
-from kubeocean.proxier.pages import Pages
-from kubeocean.proxier.permissions import Right
-from kubeocean.proxier.places import Place, Places
-from kubeocean.proxier.routes import Logs, Page, Run, Session
+from kubeocean.proxier.places import Place
+from kubeocean.proxier.routes import Logs, Run, Session
 from kubeocean.proxier.sessions import Sessions
-from kubeocean.runtime.objects import Key
-
-READS = {Right("get", "proxy"), Right("get", "metrics"), Right("get", "stats")}
-
-
-class _Callers(Callers):
-    def __init__(self) -> None:
-        pass
-
-    async def identify(
-        self, certificate: Mapping[str, Any] | None, authorization: str, peer: str = ""
-    ) -> Caller:
-        found = from_certificate(certificate)
-        if found is None:
-            raise Refusal(401, "nobody")
-        return found
-
-
-class _Authority(Authority):
-    def __init__(self) -> None:
-        self.permitted = 0
-
-    async def permit(self, caller: Caller, rights: tuple[Right, ...], vnode: str) -> None:
-        if not READS & set(rights):
-            raise Refusal(403, "may only read")
-        self.permitted += 1
-
-
-class _Places(Places):
-    def __init__(self) -> None:
-        pass
-
-    def vnode_of(self, pod: Key) -> str:
-        return "v1" if pod.namespace == "ns" else ""
-
-    def find(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> Place:
-        if pod != Key("ns", "pod"):
-            raise Refusal(404, "not there")
-        return Place(pod, "u1", vnode, Key("below", "pod-1"))
 
 
 @dataclass
@@ -86,37 +40,22 @@ class _Sessions(Sessions):
         self.asked.append(asked)
 
 
-class _Pages(Pages):
-    def __init__(self) -> None:
-        pass
-
-    async def answer(self, exchange: Exchange, asked: Page, vnode: str) -> None:
-        await exchange.answer(200, b"a page")
-
-
 @dataclass
 class Fuzzed:
     facade: Facade
-    authority: _Authority
+    rule: Rule
     sessions: _Sessions
     contexts: dict[bool, ssl.SSLContext]
 
 
 @pytest.fixture(scope="module")
 async def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fuzzed]:
-    authority, sessions = _Authority(), _Sessions()
-    desk = Desk(
-        callers=_Callers(),
-        authority=authority,
-        paces=Paces(rate=1e6, burst=1e6),
-        places=_Places(),
-        sessions=sessions,
-        pages=_Pages(),
-    )
+    rule, sessions = Rule(READS), _Sessions()
+    desk = desk_of(rule, sessions)
     directory: Path = tmp_path_factory.mktemp("fuzz")
     async with Facade.running(desk.answer, directory) as facade:
         contexts = {named: facade.context(named=named) for named in (True, False)}
-        yield Fuzzed(facade, authority, sessions, contexts)
+        yield Fuzzed(facade, rule, sessions, contexts)
 
 
 TARGETS = [
@@ -188,11 +127,11 @@ async def spoken(fuzzed: Fuzzed, data: bytes, *, named: bool) -> bytes:
 async def test_any_bytes_lead_to_an_answer_and_to_nothing_that_was_not_permitted(
     fuzzed: Fuzzed, data: bytes, named: bool
 ) -> None:
-    before, permitted = len(fuzzed.sessions.asked), fuzzed.authority.permitted
+    before, permitted = len(fuzzed.sessions.asked), fuzzed.rule.permitted
     answer = await spoken(fuzzed, data, named=named)
     asked = fuzzed.sessions.asked[before:]
     assert not answer or answer.startswith(b"HTTP/1.1 "), answer
-    assert len(asked) <= fuzzed.authority.permitted - permitted
+    assert len(asked) <= fuzzed.rule.permitted - permitted
     assert not any(isinstance(each, Session | Run) for each in asked)
     assert named or not asked
     assert fuzzed.facade.front.ports

@@ -1,0 +1,214 @@
+"""Workers that do not behave: what their answers can do to a caller, and what they cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from desks import ENTERS, Rule, desk_of
+from fronts import Facade
+from kubeocean.proxier.figures import KINDS, REASONS, Figures
+from kubeocean.proxier.sessions import Sessions
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.credentials import StaticAccess
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.transport import HttpTransport
+from servers import Server, head_of, serving
+from waiting import until
+
+Worker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+EXEC = (
+    b"POST /exec/ns/pod/main?command=id&output=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
+    b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
+    b"Authorization: Bearer secret-of-the-caller\r\n\r\n"
+)
+LOGS = b"GET /containerLogs/ns/pod/main?follow=true HTTP/1.1\r\nHost: h\r\n\r\n"
+RUN = b"POST /run/ns/pod/main?cmd=id HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+
+
+@asynccontextmanager
+async def before(
+    worker: Worker, directory: Path, *, idle_s: float = 30.0, metrics: Metrics | None = None
+) -> AsyncIterator[tuple[Facade, Server]]:
+    """A front before such a worker."""
+
+    async def handle(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await head_of(server, reader)
+        await worker(reader, writer)
+        await writer.drain()
+
+    async with serving(handle) as server:
+        client = Client(HttpTransport(StaticAccess(Access(server.url))), cluster="worker")
+        figures = Figures(metrics)
+        desk = desk_of(Rule(ENTERS), Sessions(client, idle_s=idle_s), figures=figures)
+        async with Facade.running(desk.answer, directory) as facade:
+            yield facade, server
+        await client.close()
+
+
+def saying(answer: bytes) -> Worker:
+    async def worker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return worker
+
+
+SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: https://10.0.0.1/\r\nContent-Length: 0\r\n\r\n", 502),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 502),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno", 400),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno", 502),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", 502),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", 404),
+        (b"HTTP/1.1 599 Odd\r\nContent-Length: 2\r\n\r\nno", 599),
+        (b"HTTP/1.1 999 Odder\r\nContent-Length: 2\r\n\r\nno", 502),
+        (SWITCH + b"Upgrade: h2c\r\n\r\n", 502),
+        (SWITCH + b"Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: other\r\n\r\n", 502),
+        (b"what?\r\n\r\n", 502),
+        (b"", 502),
+    ],
+)
+async def test_only_the_switch_that_was_asked_for_opens_a_tunnel(
+    tmp_path: Path, answer: bytes, status: int
+) -> None:
+    async with before(saying(answer), tmp_path) as (facade, server):
+        said = await facade.say(EXEC, facade.context())
+    assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
+    assert b"Location" not in said
+    assert len(server.heads) == 1
+    assert "secret-of-the-caller" not in server.heads[0]
+    assert server.lines == [
+        "POST /api/v1/namespaces/below/pods/pod-1/exec?container=main&command=id&stdout=true"
+    ]
+
+
+async def test_headers_of_a_worker_cannot_write_ours(tmp_path: Path) -> None:
+    chosen = b"Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
+    odd = b"Sec-WebSocket-Accept: a\nInjected: b\r\nSet-Cookie: c=d\r\n\r\nbytes"
+    async with before(saying(SWITCH + chosen + odd), tmp_path) as (facade, _):
+        said = await facade.say(EXEC, facade.context())
+    head, _, rest = said.partition(b"\r\n\r\n")
+    assert head == (
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+        b"X-Stream-Protocol-Version: v4.channel.k8s.io"
+    )
+    assert rest == b"bytes"
+
+
+async def test_a_request_with_a_body_is_not_switched(tmp_path: Path) -> None:
+    async with before(saying(b""), tmp_path) as (facade, server):
+        odd = EXEC.replace(b"Content-Length: 0", b"Content-Length: 4")
+        assert b" 400 " in await facade.say(odd + b"abcd", facade.context())
+    assert not server.heads
+
+
+async def test_a_log_is_plain_text_whatever_the_worker_says(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<b>"
+    async with before(saying(answer), tmp_path) as (facade, _):
+        reader, writer = await facade.connect(facade.context())
+        writer.write(LOGS)
+        said = await reader.readuntil(b"0\r\n\r\n")
+    assert b"Content-Type: text/plain" in said
+    assert b"<b>" in said
+
+
+async def test_a_log_that_breaks_off_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun"
+    async with before(saying(answer), tmp_path) as (facade, _):
+        said = await facade.say(LOGS, facade.context())
+    assert b"begun" in said
+    assert not said.endswith(b"0\r\n\r\n")
+
+
+async def test_a_log_is_let_go_of_when_nobody_listens(tmp_path: Path) -> None:
+    """Before the worker has said a word, and though it never will."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with before(silent, tmp_path) as (facade, server):
+        _, writer = await facade.connect(facade.context())
+        writer.write(LOGS)
+        await until(lambda: server.open == 1)
+        writer.close()
+        await until(lambda: server.open == 0)
+        await until(lambda: facade.front.connections == 0)
+
+
+async def test_a_session_that_is_silent_for_too_long_ends(tmp_path: Path) -> None:
+    async def switching(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n")
+        await reader.read()
+
+    async with before(switching, tmp_path, idle_s=0.3) as (facade, _):
+        said = await facade.say(EXEC, facade.context())
+    assert b" 101 " in said
+
+
+def frame(channel: int, content: bytes, *, opcode: int = 2) -> bytes:
+    payload = bytes((channel,)) + content
+    return bytes((0x80 | opcode, 126)) + len(payload).to_bytes(2, "big") + payload
+
+
+UPGRADED = SWITCH + b"Upgrade: websocket\r\n\r\n"
+FAILURE = b'{"status":"Failure","message":"command terminated with exit code 3"}'
+
+
+@pytest.mark.parametrize(
+    ("frames", "status", "text"),
+    [
+        (frame(1, b"a") + frame(2, b"b") + frame(3, b'{"status":"Success"}'), 200, b"ab"),
+        (frame(1, b"out") + frame(3, FAILURE), 500, b"exit code 3: out"),
+        (frame(1, b"a"), 500, b"command failed"),
+        (frame(3, b"nonsense"), 500, b"nobody can tell"),
+        (b"\x81\xff" + b"\0" * 8, 502, b"does not answer"),
+        (b"\x82\x7f" + b"\xff" * 8, 502, b"does not answer"),
+    ],
+)
+async def test_a_command_is_answered_with_what_it_printed_and_how_it_ended(
+    tmp_path: Path, frames: bytes, status: int, text: bytes
+) -> None:
+    async with before(saying(UPGRADED + frames), tmp_path) as (facade, _):
+        said = await facade.say(RUN, facade.context())
+    assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
+    assert text in said
+
+
+async def test_sessions_are_counted_by_kind_and_reason_and_nothing_else(tmp_path: Path) -> None:
+    metrics = Metrics()
+    switch = SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n" + b"x" * 1000
+    async with before(saying(switch), tmp_path, metrics=metrics) as (facade, _):
+        await facade.say(EXEC + b"y" * 10, facade.context())
+        await facade.say(LOGS)
+        context = facade.context()
+        for n in range(5):
+            await facade.say(f"GET /x{n} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), context)
+    value = metrics.value
+    assert value("kubeocean_proxier_bytes_total", {"kind": "exec", "direction": "out"}) == 1000
+    assert value("kubeocean_proxier_sessions", {"kind": "exec"}) == 0
+    assert value("kubeocean_proxier_refusals_total", {"reason": "unauthenticated"}) == 1
+    assert value("kubeocean_proxier_refusals_total", {"reason": "not_found"}) == 5
+    page = metrics.render().decode()
+    assert page.count("kubeocean_proxier_refusals_total{") == len(REASONS)
+    assert page.count("kubeocean_proxier_sessions{") == len(KINDS)
+
+
+def test_the_key_of_a_websocket_is_as_long_as_it_must_be() -> None:
+    from kubeocean.proxier.frames import handshake
+
+    assert len(base64.b64decode(handshake()["Sec-WebSocket-Key"])) == 16
