@@ -81,6 +81,9 @@ class Pods:
         self._ended: dict[str, PhysicalPod | None] = {}  # by virtual UID: the last of it, if untold
         self._dated: set[str] = set()  # virtual UIDs that may be gone again by now
         self._let_go: set[str] = set()  # virtual UIDs that we removed, until they are gone
+        self._doubts: dict[
+            str, float
+        ] = {}  # by physical UID: seconds until it is asked about again
         self._told: dict[str, int | None] = {}  # by physical UID: the grace it was deleted with
         self.controller: Controller[Key] = Controller(
             f"virtualpod-{world.binding_name}",
@@ -138,6 +141,7 @@ class Pods:
                 self._ended[virtual] = None if vpod.finished else pod
         if new is None:
             self._told.pop(pod.uid, None)
+            self._doubts.pop(pod.uid, None)
             self._following.forget_physical(pod)
         self.controller.enqueue(key)
 
@@ -300,7 +304,10 @@ class Pods:
             live = None
         twin = todo.ppod is not None and todo.ppod.uid != stray.uid
         if live is not None and live.uid == virtual and not twin:
-            return After(_BEHIND_S)  # our cache is behind, or does not hold it
+            # Our cache is behind; or does not hold it at all, and then there is no hurry.
+            wait_s = self._doubts.get(stray.uid, _BEHIND_S)
+            self._doubts[stray.uid] = min(wait_s * 2, _ELSEWHERE_S)
+            return After(wait_s)
         _log.info("Found physical pod that runs for nobody", vpod=str(key), ppod=str(stray.key))
         await self._delete_below(key, stray, grace_of(None))
         return Done()
