@@ -201,12 +201,14 @@ class Harbour:
         await self.above.patch(PODS, name, patch, self.name, subresource="status")
 
     @asynccontextmanager
-    async def proxier(self, *flags: str, name: str = "proxier") -> AsyncIterator[SyncerProcess]:
+    async def proxier(
+        self, *flags: str, name: str = "proxier", address: str = "127.0.0.1"
+    ) -> AsyncIterator[SyncerProcess]:
         """A replica, once it is ready; killed at the end if it still runs."""
         words = (
             f"--kubeconfig={self.computing.kubeconfig}",
             f"--cluster-binding-name={self.name}",
-            "--listen-address=127.0.0.1",
+            f"--listen-address={address}",
             "--listen-port=0",
             "--prometheus-vnode-base-port=0",
             "--metrics-bind-address=127.0.0.1:0",
@@ -216,8 +218,8 @@ class Harbour:
         process = Process(
             name,
             [sys.executable, "-m", "kubeocean", "proxier", *words],
-            log=self.directory / f"{name}.log",
-            env={"PATH": os.environ["PATH"], "POD_IP": "127.0.0.1"},
+            log=self.directory / f"{name}-{uuid.uuid4().hex[:8]}.log",
+            env={"PATH": os.environ["PATH"], "POD_IP": address},
         )
         await process.start()
         try:
@@ -226,6 +228,17 @@ class Harbour:
             yield replica
         finally:
             await process.kill()
+
+    async def point_at(self, address: str) -> None:
+        """Let the virtual node name a replica, as the syncer does when another one goes."""
+        addresses = [{"type": "InternalIP", "address": address}]
+        patch = MergePatch({"status": {"addresses": addresses}})
+        await self.above.patch(NODES, self.vnode, patch, subresource="status")
+
+    async def hand_over(self, kubeconfig: Path) -> None:
+        """Write another kubeconfig into the Secret that the binding names."""
+        data = {"kubeconfig": base64.b64encode(kubeconfig.read_bytes()).decode()}
+        await self.above.patch(SECRETS, self.name, MergePatch({"data": data}), "default")
 
     async def kubectl(
         self, *arguments: str, stdin: bytes = b"", environ: dict[str, str] | None = None

@@ -125,11 +125,19 @@ class Pages:
         return {key: pod for key, pod in pods.items() if not only or key[0] == only}
 
     def _resource(self, text: str, pods: _Pods, vnode: str) -> str:
-        cpu = [*samples(text, "pod_cpu_usage_seconds_total", pods)]
-        memory = [*samples(text, "pod_memory_working_set_bytes", pods)]
+        cpu = _by_pod(text, "cpu_usage_seconds_total", pods)
+        memory = _by_pod(text, "memory_working_set_bytes", pods)
         seconds = self._meters.of(vnode).read((pod, value) for pod, value, _ in cpu)
         held = sum(value for _, value, _ in memory)
         return node_metrics(seconds, held, (at for *_, at in (*cpu, *memory))) + rewrite(text, pods)
+
+
+def _by_pod(text: str, figure: str, pods: _Pods) -> list[tuple[PodName, float, str]]:
+    """What each pod uses. Where a kubelet keeps no account of pods, their containers' use is it."""
+    counted = [found for found in samples(text, f"pod_{figure}", pods) if found[1]]
+    known = {pod for pod, *_ in counted}
+    parts = [*samples(text, f"container_{figure}", pods)]
+    return counted + [found for found in parts if found[0] not in known]
 
 
 def node_metrics(cpu_s: float, memory: float, times: Iterable[str]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from desks import ENTERS, Rule, desk_of
 from fronts import Facade
+from kubeocean.proxier import sessions
 from kubeocean.proxier.figures import KINDS, REASONS, Figures
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.runtime.access import Access
@@ -148,6 +149,29 @@ async def test_a_log_is_let_go_of_when_nobody_listens(tmp_path: Path) -> None:
         writer.close()
         await until(lambda: server.open == 0)
         await until(lambda: facade.front.connections == 0)
+
+
+async def test_a_followed_log_may_begin_when_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server says nothing before the container does; any other log begins at once."""
+    monkeypatch.setattr(sessions, "_HEAD_S", 0.1)
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(0.5):
+            await reader.read()
+
+    async def awake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(TimeoutError):
+            await late(reader, writer)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nawake")
+
+    async with before(awake, tmp_path) as (facade, _):
+        reader, writer = await facade.connect(facade.context())
+        writer.write(LOGS)
+        assert b"awake" in await reader.readuntil(b"0\r\n\r\n")
+        plain = LOGS.replace(b"?follow=true", b"")
+        assert b" 502 " in await facade.say(plain, facade.context())
 
 
 async def test_a_session_that_is_silent_for_too_long_ends(tmp_path: Path) -> None:

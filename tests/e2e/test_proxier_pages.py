@@ -1,0 +1,267 @@
+"""What a virtual node says of itself, beside what the kubelet below says of the real one."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from harbours import DOMAIN, Harbour
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.ports import reserve
+from kubeocean.runtime.kinds import PODS
+from kubeocean.runtime.objects import Json, Key
+from syncers import SyncerProcess
+from waiting import until
+
+Series: TypeAlias = frozenset[tuple[str, frozenset[tuple[str, str]]]]
+
+LOOP = "while true; do sleep 0.5; done"
+
+
+class Scene:
+    """A proxier with its metrics port, a pod of ours and one of somebody else's below."""
+
+    def __init__(self, harbour: Harbour, replica: SyncerProcess, directory: Path) -> None:
+        self.harbour = harbour
+        self.replica = replica
+        self.metrics_port = 0
+        self.physical = Key("", "")
+        self.uid = ""
+        self._above = context_of(harbour.computing, directory, "above")
+        self._below = context_of(harbour.worker, directory, "below")
+
+    async def ours(self, path: str, *, method: str = "GET", port: int = 0) -> tuple[int, str]:
+        url = f"https://127.0.0.1:{port or self.harbour.port}{path}"
+        return await _fetch(method, url, self._above)
+
+    async def theirs(self, path: str, *, method: str = "GET") -> tuple[int, str]:
+        """The same of the kubelet itself."""
+        nodes = await self.harbour.below.request_json("GET", "/api/v1/nodes")
+        node = next(n for n in nodes["items"] if n["metadata"]["name"] == self.harbour.node.name)
+        address = next(
+            a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"
+        )
+        return await _fetch(method, f"https://{address}:10250{path}", self._below)
+
+
+def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
+    """An administrator of a cluster, who believes that cluster."""
+    authority = Authority.load(cluster.root / "pki", "ca")
+    authority.issue(Subject("admin", ("system:masters",), client=True)).save(directory, name)
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.load_cert_chain(directory / f"{name}.crt", directory / f"{name}.key")
+    return context
+
+
+async def _fetch(method: str, url: str, context: ssl.SSLContext) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+        session.request(method, url) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+@pytest.fixture(scope="module")
+async def scene(harbour: Harbour, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    with reserve(("127.0.0.1", 0)) as held:
+        port = held.ports[0]
+    async with harbour.proxier(f"--prometheus-vnode-base-port={port}") as replica:
+        made = Scene(harbour, replica, tmp_path_factory.mktemp("certificates"))
+        made.metrics_port = port
+        made.physical = await harbour.run("web", LOOP)
+        made.uid = (await harbour.above.get(PODS, "web", harbour.name)).uid
+        body: Json = {
+            "metadata": {"name": f"{harbour.name}-private"},
+            "spec": {
+                "nodeName": harbour.node.name,
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {"name": "c", "image": "busybox", "command": ["sh", "-c", LOOP]}
+                    | {"imagePullPolicy": "Never"}
+                ],
+            },
+        }
+        below = await harbour.below.get(
+            PODS, made.physical.name, made.physical.namespace, keep_raw=True
+        )
+        image = below.content()["spec"]["containers"][0]["image"]
+        body["spec"]["containers"][0]["image"] = image
+        await harbour.below.create(PODS, body, namespace=DOMAIN.worker_namespace)
+
+        async def counted() -> bool:
+            text = (await made.theirs("/metrics/resource"))[1]
+            return made.physical.name in text and f"{harbour.name}-private" in text
+
+        await until(counted, within=60.0, what="the kubelet to count both pods")
+        yield made
+        await harbour.below.delete(
+            PODS, f"{harbour.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
+        )
+
+
+def series(text: str, keep: Callable[[dict[str, str]], bool]) -> Series:
+    """Every series of a page, without its values: those go on meanwhile."""
+    return frozenset(
+        (sample.name, frozenset(sample.labels.items()))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if keep(sample.labels)
+    )
+
+
+@pytest.mark.parametrize("page", ["cadvisor", "resource", "probes"])
+async def test_nothing_is_lost_of_a_nodes_own_pods_but_their_names(scene: Scene, page: str) -> None:
+    below, above = scene.physical, Key(scene.harbour.name, "web")
+
+    async def same() -> bool:
+        status, ours = await scene.ours(f"/metrics/{page}")
+        _, theirs = await scene.theirs(f"/metrics/{page}")
+        assert status == 200, ours
+        found = series(ours, lambda labels: "pod" in labels)
+        wanted = frozenset(
+            (
+                name,
+                frozenset(
+                    (
+                        key,
+                        {"pod": above.name, "namespace": above.namespace, "pod_uid": scene.uid}.get(
+                            key, value
+                        ),
+                    )
+                    for key, value in labels
+                ),
+            )
+            for name, labels in series(
+                theirs,
+                lambda labels: (labels.get("namespace"), labels.get("pod")) == tuple(below),
+            )
+        )
+        assert found == wanted
+        for line in ours.splitlines():
+            if line.startswith("# "):
+                assert line in theirs or "node_" in line, line
+        assert "private" not in ours
+        return bool(found) or page == "probes"
+
+    await until(same, what=page)
+
+
+async def test_the_summary_is_the_kubelets_own_under_other_names(scene: Scene) -> None:
+    _, ours = await scene.ours("/stats/summary")
+    _, theirs = await scene.theirs("/stats/summary")
+    shown, real = json.loads(ours), json.loads(theirs)
+    assert shown["node"]["nodeName"] == scene.harbour.vnode
+    (pod,) = shown["pods"]
+    names = {"name": "web", "namespace": scene.harbour.name, "uid": scene.uid}
+    assert pod["podRef"] == names
+    same = next(p for p in real["pods"] if p["podRef"]["name"] == scene.physical.name)
+    assert pod.keys() == same.keys()
+    assert [c["name"] for c in pod["containers"]] == [c["name"] for c in same["containers"]]
+    assert set(pod["containers"][0]) == set(same["containers"][0])
+    few = json.loads((await scene.ours("/stats/summary?only_cpu_and_memory=true"))[1])
+    assert "volume" not in few["pods"][0]
+
+
+async def test_pods_are_those_that_the_computing_cluster_has_there(scene: Scene) -> None:
+    for page in ("/pods", "/runningpods", "/runningpods/"):
+        status, text = await scene.ours(page)
+        listing = json.loads(text)
+        assert (status, listing["kind"]) == (200, "PodList"), page
+        assert [pod["metadata"]["uid"] for pod in listing["items"]] == [scene.uid], page
+    theirs = json.loads((await scene.theirs("/pods"))[1])
+    assert (theirs["kind"], theirs["metadata"]) == (listing["kind"], listing["metadata"])
+
+
+async def test_a_command_is_run_as_a_kubelet_runs_it(scene: Scene) -> None:
+    below, name = scene.physical, scene.harbour.name
+    for words in ("echo%20hello", "sh%20-c%20exit", "cat%20/nothing"):
+        ours = await scene.ours(f"/run/{name}/web/main?cmd={words}", method="POST")
+        theirs = await scene.theirs(
+            f"/run/{below.namespace}/{below.name}/main?cmd={words}", method="POST"
+        )
+        assert ours[0] == theirs[0], (words, ours, theirs)
+        if ours[0] == 200:
+            assert ours == theirs
+        else:
+            assert "nothing" in ours[1] and "nothing" in theirs[1]
+
+
+async def test_a_node_tells_its_health_version_and_configuration(scene: Scene) -> None:
+    assert await scene.ours("/healthz/ping") == (200, "ok")
+    assert "kubeletVersion" in (await scene.ours("/version"))[1]
+    assert list(json.loads((await scene.ours("/configz"))[1])) == ["kubeletconfig"]
+    assert list(json.loads((await scene.theirs("/configz"))[1])) == ["kubeletconfig"]
+
+
+async def test_metrics_of_all_nodes_are_on_one_port_behind_the_same_lock(scene: Scene) -> None:
+    port, vnode = scene.metrics_port, scene.harbour.vnode
+    status, text = await scene.ours(f"/{vnode}/metrics", port=port)
+    found = series(text, lambda labels: True)
+    assert status == 200
+    assert {dict(labels)["node"] for _, labels in found} == {vnode}
+    assert {dict(labels)["pod"] for _, labels in found} == {"web"}
+    assert (await scene.ours(f"/{vnode}/metrics/resource", port=port))[0] == 200
+    assert (await scene.ours(f"/{vnode}", port=port))[0] == 400
+    assert (await scene.ours(f"/{vnode}/pods", port=port))[0] == 404
+    assert (await scene.ours("/somebody/metrics", port=port))[0] == 404
+    target = f"/exec/{scene.harbour.name}/web/main?command=id&output=1"
+    assert (await scene.ours(target, port=port))[0] == 404
+    stranger = ssl.create_default_context()
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    url = f"https://127.0.0.1:{port}/{vnode}/metrics"
+    assert (await _fetch("GET", url, stranger))[0] == 401
+
+
+async def test_what_metrics_server_looks_for_is_there(scene: Scene) -> None:
+    """It takes these families by name, with these labels, and computes rates over their times."""
+    text = (await scene.ours("/metrics/resource"))[1]
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    wanted = {
+        "node_cpu_usage_seconds": set(),
+        "node_memory_working_set_bytes": set(),
+        "container_cpu_usage_seconds": {"container", "namespace", "pod"},
+        "container_memory_working_set_bytes": {"container", "namespace", "pod"},
+        "container_start_time_seconds": {"container", "namespace", "pod"},
+    }
+    for name, labels in wanted.items():
+        for sample in families[name].samples:
+            assert labels <= set(sample.labels), name
+            assert sample.value > 0, name
+            assert sample.timestamp or "start_time" in name, name
+
+
+async def test_the_proxiers_own_figures_are_told(scene: Scene) -> None:
+    _, text = await scene.replica.page("metrics", "/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    own = [name for name in families if name.startswith("kubeocean_proxier_")]
+    assert len(own) == 7, own
+    refusals = families["kubeocean_proxier_refusals"].samples
+    assert {s.labels["reason"]: s.value for s in refusals}["unauthenticated"] >= 1
+    (ends,) = families["kubeocean_proxier_certificate_not_after_seconds"].samples
+    assert ends.value > 1.7e9
+
+
+async def test_without_metrics_there_are_still_logs_and_commands(harbour: Harbour) -> None:
+    async with harbour.proxier(
+        "--metrics-enabled=false", address="127.0.0.2", name="plain"
+    ) as replica:
+        context = context_of(harbour.computing, harbour.directory, "plain")
+        context.check_hostname = False
+        port = f"https://127.0.0.2:{harbour.port}"
+        for page in ("/metrics", "/metrics/resource", "/stats/summary"):
+            assert (await _fetch("GET", port + page, context))[0] == 404
+        log = f"{port}/containerLogs/{harbour.name}/web/main"
+        assert (await _fetch("GET", log, context))[0] == 200
+        run = f"{port}/run/{harbour.name}/web/main?cmd=id"
+        assert (await _fetch("POST", run, context))[0] == 200
+        assert replica.process.running
