@@ -22,7 +22,7 @@ from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
 from kubeocean.runtime.failures import explain
 from kubeocean.runtime.pipes import Pipe, TlsPipe, connect
 
-__all__ = ["Tunnel", "open_tunnel"]
+__all__ = ["Line", "Tunnel", "open_tunnel"]
 
 HEAD_LIMIT: Final = 64 * 1024
 BODY_LIMIT: Final = 64 * 1024
@@ -36,7 +36,7 @@ _DIGITS: Final = 16  # more bytes than any machine has
 class Tunnel:
     """An upgraded connection."""
 
-    def __init__(self, line: _Line, headers: Mapping[str, str]) -> None:
+    def __init__(self, line: Line, headers: Mapping[str, str]) -> None:
         self.headers = headers
         self._line = line
         self._aborted = False
@@ -77,7 +77,7 @@ class Tunnel:
         self._line.pipe.cut()
 
 
-class _Line:
+class Line:
     """A pipe that is read line by line until it is read as it comes."""
 
     def __init__(self, pipe: Pipe) -> None:
@@ -151,7 +151,7 @@ async def _connect(
     tls_server_name: str | None,
     proxy_url: str | None,
     stack: AsyncExitStack,
-) -> _Line:
+) -> Line:
     """A connection to the server, which the stack gives back."""
     host, port = server.host or "", server.port or 443
     if proxy_url is None:
@@ -161,7 +161,7 @@ async def _connect(
         pipe = await _proxied(URL(proxy_url), host, port, stack)
     if tls is not None:
         pipe = await _secured(pipe, tls, tls_server_name or host)
-    return _Line(pipe)
+    return Line(pipe)
 
 
 async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
@@ -176,11 +176,11 @@ async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> P
     stack.callback(pipe.close)
     if proxy.scheme == "https":
         pipe = await _secured(pipe, ssl.create_default_context(), proxy.host or "")
-    await _pass_through(proxy, _Line(pipe), f"[{host}]" if ":" in host else host, port)
+    await _pass_through(proxy, Line(pipe), f"[{host}]" if ":" in host else host, port)
     return pipe
 
 
-async def _pass_through(proxy: URL, line: _Line, host: str, port: int) -> None:
+async def _pass_through(proxy: URL, line: Line, host: str, port: int) -> None:
     """Have the proxy connect; after its answer it is not in the way."""
     lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
     if proxy.user is not None:
@@ -215,12 +215,12 @@ def _head(
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _refusal(line: _Line, status: int, answer: Mapping[str, str], doing: str) -> ApiError:
+async def _refusal(line: Line, status: int, answer: Mapping[str, str], doing: str) -> ApiError:
     body = await _read_body(line, answer)
     return api_error(status, body, doing=doing, retry_after=answer.get("retry-after", ""))
 
 
-async def _read_head(line: _Line, doing: str) -> tuple[int, dict[str, str]]:
+async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
     head = await line.read_until(_END, HEAD_LIMIT)
     if head is None:
         why = f"the head of the answer is over {HEAD_LIMIT // 1024} KiB"
@@ -237,7 +237,7 @@ async def _read_head(line: _Line, doing: str) -> tuple[int, dict[str, str]]:
     return status, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _read_body(line: _Line, headers: Mapping[str, str]) -> bytes:
+async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
     """Enough of a refusal to tell the user why; it need not be whole."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))

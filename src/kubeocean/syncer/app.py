@@ -20,6 +20,7 @@ from kubeocean.syncer.bottomup.nodes import Nodes
 from kubeocean.syncer.bottomup.policies import Policies
 from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.figures import Figures
+from kubeocean.syncer.leftovers import Leftovers
 from kubeocean.syncer.settings import Given
 from kubeocean.syncer.sweep import Sweep
 from kubeocean.syncer.topdown.dependents import Dependents
@@ -45,14 +46,19 @@ class Syncer:
         self.leases = Leases(world)
         self.csinodes = CsiNodes(world)
         self.hostports = HostPorts(world)
-        self.bindings = Bindings(
-            world, reclaims, unconfirmed, held=self.policies.held, marked=self.nodes.marked
-        )
         self.surroundings = Surroundings(world, given)
         self.services = Services(world, self.surroundings)
         self.logconfigs = LogConfigs(world)
         self.dependents = Dependents(world)
         self.pods = Pods(world, self.dependents, self.surroundings)
+        self.bindings = Bindings(
+            world,
+            reclaims,
+            unconfirmed,
+            held=self.policies.held,
+            marked=self.nodes.marked,
+            leftovers=Leftovers(self.pods, self.dependents, self.services, self.logconfigs),
+        )
         self.sweep = Sweep(
             world,
             self.dependents,

@@ -20,8 +20,9 @@ from kubeocean.local.faults import (
     writes,
 )
 from kubeocean.runtime.clock import VirtualClock
+from kubeocean.runtime.pipes import connect
 from kubeocean.runtime.transport import Request, Stream, Transport
-from kubeocean.runtime.tunnel import Tunnel
+from kubeocean.runtime.tunnel import Line, Tunnel
 from scripted import Scripted, ScriptedStream, answer
 from servers import Server, echo, serving
 
@@ -384,9 +385,9 @@ async def real_tunnel() -> AsyncIterator[Tunnel]:
         await echo(reader, writer)
 
     async with serving(handle) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        yield Tunnel(reader, writer, {})
-        writer.close()
+        pipe = await connect("127.0.0.1", server.port)
+        yield Tunnel(Line(pipe), {})
+        pipe.close()
 
 
 async def test_a_tunnel_is_refused_as_a_request_and_broken_by_a_partition(world: World) -> None:

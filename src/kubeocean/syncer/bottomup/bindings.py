@@ -4,10 +4,10 @@ Two conditions of it are ours, and nobody else's: `Connected`, whether the worke
 when not; and, while it is deleted, `Drained`, what is still waited for.
 
 When it is deleted its virtual nodes are taken back, by the rules of a deletion that has to end;
-then our label goes from the worker's nodes and our finalizer from its policies; then ours from the
-binding. A worker that has not answered for `PATIENCE_S` does not hold that up, nor one that does
-not let us clean up for longer than anything may take: condition and event say what was not
-confirmed.
+then pods, copies and mirrors go, our label from the worker's nodes and our finalizer from its
+policies; then ours from the binding. A worker that has not answered for `PATIENCE_S` does not hold
+that up, nor one that does not let us clean up for longer than anything may take: condition and
+event say what was not confirmed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.bottomup.drain import Unconfirmed, ends_by, first_few, remaining
 from kubeocean.syncer.bottomup.reclaims import Reclaims
+from kubeocean.syncer.leftovers import Leftovers
 from kubeocean.syncer.world import World
 
 __all__ = ["Bindings"]
 
 PATIENCE_S: Final = 30.0  # a worker that blinks is worth waiting for
 GIVE_UP_S: Final = DEADLINE_S + ABANDON_S  # what an answering worker may take to be cleaned up
+FREE_S: Final = 10.0  # what the computing cluster may take to be freed of a dead worker's marks
 TELL_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0
 
@@ -49,7 +51,8 @@ _Names = Callable[[], Iterable[str]]
 class Bindings:
     """One binding; the key is its name.
 
-    `held` are the policies that carry our finalizer, `marked` the worker's nodes with our label.
+    `held` are the policies that carry our finalizer, `marked` the worker's nodes with our label,
+    `leftovers` everything else that is ours.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class Bindings:
         *,
         held: _Names,
         marked: _Names,
+        leftovers: Leftovers,
     ) -> None:
         self._world = world
         self._reclaims = reclaims
         self._unconfirmed = unconfirmed
         self._held = held
         self._marked = marked
+        self._leftovers = leftovers
         self._told_at = -TELL_EVERY_S
         self.controller: Controller[Key] = Controller(
             f"clusterbinding-{world.binding_name}",
@@ -137,9 +142,9 @@ class Bindings:
         if waits_for and at_most is None:
             return _later(await self._drains(binding, waits_for))
         if waits_for and at_most is not None and now < at_most:
-            rest_s = await self._drains(binding, waits_for)
-            wait_s = (at_most - now).total_seconds()
-            return After(wait_s if rest_s is None else min(wait_s, rest_s))
+            await self._drains(binding, waits_for)
+            # Not all that is waited for says when it goes.
+            return After(min((at_most - now).total_seconds(), _LOOK_AGAIN_S))
         await self._let_go(binding, waits_for, now)
         return Done()
 
@@ -151,13 +156,22 @@ class Bindings:
             reports = self._reclaims.reports()
             return remaining(reports, vnodes) + ends_by(reports), None
         if not world.reach.answers:
-            patience = timedelta(seconds=PATIENCE_S)
-            return self._unconfirmed.describe(), world.reach.since + patience
+            return self._unconfirmed.describe(), self._patience_ends(now)
+        self._leftovers.drain(confirmed=True)
         held, marked = list(self._held()), list(self._marked())
         parts = [f"our label on nodes {first_few(marked)}"] if marked else []
         parts += [f"our finalizer on policies {first_few(held)}"] if held else []
+        parts += [left] if (left := self._leftovers.describe()) else []
         since = instant_of(binding.metadata.deletion_timestamp) or now
         return ", ".join(parts), since + timedelta(seconds=GIVE_UP_S)
+
+    def _patience_ends(self, now: datetime) -> datetime:
+        """When a worker that does not answer is not waited for any more; what is above is freed."""
+        ends = self._world.reach.since + timedelta(seconds=PATIENCE_S)
+        if now < ends:
+            return ends
+        self._leftovers.drain(confirmed=False)
+        return ends + timedelta(seconds=FREE_S) if self._leftovers.marks else ends
 
     async def _drains(self, binding: ClusterBinding, waits_for: str) -> float | None:
         generation = binding.metadata.generation
