@@ -11,6 +11,7 @@ from datetime import UTC, tzinfo
 
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicyStatus
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
@@ -22,7 +23,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.world import World, identity_of
+from kubeocean.syncer.world import World
 from running import running
 
 __all__ = ["Sea"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
@@ -26,7 +27,7 @@ from kubeocean.syncer.settings import Address, Given
 from kubeocean.syncer.topdown.dependents import Dependents
 from kubeocean.syncer.topdown.pods import Pods
 from kubeocean.syncer.topdown.surroundings import Surroundings
-from kubeocean.syncer.world import World, identity_of
+from kubeocean.syncer.world import World
 from running import running
 from straits import Strait
 from waiting import until

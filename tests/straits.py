@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Crashed, Faults
@@ -25,7 +26,7 @@ from kubeocean.runtime.objects import ObjectT, Resource
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.forge import nodes as forge
 from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.world import World, identity_of
+from kubeocean.syncer.world import World
 from running import running
 from waiting import until
 

@@ -79,6 +79,7 @@ async def _connect(
     from kubeocean.api.binding import CLUSTER_BINDINGS
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
+    from kubeocean.bound.identities import identity_of
     from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
     from kubeocean.runtime.client import Client
     from kubeocean.runtime.credentials import default_access
@@ -86,7 +87,6 @@ async def _connect(
     from kubeocean.syncer.inventory import Inventory
     from kubeocean.syncer.removal import Remover
     from kubeocean.syncer.repair import Repair
-    from kubeocean.syncer.world import identity_of
 
     def reach(source: AccessSource, cluster: str) -> Client:
         client = Client(HttpTransport(source), cluster=cluster)

@@ -15,13 +15,13 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.usage import NodeUsage
 from kubeocean.runtime.kinds import Node
-from kubeocean.runtime.metrics import Counter, Family, Readings
+from kubeocean.runtime.metrics import Counter, Family, Metrics, Readings
 from kubeocean.runtime.objects import Key, controller_of
 from kubeocean.runtime.quantity import ZERO, Quantity
 from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
 from kubeocean.syncer.world import World
 
-__all__ = ["PHASES", "RESOURCES", "Figures", "Tally", "in_units", "is_counted"]
+__all__ = ["PHASES", "RESOURCES", "Figures", "PodCounts", "Tally", "in_units", "is_counted"]
 
 _MILLI: Final = 10**6  # in nano, as quantities count
 _WHOLE: Final = 10**9
@@ -130,11 +130,27 @@ class Tally(Generic[_PodT]):
         return totals
 
 
+class PodCounts:
+    """What became of attempts to make pods in the worker: tried, failed; got one, got none."""
+
+    def __init__(self, binding: str, metrics: Metrics) -> None:
+        def counter(name: str, doc: str) -> Counter:
+            return metrics.counter(_PREFIX + name, doc, [_BINDING]).labels(binding)
+
+        self.tried = counter("create_pod_total", "Attempts to make a physical pod")
+        self.failed = counter(
+            "create_pod_errors_total", "Attempts to make a physical pod that failed"
+        )
+        self.made = counter("pod_created_total", "Virtual pods that got a pod")
+        self.unmade = counter(
+            "pod_created_failed_total", "Virtual pods that failed for want of a pod"
+        )
+
+
 class Figures:
     """All metrics of one binding that are not a controller's own.
 
-    `usage` tells what the pods on one of the worker's nodes request. Who makes pods in the worker
-    counts it here: what was tried (`create_pod`) and failed, and what became of virtual pods.
+    `usage` tells what the pods on one of the worker's nodes request.
     """
 
     def __init__(self, world: World, usage: Callable[[str], NodeUsage]) -> None:
@@ -153,18 +169,6 @@ class Figures:
         world.metrics.read_gauges(
             (_NODES, *_OF_NODES, *_OF_CLUSTERS, _VIRTUAL_PODS, _PHYSICAL_PODS), self._read
         )
-        self.create_pod = self._counter("create_pod_total", "Attempts to make a physical pod")
-        self.create_pod_errors = self._counter(
-            "create_pod_errors_total", "Attempts to make a physical pod that failed"
-        )
-        self.pod_created = self._counter("pod_created_total", "Virtual pods that got a pod")
-        self.pod_created_failed = self._counter(
-            "pod_created_failed_total", "Virtual pods that failed for want of a pod"
-        )
-
-    def _counter(self, name: str, doc: str) -> Counter:
-        counter = self._world.metrics.counter(_PREFIX + name, doc, [_BINDING])
-        return counter.labels(self._world.binding_name)
 
     # Reading; in another thread, hence the copies
 

@@ -14,9 +14,9 @@ from typing import Final
 from kubeocean.api import group
 from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Claim, Ids, bears_ids, claim_pod
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import controller_of
-from kubeocean.syncer.forge.ownership import Claim, Ids, bears_ids, claim_pod
 from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
 
 __all__ = [

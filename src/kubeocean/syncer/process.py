@@ -22,6 +22,7 @@ from typing import Final
 from kubeocean import __version__
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, problems
 from kubeocean.api.group import ENV_POD_NAMESPACE
+from kubeocean.bound.identities import identity_of
 from kubeocean.bound.rotation import Rotation
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError, KubeoceanError
@@ -40,7 +41,7 @@ from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Settings
-from kubeocean.syncer.world import World, identity_of
+from kubeocean.syncer.world import World
 
 __all__ = ["Program", "run"]
 

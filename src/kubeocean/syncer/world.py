@@ -17,16 +17,16 @@ import msgspec
 from kubeocean.api import group, naming
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Ids
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
 from kubeocean.leasing.counted import COUNTED_PODS
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.kinds import NAMESPACES, NODES, Node
+from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Key, Object, ObjectT, Resource
-from kubeocean.syncer.forge.ownership import Ids
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -36,7 +36,7 @@ from kubeocean.syncer.podviews import (
 )
 from kubeocean.syncer.reach import Reach
 
-__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "chosen_replica", "identity_of"]
+__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "chosen_replica"]
 
 
 class _ProxierStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -230,8 +230,3 @@ def chosen_replica(replicas: Iterable[ProxierPod]) -> str:
         return not replica.ready, replica.deleting, age, replica.address
 
     return min(running, key=preference).address if running else ""
-
-
-async def identity_of(cluster: Client) -> str:
-    """What tells a cluster from every other: the UID of the namespace that each of them has."""
-    return (await cluster.get(NAMESPACES, group.SYSTEM_NAMESPACE)).uid

@@ -14,6 +14,7 @@ from commands import Home, Result
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, ownership
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Crashed, Faults, watches
@@ -27,7 +28,7 @@ from kubeocean.syncer.comparison import Finding, Problem
 from kubeocean.syncer.forge.csinodes import CSI_NODES
 from kubeocean.syncer.sweep import Sweep
 from kubeocean.syncer.topdown.dependents import Dependents
-from kubeocean.syncer.world import World, identity_of
+from kubeocean.syncer.world import World
 from oceans import Sea
 from podseas import PodSea
 from running import running

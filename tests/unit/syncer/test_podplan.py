@@ -8,9 +8,9 @@ import pytest
 
 from kubeocean.api.binding import BindingSpec, ClusterBinding
 from kubeocean.api.group import DEFAULT as D
+from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Meta, OwnerReference
-from kubeocean.syncer.forge.ownership import Ids, ownership
 from kubeocean.syncer.podplan import (
     Move,
     Plan,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kubeocean.api import group, naming
+from kubeocean.api.ownership import Claim, claim_pod, ownership
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import (
     AlreadyExists,
@@ -27,7 +28,7 @@ from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from kubeocean.runtime.outcomes import After, Outcome
-from kubeocean.syncer.forge.ownership import Claim, claim_pod, ownership
+from kubeocean.syncer.figures import PodCounts
 from kubeocean.syncer.forge.podcontext import Context, Names, Refused
 from kubeocean.syncer.forge.pods import forge
 from kubeocean.syncer.forge.podshown import users_own
@@ -90,6 +91,7 @@ class Creation:
         self._surroundings = surroundings
         self._writes = writes
         self._refusals = refusals
+        self.counts = PodCounts(world.binding_name, world.metrics)
 
     async def create(
         self,
@@ -187,6 +189,18 @@ class Creation:
         return Made(known, refs, new=False) if claim in _OURS else Taken(known)
 
     async def _post(self, body: Json) -> PhysicalPod:
+        self.counts.tried.inc()
+        try:
+            made = await self._send(body)
+        except AlreadyExists:
+            raise  # it is there, which is what was wanted
+        except ApiError:
+            self.counts.failed.inc()
+            raise
+        self.counts.made.inc()
+        return made
+
+    async def _send(self, body: Json) -> PhysicalPod:
         worker = self._world.worker
         try:
             return await worker.create(PHYSICAL_PODS, body)

@@ -11,11 +11,11 @@ from contextlib import aclosing
 from typing import Final, Literal
 
 from kubeocean.api import naming
+from kubeocean.api.ownership import Claim, claim_pod
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import EVENTS, Event
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
-from kubeocean.syncer.forge.ownership import Claim, claim_pod
 from kubeocean.syncer.forge.references import references
 from kubeocean.syncer.podviews import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.world import World

@@ -228,6 +228,7 @@ class Following:
             message = f"Not scheduled in the worker within {UNSCHEDULED_S:g} s: {why}"
             said = reference(VIRTUAL_PODS, vpod)
             world.events.emit(said, "Warning", PodEvent.FAILED_SCHEDULING, message)
+            self._creation.counts.unmade.inc()
             _log.info("Gave up pod that was not scheduled", vpod=str(vpod.key), why=why)
         return Done()
 

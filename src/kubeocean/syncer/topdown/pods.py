@@ -16,6 +16,7 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.ownership import Claim, bears_ids, claim_pod
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import Conflict, NotFound
 from kubeocean.runtime.components import Runnable
@@ -26,7 +27,6 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, find_condition
 from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.syncer.forge import podshown, podstatus
-from kubeocean.syncer.forge.ownership import Claim, bears_ids, claim_pod
 from kubeocean.syncer.podplan import Move, Plan, grace_of, is_due, is_lent, is_wanted, plan
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,

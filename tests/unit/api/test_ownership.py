@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.api.group import DEFAULT as D
-from kubeocean.runtime.objects import Key, Meta, Object
-from kubeocean.syncer.forge.ownership import (
+from kubeocean.api.ownership import (
     Claim,
     Ids,
     bears_ids,
@@ -14,6 +13,7 @@ from kubeocean.syncer.forge.ownership import (
     claim_pod,
     ownership,
 )
+from kubeocean.runtime.objects import Key, Meta, Object
 
 IDS = Ids("east", "c1", "1b2c")
 POD = Key("team", "web")
