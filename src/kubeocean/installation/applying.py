@@ -112,7 +112,11 @@ class Applier:
             raise Conflict(f"{error}{hint}", status=error.status, reason=error.reason) from error
         if before is None:
             return Fate.CREATED, now
-        same = before.resource_version == now.resource_version
+        if before.resource_version == now.resource_version:
+            return Fate.UNCHANGED, now
+        # Controllers write statuses all the time, which is no change of ours.
+        after = await self._find(body)
+        same = after is not None and _wanted(before) == _wanted(after)
         return (Fate.UNCHANGED if same else Fate.CHANGED), now
 
     async def apply_all(
@@ -155,6 +159,17 @@ class Applier:
     async def _find(self, body: Json) -> Untyped | None:
         meta = body["metadata"]
         try:
-            return await self.client.get(resource_of(body), meta["name"], meta.get("namespace", ""))
+            return await self.client.get(
+                resource_of(body), meta["name"], meta.get("namespace", ""), keep_raw=True
+            )
         except NotFound:
             return None
+
+
+def _wanted(there: Untyped) -> Json:
+    """An object without what servers and controllers write about it."""
+    content = there.content()
+    told = ("resourceVersion", "managedFields")
+    metadata = {key: value for key, value in content["metadata"].items() if key not in told}
+    rest = {key: value for key, value in content.items() if key != "status"}
+    return rest | {"metadata": metadata}

@@ -79,7 +79,9 @@ def _policy(values: Values, name: str, selector: Json, ingress: list[Json]) -> J
         name,
         namespace=values.namespace,
         labels=labels(values.domain),
-        spec={"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress},
+        # An empty list is stored as none, and would be another change each time.
+        spec={"podSelector": selector, "policyTypes": ["Ingress"]}
+        | ({"ingress": ingress} if ingress else {}),
     )
 
 

@@ -1,0 +1,211 @@
+"""What is granted is what is used: a syncer at work under exactly the roles that we ship."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from pathlib import Path
+
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.group import DEFAULT
+from kubeocean.api.policy import PolicySpec
+from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.errors import NotFound
+from kubeocean.installation.applying import Applier
+from kubeocean.installation.bindings import Joining
+from kubeocean.installation.joining import Join
+from kubeocean.installation.rights import Permission, Rights
+from kubeocean.installation.roles import AddOn, worker_rights
+from kubeocean.installation.values import WorkerValues
+from kubeocean.local.audit import AuditedRequest
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+)
+from kubeocean.runtime.kubeconfig import load_kubeconfig
+from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.transport import HttpTransport
+from syncers import syncer
+from waiting import until
+
+SYNCER = "system:serviceaccount:kubeocean-system:kubeocean-syncer"
+AT_ONCE = 16
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+# What Kubernetes lets everybody do who is somebody.
+EVERYBODY = {
+    ("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("create", "authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("create", "authentication.k8s.io", "selfsubjectreviews"),
+}
+
+
+def refused(cluster: Cluster, user: str) -> list[AuditedRequest]:
+    made = cluster.audit.requests(user=user)
+    assert {"watch", "create", "patch"} <= {each.verb for each in made}  # it was at work
+    return [each for each in made if each.code == 403]
+
+
+async def is_gone(client: Client, name: str) -> bool:
+    try:
+        await client.get(CLUSTER_BINDINGS, name)
+    except NotFound:
+        return True
+    return False
+
+
+async def join(above: Applier, below: Applier, bare: Cluster, **values: object) -> Joining:
+    name = f"j{uuid.uuid4().hex[:8]}"
+    worker = WorkerValues(namespace=f"m-{name}", **values)  # type: ignore[arg-type]  # of a test
+    joining = Joining(name=name, worker=worker, lease=PolicySpec(name), direct_scheduling=True)
+    await Join(joining, above, below, load_kubeconfig(bare.kubeconfig)).run()
+    return joining
+
+
+async def ready_nodes(client: Client, binding: str) -> list[str]:
+    found = await client.list(NODES, labels=f"{DEFAULT.cluster_binding}={binding}")
+    conditions = {
+        node.name: find_condition(node.status.conditions, "Ready") for node in found.items
+    }
+    return [name for name, each in conditions.items() if each and each.status == "True"]
+
+
+def pod(node: str) -> Json:
+    return {
+        "metadata": {"name": "web"},
+        "spec": {
+            "nodeName": node,
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "none",
+                    "envFrom": [{"configMapRef": {"name": "settings"}}],
+                    "volumeMounts": [{"name": "keys", "mountPath": "/keys"}],
+                }
+            ],
+            "volumes": [{"name": "keys", "secret": {"secretName": "keys"}}],
+        },
+    }
+
+
+async def test_a_syncer_needs_what_its_roles_grant_and_is_refused_nothing(
+    above: Applier, below: Applier, computing: Cluster, bare: Cluster, tmp_path: Path
+) -> None:
+    joining = await join(above, below, bare)
+    client, mount = above.client, joining.worker.mount_namespace
+    kubeconfig = await computing.service_account("kubeocean-system", "kubeocean-syncer")
+    async with syncer(
+        "one",
+        f"--cluster-binding-name={joining.name}",
+        "--leader-election-namespace=kubeocean-system",
+        "--kubernetes-service-address=10.9.9.9:443",
+        "--dns-service-address=10.9.9.10",
+        kubeconfig=kubeconfig,
+        directory=tmp_path,
+    ):
+        nodes = await until(lambda: ready_nodes(client, joining.name), within=60)
+        home = f"v-{joining.name}"
+        await client.create(NAMESPACES, {"metadata": {"name": home}})
+        await client.create(
+            CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"a": "b"}}, namespace=home
+        )
+        await client.create(SECRETS, {"metadata": {"name": "keys"}}, namespace=home)
+
+        async def admitted() -> bool:
+            try:
+                await client.get(SERVICE_ACCOUNTS, "default", home)
+            except NotFound:
+                return False
+            return True
+
+        await until(admitted)
+        await client.create(PODS, pod(nodes[0]), namespace=home)
+
+        async def runs() -> bool:
+            return (await client.get(PODS, "web", home)).status.phase == "Running"
+
+        await until(runs, within=60)
+        tokens = await below.client.list(
+            SECRETS, mount, labels=f"{DEFAULT.service_account_token}=true"
+        )
+        assert len(tokens.items) == 1
+        await client.delete(PODS, "web", home, uid=None)
+        binding = await client.get(CLUSTER_BINDINGS, joining.name)
+        await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
+        await until(lambda: is_gone(client, joining.name), within=60)
+        assert await ready_nodes(client, joining.name) == []
+    assert refused(computing, SYNCER) == []
+    assert refused(bare, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
+
+
+# The credential
+
+
+async def questions(client: Client, namespaces: tuple[str, ...]) -> list[Permission]:
+    """Every verb on everything that a server has, everywhere and in these namespaces."""
+    groups = (await client.request_json("GET", "/apis"))["groups"]
+    versions = [("", "v1", "/api/v1")]
+    for each in groups:
+        version = each["preferredVersion"]["groupVersion"]
+        versions.append((each["name"], version, f"/apis/{version}"))
+    found = []
+    for group, _, path in versions:
+        for resource in (await client.request_json("GET", path))["resources"]:
+            spread = itertools.product(VERBS, ("", *namespaces))
+            found += [Permission(verb, group, resource["name"], where) for verb, where in spread]
+    return found
+
+
+async def allowed(client: Client, asked: list[Permission]) -> set[Permission]:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(each: Permission) -> bool:
+        body = kind | {"spec": {"resourceAttributes": each.attributes()}}
+        async with turns:
+            answer = await client.request_json("POST", path, body=body, idempotent=True)
+        return bool(answer["status"]["allowed"])
+
+    answers = await asyncio.gather(*map(ask, asked))
+    return {each for each, answer in zip(asked, answers, strict=True) if answer}
+
+
+def granted(rights: Rights, asked: Permission) -> bool:
+    permissions = set(rights.permissions())
+    anywhere = asked._replace(namespace="")
+    return (
+        asked in permissions
+        or anywhere in permissions
+        or (asked.verb, asked.group, asked.resource) in EVERYBODY
+    )
+
+
+async def test_a_minted_credential_can_do_what_its_role_says_and_nothing_more(
+    above: Applier, below: Applier, bare: Cluster
+) -> None:
+    add_ons = (AddOn.VOLUMES, AddOn.METRICS)
+    joining = await join(above, below, bare, add_ons=add_ons)
+    secret = await above.client.get(
+        KUBECONFIG_SECRETS, f"{joining.name}-kubeconfig", "kubeocean-system"
+    )
+    mount = joining.worker.mount_namespace
+    client = Client(HttpTransport(SecretAccess(secret)), cluster="worker")
+    try:
+        asked = await questions(below.client, (mount, "default", "kube-system"))
+        asked += [Permission("get", "", "nodes/metrics"), Permission("get", "", "nodes/stats")]
+        found = await allowed(client, asked)
+    finally:
+        await client.close()
+    rights = worker_rights(mount, add_ons)
+    assert {str(each) for each in found} == {str(e) for e in asked if granted(rights, e)}
+    assert not [each for each in found if each.resource == "secrets" and each.namespace != mount]
+    assert not [each for each in found if each.resource == "nodes/proxy"]
