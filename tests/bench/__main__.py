@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.bars import Bar, Figures, document, show
 from bench.lending import bars_of, lend
 from bench.living import bars_of_living, live
+from bench.proxier import carry_sessions, sessions_bars
 from bench.server import Server
 from bench.sharding import measure_sharding
 from bench.syncing import sync_from_a_real_server
@@ -100,16 +101,23 @@ def measure_living(directory: Path, pods: int, quiet_s: float) -> tuple[Figures,
     return found, bars_of_living(found)
 
 
+def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]:
+    """Sessions into real containers."""
+    found = asyncio.run(carry_sessions(directory, held_s))
+    return {"proxier": found}, sessions_bars(found)
+
+
 def main() -> int:
     parser = ArgumentParser("bench", description=__doc__)
     parser.add_argument(
-        "subjects", nargs="*", metavar="runtime|lending|living|sharding", help="which; all"
+        "subjects", nargs="*", metavar="runtime|lending|living|sharding|proxier", help="which; all"
     )
     parser.add_argument("--nodes", type=int, default=1000, help="virtual nodes")
     parser.add_argument("--pods", type=int, default=500, help="pods of each measurement")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
+    parser.add_argument("--held", type=float, default=60, help="seconds of holding sessions")
     asked = parser.parse_args()
-    chosen = asked.subjects or ["runtime", "lending", "living", "sharding"]
+    chosen = asked.subjects or ["runtime", "lending", "living", "sharding", "proxier"]
     figures: Figures = {}
     promised: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="kubeocean-bench-") as name:
@@ -120,6 +128,8 @@ def main() -> int:
                 measured = measure_lending(Path(name), asked.nodes, asked.idle)
             elif subject == "living":
                 measured = measure_living(Path(name), asked.pods, QUIET_S)
+            elif subject == "proxier":
+                measured = measure_proxier(Path(name), asked.held)
             elif subject == "sharding":
                 measured = measure_sharding()
             else:

@@ -1,0 +1,130 @@
+"""`kubectl top` on virtual nodes, with the real metrics-server.
+
+It is not among the programs that are built here: the tests run where `metrics-server` is in PATH
+(`go install sigs.k8s.io/metrics-server/cmd/metrics-server@v0.7.2`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from harbours import Harbour
+from kubeocean.local.ports import reserve
+from kubeocean.local.process import Process
+from kubeocean.runtime.kinds import NODES, SERVICES
+from kubeocean.runtime.objects import Json
+from waiting import until
+
+NAME, NAMESPACE = "metrics-server", "kube-system"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+API = "/apis/apiregistration.k8s.io/v1/apiservices"
+SPIN = "i=0; while true; do i=$((i+1)); [ $((i % 20000)) = 0 ] && sleep 0.1; done"
+
+
+@pytest.fixture
+async def metrics_server(harbour: Harbour, tmp_path: Path) -> AsyncIterator[Process]:
+    """metrics-server as a process, and the API that it serves."""
+    if shutil.which(NAME) is None:
+        pytest.skip(f"{NAME} is not in PATH")
+    address = await _address(harbour)
+    with reserve((address, 0)) as held:
+        port = held.ports[0]
+    cluster = harbour.computing
+    kubeconfig = cluster.kubeconfig
+    process = Process(
+        NAME,
+        [
+            NAME,
+            *(f"--{each}kubeconfig={kubeconfig}" for each in ("", "authentication-")),
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--secure-port={port}",
+            f"--cert-dir={tmp_path}",
+            # What the proxier shows must be good, in the eyes of a stranger to it too.
+            f"--kubelet-certificate-authority={cluster.root / 'pki' / 'ca.crt'}",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--kubelet-use-node-status-port",
+            "--metric-resolution=10s",
+            "--kubelet-request-timeout=5s",
+        ],
+        log=tmp_path / "metrics-server.log",
+    )
+    await process.start()
+    await _publish(harbour, address, port)
+    try:
+        yield process
+    finally:
+        await harbour.above.request("DELETE", f"{API}/v1beta1.metrics.k8s.io")
+        await harbour.above.request("DELETE", f"{SLICES}/{NAME}-test")
+        await harbour.above.delete(SERVICES, NAME, NAMESPACE, uid=None)
+        await process.kill()
+
+
+async def _address(harbour: Harbour) -> str:
+    """Ours, in a network: an API server is told of no endpoint on the loopback."""
+    node = (await harbour.below.get(NODES, harbour.node.name, keep_raw=True)).content()
+    there = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((there, 9))
+        return str(probe.getsockname()[0])
+
+
+async def _publish(harbour: Harbour, address: str, port: int) -> None:
+    service: Json = {"metadata": {"name": NAME}, "spec": {"ports": [{"port": 443}]}}
+    await harbour.above.create(SERVICES, service, namespace=NAMESPACE)
+    endpoints: Json = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{NAME}-test",
+            "labels": {"kubernetes.io/service-name": NAME},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+    }
+    await harbour.above.request_json("POST", SLICES, body=endpoints)
+    served: Json = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1beta1.metrics.k8s.io"},
+        "spec": {
+            "group": "metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "insecureSkipTLSVerify": True,
+            "service": {"name": NAME, "namespace": NAMESPACE},
+        },
+    }
+    await harbour.above.request_json("POST", API, body=served)
+
+
+async def test_top_shows_virtual_nodes_and_pods(harbour: Harbour, metrics_server: Process) -> None:
+    async with harbour.proxier():
+        await harbour.run("busy", SPIN)
+
+        async def pod() -> list[str]:
+            answer = await harbour.kubectl("top", "pod", "busy", "--no-headers")
+            assert answer.code == 0, (answer.err, metrics_server.tail())
+            return answer.text.split()
+
+        name, cpu, memory = await until(pod, within=90.0)
+        assert name == "busy"
+        assert int(cpu.removesuffix("m")) > 10
+        assert memory.endswith("Mi")
+        shown = (await harbour.kubectl("top", "pod", "busy", "--containers", "--no-headers")).text
+        assert shown.split()[:2] == ["busy", "main"]
+
+        async def node() -> list[str]:
+            answer = await harbour.kubectl("top", "node", harbour.vnode, "--no-headers")
+            assert answer.code == 0, answer.err
+            return answer.text.split()
+
+        found = await until(node, within=60.0)
+        assert found[0] == harbour.vnode
+        assert int(found[1].removesuffix("m")) > 10
