@@ -21,6 +21,7 @@ from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.logs import get_logger
 from kubeocean.sharding.holder import Duties
 from kubeocean.sharding.metrics import RingMetrics
+from kubeocean.sharding.slotsets import encode_slots
 from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["Tenancy"]
@@ -52,11 +53,17 @@ class Tenancy:
         self._losing: dict[int, asyncio.Task[None]] = {}
         self._latest: dict[int, asyncio.Task[None]] = {}  # what happens to a slot last
         self._warm: dict[int, asyncio.Task[None]] = {}
-        self._told: set[int] = set()  # whom the layer above has, or may have, taken up
+        self._told: set[int] = set()  # what the layer above has, or may have, taken up
+        self._cancelled: frozenset[int] = frozenset()
 
     def busy(self) -> set[int]:
-        """The slots in which something runs, or whose loss is not through."""
-        return set(self._losing).union(*(each.busy() for each in self._workloads))
+        """The slots in which something runs, or that the layer above has not let go of.
+
+        It has every slot from before `on_shard_gained` until after `on_shard_lost`, also before
+        anybody has told it that the slot goes: else an idle one would be acknowledged at once.
+        """
+        held = self._told | self._latest.keys() | self._losing.keys()
+        return held.union(*(each.busy() for each in self._workloads))
 
     def apply(self, duties: Duties, group: asyncio.TaskGroup) -> None:
         """Do what has to be done now; the rest happens in `group`."""
@@ -177,12 +184,15 @@ class Tenancy:
                     await self._clock.sleep(_AGAIN_S)
 
     def _cancel(self, duties: Duties) -> None:
-        if not duties.cancel:
+        new = duties.cancel - self._cancelled
+        self._cancelled = duties.cancel
+        if not new:
             return
-        _log.warning("Cancelled work on shards", shards=sorted(duties.cancel))
+        _log.warning("Cancelled work on shards", shards=encode_slots(new))
         for workload in self._workloads:
-            workload.cancel(duties.cancel)
-        for slot in duties.cancel & duties.draining & self._losing.keys():
+            workload.cancel(new)
+        for slot in new & duties.draining & self._losing.keys():
+            self._told.discard(slot)  # it had its time; when the task has ended, it has let go
             self._losing[slot].cancel()
 
 
