@@ -60,7 +60,12 @@ def settings(namespace: str, name: str, template: str, lease_s: float) -> Config
                 "handoverDeadline": f"{lease_s + 5}s",
                 "filter": "label",
             },
-            "node": {"identity": name, "template": template, "nodeTimeout": "60s"},
+            "node": {
+                "identity": name,
+                "template": template,
+                # No loads: what moves, moves because replicas come and go.
+                "healthCheckInterval": "1h",
+            },
             "state": {
                 "leaseDuration": f"{lease_s}s",
                 "renewDeadline": f"{lease_s * 2 / 3}s",

@@ -15,6 +15,7 @@ from kubeocean.cli.running import run
 
 if TYPE_CHECKING:
     from kubeocean.runtime.client import Client
+    from kubeocean.sharding.admission import Guarded
     from kubeocean.sharding.overseer import Overseer, RingState
     from kubeocean.sharding.table import Table
 
@@ -25,6 +26,7 @@ __all__ = [
     "move",
     "owner",
     "pin",
+    "policy",
     "release",
     "rollback",
     "shards",
@@ -335,7 +337,48 @@ def release(
     _Where(kubeconfig, context, namespace, ring).run(_changing(change))
 
 
+@shards.command()
+def policy(
+    guarded: Annotated[
+        list[str],
+        typer.Argument(metavar="RESOURCE...", help="Such as v1/configmaps or apps/v1/deployments."),
+    ],
+    user: Annotated[list[str], typer.Option("--user", help="A user of the replicas.")] = [],  # noqa: B006 - typer copies it
+    group: Annotated[list[str], typer.Option("--group", help="A group of theirs.")] = [],  # noqa: B006
+    namespace: NamespaceOption = "default",
+    ring: RingOption = "sharded-controller",
+) -> None:
+    """Print the admission policy that lets the API server refuse a stale owner."""
+
+    async def work() -> None:
+        import yaml
+
+        from kubeocean.sharding.admission import admission_objects
+        from kubeocean.sharding.names import Names
+
+        objects = admission_objects(
+            Names(ring),
+            namespace=namespace,
+            guarded=[_guarded(each) for each in guarded],
+            users=user,
+            groups=group,
+        )
+        typer.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)
+
+    run(work)
+
+
 # In one place
+
+
+def _guarded(text: str) -> Guarded:
+    from kubeocean.errors import ConfigError
+    from kubeocean.sharding.admission import Guarded
+
+    *group, version, plural = text.split("/") if "/" in text else ("", "")
+    if len(group) > 1 or not version or not plural:
+        raise ConfigError("must be version/plural or group/version/plural", value=text)
+    return Guarded(group[0] if group else "", version, plural)
 
 
 def _changing(change: Callable[[RingState], Table]) -> Callable[[Overseer], Awaitable[None]]:

@@ -106,7 +106,8 @@ class ShardedController(Generic[ObjectT]):
         self._caches: _Caches[ObjectT] | None = None
         self._chosen = asyncio.Event()
         self._running = Running()
-        self._loads = Loads(self._clock)
+        every_s = ring.config.node.health_check_interval_s
+        self._loads = Loads(self._clock, every_s=every_s)
         self._figures = WorkMetrics(ring.metrics, ring.names.ring, name)
         self._controller = Controller[Work](
             name,

@@ -14,16 +14,16 @@ from kubeocean.runtime.clock import Clock
 
 __all__ = ["Loads"]
 
-EVERY_S: Final = 10.0
 _NEW: Final = 0.3  # what a measurement counts against all before it
 _OBJECT: Final = 0.0001  # an object that nothing happens to: one reconcile of 10 ms in 100 s
 
 
 class Loads:
-    """The loads of the slots of one workload."""
+    """The loads of the slots of one workload, measured every `every_s`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, every_s: float = 10.0) -> None:
         self._clock = clock
+        self._every_s = every_s
         self._since = clock.monotonic()
         self._spent: dict[int, float] = {}
         self._busy: dict[int, float] = {}
@@ -37,7 +37,7 @@ class Loads:
         """The loads of these slots, as of the last measurement; nothing before the first."""
         now = self._clock.monotonic()
         passed = now - self._since
-        if passed >= EVERY_S:
+        if passed >= self._every_s:
             for slot in slots:
                 share = self._spent.get(slot, 0.0) / passed
                 before = self._busy.get(slot, share)

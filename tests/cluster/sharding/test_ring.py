@@ -15,6 +15,7 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request
+from kubeocean.sharding.overseer import Overseer
 from kubeocean.sharding.ring import GaveUp, WakingClock
 from rings import SLOTS, Replica, Shoal, make_objects
 from waiting import until
@@ -339,3 +340,28 @@ async def test_a_quiet_ring_writes_only_its_leases(
             if all("/leases/" in request.path for request in later):
                 return
         pytest.fail(f"it is not quiet: {later}")
+
+
+async def test_load_is_measured_and_evened_out(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 40)
+    loaded = {"node": {"healthCheckInterval": "1s"}, "sharding": {"churnBudget": 1.0}}
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = shoal.join("a", **loaded), shoal.join("b", **loaded)
+        await until(lambda: a.slots and b.slots and set(shoal.done()) == set(keys))
+
+        def even() -> bool:
+            counts = [len(replica.controller.objects) for replica in (a, b)]
+            return sum(counts) == 40 and max(counts) <= 24
+
+        # Nothing happens to the objects, so what counts is how many there are.
+        overseer = Overseer(client, a.ring.names, namespace=namespace)
+
+        async def told() -> bool:
+            members = (await overseer.state()).members
+            return all(each.record.loads for each in members)
+
+        await until(told)
+        await until(even, within=40)
+        shoal.check_exclusive()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from commands import Home, Result
 from kubeocean.local.cluster import Cluster
@@ -67,11 +68,11 @@ async def test_a_ring_is_shown_and_steered_by_hand(
 
         # Moving, in a frozen ring: it stays moved.
         assert "frozen" in await command.ok("freeze")
-        mine = sorted(a.slots)[:3]
+        mine, rest = sorted(a.slots)[:3], len(a.slots) - 3
         said = await command.ok("move", ",".join(map(str, mine)), "--to", "b")
         assert "3 shards move" in said
         await until(lambda: set(mine) <= b.slots)
-        assert len(a.slots) == SLOTS // 2 - 3
+        assert len(a.slots) == rest
 
         # Going back.
         epochs = (await command.listed())["history"]
@@ -116,3 +117,16 @@ async def test_mistakes_are_explained(
             assert (result.code, result.out) == (2, ""), (words, result)
             assert said in result.err, (words, result)
             assert result.err.count("\n") == 1
+
+
+async def test_the_policy_is_printed_for_kubectl(command: Command) -> None:
+    words = ("v1/configmaps", "--user", "u", "--group", "g", "--ring", "r", "-n", "default")
+    result = await command._home.run("shards", "policy", *words)
+    policy, binding = yaml.safe_load_all(result.out)
+    assert policy["kind"] == "ValidatingAdmissionPolicy"
+    rule = policy["spec"]["matchConstraints"]["resourceRules"][0]
+    assert (rule["apiGroups"], rule["resources"]) == ([""], ["configmaps"])
+    assert binding["spec"]["paramRef"]["name"] == "r-table"
+    result = await command._home.run("shards", "policy", "configmaps", "--user", "u")
+    assert result.code == 2
+    assert "must be version/plural or group/version/plural (got 'configmaps')" in result.err

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kubeocean.runtime.clock import VirtualClock
-from kubeocean.sharding.loads import EVERY_S, Loads
+from kubeocean.sharding.loads import Loads
 from kubeocean.sharding.running import Ended, Running
 
 
@@ -65,14 +65,14 @@ async def test_an_error_of_the_work_is_its_own() -> None:
 
 async def test_loads_are_measured_now_and_then() -> None:
     clock = VirtualClock()
-    loads = Loads(clock)
+    loads = Loads(clock, every_s=10.0)
     loads.spent(1, 5.0)
     assert loads.measure([1, 2], lambda slot: 0) == {}
-    await clock.advance(EVERY_S)
+    await clock.advance(10.0)
     first = dict(loads.measure([1, 2], lambda slot: 100 if slot == 2 else 0))
     assert first[1] == pytest.approx(0.5)
     assert first[2] == pytest.approx(0.01)
-    await clock.advance(EVERY_S)
+    await clock.advance(10.0)
     assert loads.measure([1, 2], lambda slot: 0)[1] == pytest.approx(0.35)
     loads.drop([1])
     assert set(loads.measure([2], lambda slot: 0)) == {2}
