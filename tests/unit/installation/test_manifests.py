@@ -1,0 +1,168 @@
+"""What is checked in under deploy/ is what the code gives, by whichever tool it is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubeocean.installation.computing import computing_objects
+from kubeocean.installation.manifests import render
+from kubeocean.installation.parts import title
+from kubeocean.installation.roles import AddOn
+from kubeocean.installation.values import Size, Values, WorkerValues
+from kubeocean.installation.workerside import worker_objects
+from kubeocean.runtime.objects import Json
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+HELM = "v3.18.6"
+DIRECTIVE = re.compile(r"^\{\{.*\}\}$", re.MULTILINE)
+
+
+def comparable(objects: list[Json]) -> dict[str, Json]:
+    """Objects by name; texts in them that are YAML, as what they say."""
+    return {title(each): each | {"data": _read(each.get("data"))} for each in objects}
+
+
+def _read(data: dict[str, str] | None) -> object:
+    return {
+        name: yaml.safe_load(DIRECTIVE.sub("", content)) if name.endswith(".yaml") else content
+        for name, content in (data or {}).items()
+    }
+
+
+def output(*words: str | Path) -> list[Json]:
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def test_everything_checked_in_is_up_to_date() -> None:
+    stale = [
+        name
+        for name, content in render().items()
+        if not (DEPLOY / name).exists() or (DEPLOY / name).read_text("utf-8") != content
+    ]
+    assert stale == [], "run scripts/manifests"
+
+
+def test_nothing_is_left_over_from_before() -> None:
+    made = {DEPLOY / name for name in render()}
+    parts = ("charts", "kustomize", "monitoring")
+    there = {path for part in parts for path in (DEPLOY / part).rglob("*") if path.is_file()}
+    assert there == made | {DEPLOY / "monitoring" / "alerts.test.yaml"}
+
+
+# kustomize
+
+
+@pytest.mark.parametrize(
+    ("side", "objects"),
+    [("computing", computing_objects(Values())), ("worker", worker_objects(WorkerValues()))],
+)
+def test_kustomize_gives_the_same(side: str, objects: list[Json]) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl in PATH")
+    given = output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
+    assert comparable(given) == comparable(objects)
+
+
+# Helm
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The real one: from PATH, from the cache, or built once into it."""
+    if found := shutil.which("helm"):
+        return Path(found)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kubeocean"
+    program = cache / f"helm-{HELM}" / "helm"
+    if not program.exists():
+        go = shutil.which("go")
+        if go is None:
+            pytest.skip("there is neither helm nor go in PATH")
+        subprocess.run(
+            [go, "install", f"helm.sh/helm/v3/cmd/helm@{HELM}"],
+            env={**os.environ, "GOBIN": str(program.parent), "GOFLAGS": ""},
+            check=True,
+            timeout=280,
+        )
+    return program
+
+
+def templated(helm: Path, chart: str, *settings: str) -> dict[str, Json]:
+    flags = [word for each in settings for word in ("--set", each)]
+    where = DEPLOY / "charts" / chart
+    return comparable(output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags))
+
+
+def test_helm_gives_the_same(helm: Path) -> None:
+    assert templated(helm, "kubeocean") == comparable(computing_objects(Values()))
+    assert templated(helm, "kubeocean-worker") == comparable(worker_objects(WorkerValues()))
+
+
+def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
+    values = Values(
+        image="mirror.example/kubeocean/kubeocean:7",
+        pull_secrets=("puller",),
+        replicas=3,
+        size=Size.LARGE,
+        log_level="debug",
+        time_zone="Asia/Shanghai",
+        network_policies=False,
+        monitoring=True,
+    )
+    said = [
+        "global.imageRegistry=mirror.example",
+        "global.imagePullSecrets[0].name=puller",
+        "size=large",
+        "logging.level=debug",
+        "syncer.timeZone=Asia/Shanghai",
+        "networkPolicies.enabled=false",
+        "monitoring.enabled=true",
+    ]
+    for component in ("manager", "syncer", "proxier"):
+        said += [f"{component}.replicas=3", f"{component}.image.tag=7"]
+    assert templated(helm, "kubeocean", *said) == comparable(computing_objects(values))
+
+
+def test_helm_gives_the_same_for_other_workers(helm: Path) -> None:
+    values = WorkerValues(
+        namespace="team",
+        add_ons=(AddOn.METRICS,),
+        quota={**WorkerValues().quota, "count/pods": "5k"},
+        isolated=True,
+    )
+    said = ("namespace.name=team", "addOns={metrics}", "quota.count/pods=5k", "isolated=true")
+    given = templated(helm, "kubeocean-worker", *said)
+    assert given == comparable(worker_objects(values))
+
+
+def test_helm_refuses_what_makes_no_sense(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", "--set", "size=huge"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert 'must be small, medium or large (got "huge")' in done.stderr
+
+
+# Prometheus
+
+
+def test_alerts_fire_when_they_should() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("there is no promtool in PATH (Debian: prometheus)")
+    where = DEPLOY / "monitoring"
+    for words in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts.test.yaml")):
+        done = subprocess.run(
+            [promtool, *words], cwd=where, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
