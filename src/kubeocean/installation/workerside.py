@@ -17,10 +17,10 @@ __all__ = ["credential_secret", "credential_selector", "worker_objects"]
 
 def worker_objects(values: WorkerValues) -> list[Json]:
     """Everything but what belongs to a single binding."""
-    domain, namespace, ours = values.domain, values.mount_namespace, labels(values.domain)
+    namespace, ours = values.mount_namespace, labels(values.domain)
     return [
         kept(policy_definition()),
-        named("Namespace", "v1", namespace, labels=ours | {domain.managed_by: domain.product}),
+        named("Namespace", "v1", namespace, labels=ours),
         *accounts((values.account,), namespace, labels=ours),
         *granted(
             values.account,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,8 +17,11 @@ from kubeocean.installation.parts import title
 from kubeocean.installation.templates import proxier_files, syncer_files
 from kubeocean.installation.values import Size, Values, WorkerValues
 from kubeocean.installation.workerside import credential_secret, worker_objects
+from kubeocean.proxier.settings import Settings as ProxierSettings
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.goflags import parse
 from kubeocean.runtime.objects import Json
+from kubeocean.syncer.settings import Settings as SyncerSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EVERYTHING = [
@@ -93,6 +97,27 @@ def test_templates_have_the_variables_of_old() -> None:
         "roleName",
         "roleBindingName",
     }
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "program"),
+    [
+        (syncer_files(Values(time_zone="UTC")), SyncerSettings, "syncer"),
+        (proxier_files(Values()), ProxierSettings, "proxier"),
+    ],
+)
+def test_programs_know_the_flags_that_templates_give_them(
+    files: dict[str, str], settings: type[SyncerSettings | ProxierSettings], program: str
+) -> None:
+    filled = files["deployment.yaml"]
+    for directive in ("{{- if .TLSEnabled }}\n", "{{- end }}\n"):
+        filled = filled.replace(directive, "")
+    filled = re.sub(r"\{\{\.\w+\}\}", "berlin", filled)
+    container = yaml.safe_load(filled)["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][0] == program
+    parsed = parse(settings, container["args"][1:])
+    assert parsed is not None
+    assert parsed.cluster_binding_name == "berlin"
 
 
 def test_a_time_zone_is_for_syncers_that_need_one() -> None:
