@@ -40,13 +40,14 @@ class Facade:
         identity.show(pair_of(authority))
         identity.believe(authority.certificate)
         facade = cls(Front(desk, identity, host="127.0.0.1"), identity, authority, directory)
-        facade.port = await facade.front.open(0)
-        try:
-            yield facade
-        finally:
-            for writer in facade.opened:
-                writer.transport.abort()
-            await facade.front.drain(0.0)
+        async with facade.front:
+            facade.port = await facade.front.open(0)
+            try:
+                yield facade
+            finally:
+                for writer in facade.opened:
+                    writer.transport.abort()
+                await facade.front.drain(0.0)
 
     def context(self, *, named: bool = True, by: Authority | None = None) -> ssl.SSLContext:
         """TLS of somebody who has a certificate, or has not."""

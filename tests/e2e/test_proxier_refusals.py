@@ -104,6 +104,12 @@ def refusals(proxier: SyncerProcess, status: int) -> int:
     return sum(line["status"] == status for line in lines)
 
 
+def told(proxier: SyncerProcess, what: str) -> str:
+    """Why all those were refused who did not get as far as a route."""
+    lines = proxier.lines("Refused kubelet request")
+    return "; ".join(line["outcome"] for line in lines if line["what"] == what)
+
+
 async def test_nobody_is_let_in_without_a_name(harbour: Harbour, proxier: SyncerProcess) -> None:
     before = refusals(proxier, 401)
     for target in (EXEC, "/pods", "/containerLogs/{ns}/web/main", "/metrics", "/nothing"):
@@ -122,6 +128,7 @@ async def test_a_certificate_of_another_authority_ends_the_handshake(
     context = strangers()
     context.load_cert_chain(tmp_path / "c.crt", tmp_path / "c.key")
     assert await ask(harbour, "GET", "/pods", tls=context) == 0
+    await until(lambda: "not trusted" in told(proxier, "handshake"))
 
 
 async def test_plain_http_is_not_spoken(harbour: Harbour, proxier: SyncerProcess) -> None:
@@ -129,6 +136,7 @@ async def test_plain_http_is_not_spoken(harbour: Harbour, proxier: SyncerProcess
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
     assert b"200" not in await reader.read(200)
     writer.close()
+    await until(lambda: "HTTP_REQUEST" in told(proxier, "handshake"))
 
 
 async def test_a_known_caller_needs_the_right(
@@ -221,16 +229,18 @@ async def test_annotations_that_point_at_another_pod_lead_nowhere(
         ("GET", "/pods", ("Content-Length: 1", "Content-Length: 2"), 400),
     ],
 )
-@pytest.mark.usefixtures("proxier")
 async def test_tricks_are_refused(
     harbour: Harbour,
+    proxier: SyncerProcess,
     admin: ssl.SSLContext,
     method: str,
     target: str,
     headers: tuple[str, ...],
     status: int,
 ) -> None:
+    before = refusals(proxier, status)
     assert await ask(harbour, method, target, *headers, tls=admin) == status
+    await until(lambda: refusals(proxier, status) == before + 1)
 
 
 @pytest.mark.usefixtures("proxier")

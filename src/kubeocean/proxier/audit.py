@@ -18,7 +18,7 @@ from kubeocean.proxier.routes import Logs, Page, Route, Run, Session
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.logs import get_logger
 
-__all__ = ["Entry", "command_hash", "kind_of", "unreadable"]
+__all__ = ["Entry", "command_hash", "kind_of", "unreadable", "untrusted"]
 
 _LOWEST_ERROR: Final = 400
 _LONGEST: Final = 300
@@ -72,6 +72,11 @@ def unreadable(refusal: Refusal, peer: str) -> None:
     _log.info(
         _REFUSED, peer=peer, status=refusal.status, outcome=_short(str(refusal)), what="unreadable"
     )
+
+
+def untrusted(why: str, peer: str) -> None:
+    """The line of somebody who did not get as far as a request."""
+    _log.info(_REFUSED, peer=peer, status=0, outcome=_short(why), what="handshake")
 
 
 def command_hash(command: tuple[str, ...]) -> str:

@@ -77,11 +77,12 @@ class ProvidedCertificate:
         source = f"Secret {new.key}"
         try:
             pair = Pair.load(_content(new, "tls.crt"), _content(new, "tls.key"), source)
+            taken = self._identity.show(pair)
         except ConfigError as error:
             _log.error("Cannot use certificate", error=str(error))
             return
         ends = pair.not_after.isoformat()
-        if not self._identity.show(pair):
+        if not taken:
             _log.error("Kept old certificate", why="the new one does not hold now", not_after=ends)
             return
         _log.info("Took certificate", source=source, not_after=ends)
@@ -128,11 +129,11 @@ class SignedCertificate:
         while True:
             try:
                 pair = await self._obtain()
+                self._identity.show(pair)
             except KubeoceanError as error:
                 _log.error("Could not get certificate", error=str(error), retry_in_s=_RETRY_S)
                 await self._clock.sleep(_RETRY_S)
                 continue
-            self._identity.show(pair)
             _log.info("Got certificate", not_after=pair.not_after.isoformat())
             left = (pair.not_after - self._clock.now()).total_seconds()
             await self._clock.sleep(max(_RETRY_S, left * (1 - _LEFT)))

@@ -12,34 +12,52 @@ no further request.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from contextlib import closing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 
-from kubeocean.errors import ConfigError, Refusal, Unreachable
+from kubeocean.errors import Refusal, Unreachable
 from kubeocean.proxier import heads
-from kubeocean.proxier.audit import unreadable
+from kubeocean.proxier.audit import unreadable, untrusted
 from kubeocean.proxier.exchange import PLAIN, Exchange, answer_head
 from kubeocean.proxier.figures import Figures
 from kubeocean.proxier.identity import Identity
+from kubeocean.proxier.listening import accept, agree, listen
+from kubeocean.proxier.paces import Paces
+from kubeocean.runtime.failures import explain
+from kubeocean.runtime.logs import get_logger
 
 __all__ = ["Desk", "Front"]
 
 HEAD_S: Final = 10.0
 KEEP_S: Final = 120.0
-HANDSHAKE_S: Final = 10.0
 MOST: Final = 2_000  # connections in all
-MOST_STRANGERS: Final = 500  # of them, without a certificate
+MOST_STRANGERS: Final = 500  # of them, without a certificate; and of those who may become one
 LINGER_S: Final = 3.0  # doors stay open after we are told to go: not everybody has heard of it
 
 _DELIVERY_S: Final = 30.0  # of what was said last, to a caller that is slow
-_BUFFER: Final = 64 * 1024  # of each connection: larger than a head may be, for what is carried
+_TOLD_RATE: Final = 1.0  # lines about somebody with whom TLS was not agreed upon, a second
+_TOLD_BURST: Final = 20.0
 
 Desk: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Where somebody comes in: for one virtual node, for all, or for metrics of all."""
+
+    vnode: str = ""
+    metrics_only: bool = False
+
 
 class Front:
-    """Listeners by port; `desk` answers what comes through them."""
+    """Listeners by port; `desk` answers what comes through them, within the block of the front."""
 
     def __init__(
         self,
@@ -53,11 +71,33 @@ class Front:
         self._identity = identity
         self._host = host or None
         self._figures = figures or Figures()
-        self._doors: dict[int, asyncio.Server] = {}
+        self._group = asyncio.TaskGroup()
+        self._began = asyncio.Event()
+        self._doors: dict[int, list[asyncio.Task[None]]] = {}
         self._open: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()  # waiting for a request
+        self._shaking = 0  # connections on which TLS is not agreed upon yet
         self._strangers = 0
+        self._told = Paces(rate=_TOLD_RATE, burst=_TOLD_BURST)
         self._closing = False
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        self._began.set()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Cut whatever is left."""
+        for port in tuple(self._doors):
+            await self.shut(port)
+        for task in tuple(self._open):
+            task.cancel()
+        await self._group.__aexit__(kind, error, trace)
 
     @property
     def ports(self) -> frozenset[int]:
@@ -74,34 +114,20 @@ class Front:
 
         :raises ConfigError: the port cannot be had.
         """
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            def made(head: heads.Head) -> Exchange:
-                return Exchange(head, reader, writer, vnode=vnode, metrics_only=metrics_only)
-
-            await self._connected(reader, writer, made)
-
-        try:
-            door = await asyncio.start_server(
-                connected,
-                host or self._host,
-                port,
-                ssl=self._identity.context,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                limit=_BUFFER,
-                backlog=512,
-            )
-        except OSError as error:
-            raise ConfigError(f"cannot listen on port {port}: {error.strerror}") from error
-        made = int(door.sockets[0].getsockname()[1])
-        self._doors[made] = door
+        await self._began.wait()
+        sockets = await listen(host or self._host, port)
+        made = int(sockets[0].getsockname()[1])
+        door = _Door(vnode, metrics_only)
+        self._doors[made] = [self._group.create_task(self._accept(each, door)) for each in sockets]
         return made
 
     async def shut(self, port: int) -> None:
         """Take no more connections there; those that are open go on."""
-        door = self._doors.pop(port, None)
-        if door is not None:
-            door.close()
+        accepting = self._doors.pop(port, [])
+        for task in accepting:
+            task.cancel()
+        if accepting:
+            await asyncio.wait(accepting)
 
     async def drain(self, grace_s: float, *, linger_s: float = LINGER_S) -> None:
         """Take no more connections, let sessions end in that time, then cut them."""
@@ -119,36 +145,65 @@ class Front:
         if self._open:
             await asyncio.wait(self._open)
 
+    async def _accept(self, listening: socket.socket, door: _Door) -> None:
+        with closing(listening):
+            while True:
+                connection = await accept(listening)
+                if self._shaking >= MOST_STRANGERS:
+                    self._figures.turned_away()
+                    connection.close()
+                    continue
+                self._shaking += 1
+                task = self._group.create_task(self._welcome(connection, door))
+                task.add_done_callback(self._open.discard)
+                self._open.add(task)
+
+    async def _welcome(self, connection: socket.socket, door: _Door) -> None:
+        """A connection from its first byte to its last."""
+        peer = _address(connection)
+        try:
+            try:
+                reader, writer = await agree(connection, self._identity.context)
+            finally:
+                self._shaking -= 1
+        except OSError as error:
+            self._figures.turned_away()
+            # Who only looks whether there is a port is no news; others are told of, within limits.
+            if isinstance(error, ssl.SSLError) and self._told.allows(peer):
+                untrusted(explain(error), peer)
+            return
+        try:
+            await self._connected(reader, writer, door)
+        except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
+            pass  # the caller is gone, or says nothing
+        except Exception as error:  # of one connection, which must not end the others
+            _log.error("Connection failed", peer=peer, error=error, exc_info=error)
+        finally:
+            writer.transport.abort()
+
     async def _connected(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        make: Callable[[heads.Head], Exchange],
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: _Door
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
-        # A resumed session was vouched for by whoever was believed when it began.
         stranger = not writer.get_extra_info("peercert")
+        # A resumed session was vouched for by whoever was believed when it began.
         if tls is None or tls.session_reused or not self._has_room(stranger=stranger):
             self._figures.turned_away()
-            writer.transport.abort()
             return
-        self._open.add(task)
+
+        def made(head: heads.Head) -> Exchange:
+            return Exchange(head, reader, writer, vnode=door.vnode, metrics_only=door.metrics_only)
+
         self._strangers += stranger
         self._figures.connections(len(self._open))
         try:
-            await self._serve(reader, writer, make, stranger=stranger)
-        except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
-            pass  # the caller is gone, or says nothing
+            await self._serve(reader, writer, made, stranger=stranger)
         finally:
-            self._open.discard(task)
             self._strangers -= stranger
-            self._figures.connections(len(self._open))
-            writer.transport.abort()
+            self._figures.connections(len(self._open) - 1)
 
     def _has_room(self, *, stranger: bool) -> bool:
-        if self._closing or len(self._open) >= MOST:
+        if self._closing or len(self._open) > MOST:
             return False
         return not stranger or self._strangers < MOST_STRANGERS
 
@@ -209,3 +264,10 @@ async def _close(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
     except (OSError, TimeoutError):
         pass
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        return ""

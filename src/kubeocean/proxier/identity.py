@@ -75,7 +75,10 @@ class Identity:
         return pair is not None and bool(self._authority) and pair.good_at(self._clock.now())
 
     def show(self, pair: Pair) -> bool:
-        """Use this pair from the next connection on; not if it is no good and the one in use is."""
+        """Use this pair from the next connection on; not if it is no good and the one in use is.
+
+        :raises ConfigError: TLS cannot use it.
+        """
         now, used = self._clock.now(), self._pair
         if used is not None and used.good_at(now) and not pair.good_at(now):
             return False
@@ -102,8 +105,12 @@ class Identity:
         if self._pair is None or not self._authority:
             return
         context = _context()
-        load_pair(context, self._pair.certificate, self._pair.key)
-        trust(context, self._authority)
+        try:
+            load_pair(context, self._pair.certificate, self._pair.key)
+            trust(context, self._authority)
+        except ssl.SSLError as error:
+            why = f"cannot be used ({error.reason or 'not PEM'})"
+            raise ConfigError(why, source=self._pair.source) from None
         self._current = context
 
     def _choose(

@@ -161,16 +161,17 @@ class Program:
 
     async def _serve(self) -> None:
         settings = self._settings
-        await self._front.open(settings.listen_port)
-        if settings.metrics_enabled and settings.prometheus_vnode_base_port:
-            await self._front.open(
-                settings.prometheus_vnode_base_port,
-                host=settings.prometheus_vnode_address,
-                metrics_only=True,
-            )
-        self._listens = True
-        await self._stopping.wait()
-        await self._front.drain(settings.drain_s)
+        async with self._front as front:
+            await front.open(settings.listen_port)
+            if settings.metrics_enabled and settings.prometheus_vnode_base_port:
+                await front.open(
+                    settings.prometheus_vnode_base_port,
+                    host=settings.prometheus_vnode_address,
+                    metrics_only=True,
+                )
+            self._listens = True
+            await self._stopping.wait()
+            await front.drain(settings.drain_s)
 
     def _ready(self) -> bool:
         return self._identity.ready and self._places.ready and self._doors.ready

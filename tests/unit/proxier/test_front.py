@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from fronts import Facade, pair_of
+from kubeocean.errors import ConfigError
 from kubeocean.local.pki import Authority
 from kubeocean.proxier import front as doors
 from kubeocean.proxier.exchange import Exchange, answer_head
 from kubeocean.proxier.identity import Identity
+from kubeocean.proxier.listening import listen
 from kubeocean.runtime.clock import VirtualClock
 from waiting import until
 
@@ -213,3 +215,59 @@ def test_a_value_of_two_lines_is_not_said() -> None:
     head = answer_head(101, [("Upgrade", "websocket"), ("X", "a\nInjected: b"), ("Y", "a\rb")])
     assert head == b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
     assert answer_head(599, []).startswith(b"HTTP/1.1 599 ")
+
+
+async def test_every_address_of_the_machine_is_listened_on() -> None:
+    sockets = await listen(None, 0)
+    names = [each.getsockname() for each in sockets]
+    for each in sockets:
+        each.close()
+    assert {"0.0.0.0"} <= {name[0] for name in names} <= {"0.0.0.0", "::"}
+    assert len({name[1] for name in names}) == 1
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+async def test_an_address_of_either_kind_can_be_named(facade: Facade, host: str) -> None:
+    port = await facade.front.open(0, host=host)
+    try:
+        context = facade.context(named=False)
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in await reader.read()
+        writer.close()
+    finally:
+        await facade.front.shut(port)
+    with pytest.raises(OSError):
+        await asyncio.open_connection(host, port)
+
+
+async def test_a_port_that_somebody_has_is_not_had(facade: Facade) -> None:
+    with pytest.raises(ConfigError, match=str(facade.port)):
+        await facade.front.open(facade.port)
+    assert facade.port in facade.front.ports
+
+
+async def test_many_who_agree_on_nothing_are_not_waited_for(
+    facade: Facade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "MOST_STRANGERS", 3)
+    opened = [await asyncio.open_connection("127.0.0.1", facade.port) for _ in range(3)]
+    writers = [writer for _, writer in opened]
+    await until(lambda: facade.front.connections == 3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", facade.port)
+    assert await reader.read() == b""
+    for each in (*writers, writer):
+        each.close()
+    await until(lambda: facade.front.connections == 0)
+
+
+async def test_a_mistake_of_ours_ends_one_connection_only(tmp_path: Path) -> None:
+    async def mistaken(exchange: Exchange) -> None:
+        if exchange.head.target == "/mistake":
+            raise ZeroDivisionError
+        await desk(exchange)
+
+    async with Facade.running(mistaken, tmp_path) as facade:
+        assert await facade.say(b"GET /mistake HTTP/1.1\r\nHost: h\r\n\r\n") == b""
+        good = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        assert b" 200 " in await facade.say(good)
