@@ -13,8 +13,7 @@ import random
 import signal
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,15 +97,16 @@ class Account:
             else:
                 inside.pop(line.key, None)
 
-    def owners(self, *, since: float, until: float) -> dict[str, list[str]]:
-        """Who worked on each key in that time, in order, each turn once."""
-        found: dict[str, list[str]] = defaultdict(list)
+    def moves(self, owners: Sequence[str], *, since: float) -> list[int]:
+        """How often each key has changed hands since then, when these had the slots."""
+        last: dict[str, str] = {}
+        count: dict[str, int] = {}
         for line in self.lines:
-            if since <= line.at <= until and line.what == "begin":
-                turns = found[line.key]
-                if not turns or turns[-1] != line.who:
-                    turns.append(line.who)
-        return found
+            if line.what == "begin" and line.at >= since:
+                before = last.get(line.key, owners[line.slot])
+                count[line.key] = count.get(line.key, 0) + (line.who != before)
+                last[line.key] = line.who
+        return list(count.values())
 
 
 def read_account(path: Path) -> Account:

@@ -35,6 +35,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.sharding.assigner import Assigner
 from kubeocean.sharding.assigning import Assigning
+from kubeocean.sharding.assignments import assignment, moved_slots
 from kubeocean.sharding.config import Config
 from kubeocean.sharding.fencing import Grant, NotOurs
 from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
@@ -42,7 +43,6 @@ from kubeocean.sharding.holder import Holder
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.principals import own_principal
-from kubeocean.sharding.slotsets import encode_slots
 from kubeocean.sharding.stores import ConfigMapStore, state_of
 from kubeocean.sharding.table import Table, name_of
 from kubeocean.sharding.tables import TABLE, TableStore, admission_view, loaded_of
@@ -440,14 +440,14 @@ class Ring:
         self._metrics.epoch.set(table.epoch)
         self.assigning.saw(table)
         self._wake.set()
-        moved = _moved(before, table)
+        moved = moved_slots(before, table)
         if moved:
             _log.info(
                 "Shard assignment changed",
                 ring=self.names.ring,
                 epoch=table.epoch,
-                old_assignment=_assignment(before),
-                new_assignment=_assignment(table),
+                old_assignment=assignment(before),
+                new_assignment=assignment(table),
             )
         for move in moved:
             self._reassigned.put_nowait(move)
@@ -479,23 +479,6 @@ def replica_name(config: Config, environ: Mapping[str, str]) -> str:
     """The name of this replica: as configured, that of the pod, or one that nobody has."""
     name = config.node.identity or environ.get("POD_NAME", "")
     return name or f"{socket.gethostname()}-{secrets.token_hex(3)}"
-
-
-def _moved(before: Table | None, after: Table) -> list[tuple[int, str, str]]:
-    if before is None or before.slots != after.slots:
-        return []
-    pairs = zip(before.entries, after.entries, strict=True)
-    return [
-        (slot, old.owner, new.owner)
-        for slot, (old, new) in enumerate(pairs)
-        if old.owner != new.owner
-    ]
-
-
-def _assignment(table: Table | None) -> dict[str, str]:
-    if table is None:
-        return {}
-    return {owner: encode_slots(table.owned_by(owner)) for owner in sorted(table.owners)}
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
