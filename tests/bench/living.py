@@ -46,7 +46,7 @@ async def live(
     """All figures of so many pods, at each pace."""
     figures: dict[str, dict[str, float]] = {}
     async with (
-        ocean_of(directory, NODES_WANTED, progress, scheduler=True) as ocean,
+        ocean_of(directory, NODES_WANTED, progress, pods=True) as ocean,
         ocean.syncer(*FLAGS) as syncer,
     ):
         pid = syncer.process.pid

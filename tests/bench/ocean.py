@@ -49,6 +49,7 @@ BINDING: Final = "bench"
 NODE_LEASES: Final = "kube-node-lease"
 MINUTE_S: Final = 60.0
 PATIENCE_S: Final = 300.0
+_FOR_PODS: Final = ("kube-scheduler", "kube-controller-manager")
 
 
 @dataclass
@@ -106,9 +107,9 @@ class Ocean:
 
 @asynccontextmanager
 async def ocean_of(
-    directory: Path, nodes: int, progress: Progress, *, scheduler: bool = False
+    directory: Path, nodes: int, progress: Progress, *, pods: bool = False
 ) -> AsyncIterator[Ocean]:
-    """The ocean, as long as the block lasts; with a scheduler below if pods are to run there."""
+    """The ocean, as long as the block lasts; its worker is a whole one if pods are to run there."""
     assets = await ensure(progress=progress)
     servers = ("etcd", "kube-apiserver")
     async with (
@@ -124,7 +125,7 @@ async def ocean_of(
             "worker",
             directory / "worker",
             assets,
-            components=(*servers, "kube-scheduler") if scheduler else servers,
+            components=(*servers, *_FOR_PODS) if pods else servers,
             audit=True,
             ephemeral=True,
         ) as worker,

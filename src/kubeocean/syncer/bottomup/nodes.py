@@ -17,6 +17,7 @@ from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.api.reasons import NodeEvent
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.capacity import Capacity, base_of, offer
 from kubeocean.leasing.plans import Plan
 from kubeocean.leasing.reclaim import plan
@@ -30,6 +31,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.bottomup.book import Book
 from kubeocean.syncer.bottomup.counting import Counting
 from kubeocean.syncer.bottomup.drain import Unconfirmed
@@ -77,7 +79,7 @@ class Nodes:
             clock=world.clock,
             metrics=world.metrics,
         )
-        self.counting = Counting(world.domain, self._enqueue)
+        self.counting = Counting(world.domain, self._enqueue, offer=self._offer)
         self._follow()
 
     # What makes us look
@@ -123,9 +125,21 @@ class Nodes:
             self.controller.enqueue(Key(_STRAY, vnode.name))
 
     def _guest_changed(self, pod: VirtualPod) -> None:
-        node = self._world.vnodes.get(Key("", pod.spec.node_name))
-        if node is not None and any(self._world.domain.owns(t.key) for t in node.spec.taints or ()):
+        """Who is on a node matters while it is taken back."""
+        world = self._world
+        node = world.vnodes.get(Key("", pod.spec.node_name))
+        if node is None:
+            return
+        leaving = {world.domain.taint_out_of_time_windows, world.domain.taint_vnode_deleting}
+        if node.deleting or any(taint.key in leaving for taint in node.spec.taints or ()):
             self._enqueue_owner(node)
+
+    def _offer(self, pnode: str) -> Amounts | None:
+        vnode = self._world.vnodes.get(Key("", self._world.vnode_name(pnode)))
+        if vnode is None or vnode.status.allocatable is None:
+            return None
+        amounts = vnode.status.allocatable.items()
+        return {resource: Quantity.parse(amount) for resource, amount in amounts}
 
     async def _caught_up(self, key: Key) -> bool:
         world = self._world

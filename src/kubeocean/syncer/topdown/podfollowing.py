@@ -65,6 +65,9 @@ class Following:
         self._made_at: dict[str, float] = {}  # by physical UID, until its first status
         self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
+        self._settled: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that agree
+        self._version: dict[str, str] = {}  # by virtual UID: what our write made of it
+        self._patched: set[str] = set()  # by physical UID: those that we changed in this turn
 
     def made(self, ppod: PhysicalPod) -> None:
         """It was created just now."""
@@ -74,12 +77,32 @@ class Following:
         """The virtual pod is gone."""
         self._vain.pop(vpod.uid, None)
         self._carried.pop(vpod.uid, None)
+        self._settled.pop(vpod.uid, None)
+        self._version.pop(vpod.uid, None)
+
+    def unsettle(self, vpod: VirtualPod) -> None:
+        """Something changed that is in neither of the two pods."""
+        self._settled.pop(vpod.uid, None)
 
     def forget_physical(self, ppod: PhysicalPod) -> None:
         self._made_at.pop(ppod.uid, None)
+        self._patched.discard(ppod.uid)
 
     async def follow(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
         """Carry everything that differs to the other side."""
+        versions = (vpod.resource_version, ppod.resource_version)
+        if self._settled.get(vpod.uid) == versions:
+            return Done()
+        outcome = await self._exchange(vpod, ppod, vnode)
+        # Most news are of our own writes: the pods that they show need not be read again.
+        version = self._version.pop(vpod.uid, vpod.resource_version)
+        patched = ppod.uid in self._patched
+        self._patched.discard(ppod.uid)
+        if isinstance(outcome, Done) and not patched:
+            self._settled[vpod.uid] = (version, ppod.resource_version)
+        return outcome
+
+    async def _exchange(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
         above, below = vpod.content(), ppod.content()
         outcomes = [await self.show(vpod, ppod, above=above, below=below)]
         if ppod.deleting or ppod.finished or vnode is None:
@@ -136,6 +159,7 @@ class Following:
         except NotFound:
             return None
         self._writes.wrote_above(written)
+        self._version[vpod.uid] = written.resource_version
         if ppod is not None and written.resource_version == vpod.resource_version:
             # A server of another version drops what it does not know: we would write for ever.
             self._vain[vpod.uid] = (vpod.resource_version, ppod.resource_version)
@@ -193,6 +217,7 @@ class Following:
             subresource=patch.subresource,
         )
         self._writes.wrote_below(key, written)
+        self._patched.add(ppod.uid)
         _log.info("Changed pod", vpod=str(key), ppod=str(ppod.key), part=patch.subresource)
 
     async def _open_gates(

@@ -151,6 +151,7 @@ class Pods:
             vnode = new or old
             assert vnode is not None
             for pod in self.world.vpods.by("node", vnode.name):
+                self._following.unsettle(pod)
                 self.controller.enqueue(pod.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
@@ -164,12 +165,15 @@ class Pods:
     def _enqueue_all(self) -> None:
         world = self.world
         for vpod in world.vpods.items():
+            self._following.unsettle(vpod)
             self.controller.enqueue(vpod.key)
         for ppod in world.ppods.items():
             self.controller.enqueue(virtual_key(ppod, world.domain))
 
     def _hurry(self, key: Key) -> None:
         self._refusals.hurry(key)
+        if (vpod := self.world.vpods.get(key)) is not None:
+            self._following.unsettle(vpod)
         self.controller.enqueue(key)
 
     def _hurry_all(self) -> None:
