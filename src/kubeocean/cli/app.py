@@ -12,10 +12,14 @@ import typer
 from kubeocean import __version__
 from kubeocean.cli.assets import assets
 from kubeocean.cli.down import down
+from kubeocean.cli.install import install
+from kubeocean.cli.join import join
 from kubeocean.cli.kubeconfig import kubeconfig
+from kubeocean.cli.leave import leave
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
 from kubeocean.cli.syncer import GO_FLAGS, syncer
+from kubeocean.cli.uninstall import uninstall
 from kubeocean.cli.up import up
 
 __all__ = ["app"]
@@ -50,6 +54,10 @@ app.command()(up)
 app.command()(down)
 app.command()(kubeconfig)
 app.command()(assets)
+app.command()(install)
+app.command()(join)
+app.command()(leave)
+app.command()(uninstall)
 app.command(context_settings=GO_FLAGS)(syncer)
 app.add_typer(shards)
 app.command()(repair)
