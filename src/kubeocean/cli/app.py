@@ -16,6 +16,7 @@ from kubeocean.cli.install import install
 from kubeocean.cli.join import join
 from kubeocean.cli.kubeconfig import kubeconfig
 from kubeocean.cli.leave import leave
+from kubeocean.cli.proxier import proxier
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
 from kubeocean.cli.syncer import GO_FLAGS, syncer
@@ -59,5 +60,6 @@ app.command()(join)
 app.command()(leave)
 app.command()(uninstall)
 app.command(context_settings=GO_FLAGS)(syncer)
+app.command(context_settings=GO_FLAGS)(proxier)
 app.add_typer(shards)
 app.command()(repair)
