@@ -8,10 +8,11 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from harbours import Harbour, Talk
+from harbours import DOMAIN, Harbour, Talk
 from kubeocean.local.pki import Authority, Subject
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import SECRETS
@@ -120,6 +121,32 @@ async def _is(harbour: Harbour, name: str) -> bool:
     return await shown(harbour) == name
 
 
+RBAC = "apis/rbac.authorization.k8s.io/v1"
+READS: tuple[Json, ...] = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {
+        "apiGroups": [""],
+        "resources": ["pods/exec", "pods/attach", "pods/portforward"],
+        "verbs": ["get", "create"],
+    },
+)
+
+
+async def least(harbour: Harbour) -> Path:
+    """The kubeconfig of a service account, with a token, that may do no more than is needed."""
+    namespace, name = DOMAIN.worker_namespace, harbour.name
+    kubeconfig = await harbour.worker.service_account(namespace, name)
+    role: Json = {"metadata": {"name": name}, "rules": list(READS)}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding: Json = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    path = f"/{RBAC}/namespaces/{namespace}"
+    await harbour.below.request_json("POST", f"{path}/roles", body=role)
+    await harbour.below.request_json("POST", f"{path}/rolebindings", body=binding)
+    return kubeconfig
+
+
 async def test_new_credentials_for_the_worker_need_no_restart(harbour: Harbour) -> None:
     """Nobody's first, so that it is seen that they are used."""
     async with (
@@ -136,8 +163,9 @@ async def test_new_credentials_for_the_worker_need_no_restart(harbour: Harbour) 
                 return answer.code != 0 and "does not let us" in answer.err
 
             await until(refused)
-            await harbour.hand_over(harbour.worker.user("successor", ["system:masters"]))
+            await harbour.hand_over(await least(harbour))
             await until(lambda: works(harbour))
+            assert (await harbour.kubectl("logs", "web", "--tail=1")).code == 0
         finally:
             await harbour.hand_over(harbour.worker.kubeconfig)
         assert replica.process.pid == pid

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from kubeocean.errors import Refusal, Unreachable
+from kubeocean.errors import ConfigError, Refusal, Unreachable
 from kubeocean.proxier import heads
 from kubeocean.proxier.audit import unreadable, untrusted
 from kubeocean.proxier.exchange import PLAIN, Exchange, answer_head
@@ -116,6 +116,10 @@ class Front:
         """
         await self._began.wait()
         sockets = await listen(host or self._host, port)
+        if self._closing:
+            for each in sockets:
+                each.close()
+            raise ConfigError(f"cannot listen on port {port}: it is the end")
         made = int(sockets[0].getsockname()[1])
         door = _Door(vnode, metrics_only)
         self._doors[made] = [self._group.create_task(self._accept(each, door)) for each in sockets]

@@ -182,6 +182,8 @@ async def test_a_drained_front_lets_sessions_end_and_idlers_go(facade: Facade) -
     draining = asyncio.create_task(facade.front.drain(30.0, linger_s=0.0))
     await until(lambda: facade.front.connections == 1)
     assert not facade.front.ports
+    with pytest.raises(ConfigError, match="the end"):
+        await facade.front.open(0)
     writer.close()
     async with asyncio.timeout(5):
         await draining
