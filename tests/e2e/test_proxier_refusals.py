@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from harbours import DOMAIN, Harbour
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import Authority, Subject
-from kubeocean.runtime.kinds import PODS, SERVICE_ACCOUNTS
+from kubeocean.local.ports import reserve
+from kubeocean.runtime.kinds import NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 from syncers import SyncerProcess
@@ -186,6 +188,36 @@ async def test_pods_that_are_not_on_the_node_are_not_found(
         "/exec/{ns}/web/11111111-2222/main?command=id&output=1",
     ):
         assert await ask(harbour, "GET", target, tls=admin) == 404, target
+
+
+async def test_a_pod_of_another_node_is_not_found_through_this_ones_door(
+    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
+) -> None:
+    """Though it is of the same binding, runs, and is served through its own node's door."""
+    with reserve(("127.0.0.1", 0)) as held:
+        port = held.ports[0]
+    other = f"{harbour.vnode}-2"
+    node = (await harbour.above.get(NODES, harbour.vnode, keep_raw=True)).content()
+    labels = node["metadata"]["labels"] | {DOMAIN.proxier_port: str(port)}
+    body: Json = {"metadata": {"name": other, "labels": labels}, "status": node["status"]}
+    made = await harbour.above.create(NODES, body)
+    try:
+        await harbour.run("elsewhere", "while true; do sleep 1; done", vnode=other)
+        target, before = "/containerLogs/{ns}/elsewhere/main", refusals(proxier, 404)
+        assert await ask(harbour, "GET", target, tls=admin) == 404
+        await until(lambda: refusals(proxier, 404) == before + 1)
+        own = replace(harbour, port=port)
+        await until(lambda: _is(own, target, admin, 200))
+        assert await ask(own, "GET", "/containerLogs/{ns}/web/main", tls=admin) == 404
+    finally:
+        await harbour.above.delete(NODES, other, uid=made.uid)
+
+
+async def _is(harbour: Harbour, target: str, tls: ssl.SSLContext, status: int) -> bool:
+    try:
+        return await ask(harbour, "GET", target, tls=tls) == status
+    except OSError:
+        return False
 
 
 @pytest.mark.usefixtures("proxier")

@@ -184,6 +184,42 @@ async def test_a_session_that_is_silent_for_too_long_ends(tmp_path: Path) -> Non
     assert b" 101 " in said
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (LOGS, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"),
+        (EXEC, SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n"),
+    ],
+    ids=["logs", "exec"],
+)
+async def test_a_caller_that_does_not_read_makes_the_worker_wait(
+    tmp_path: Path, asked: bytes, answer: bytes
+) -> None:
+    """Nothing piles up in between but what kernels hold of three connections."""
+    sent = [0]
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+            sent[0] += 65_536
+
+    async with before(endless, tmp_path) as (facade, _):
+        reader, writer = await facade.connect(facade.context())
+        writer.write(asked)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is one that reads
+        last = [-1]
+
+        def waits() -> bool:
+            before, last[0] = last[0], sent[0]
+            return before == sent[0]
+
+        await until(waits, every=0.3)
+        assert sent[0] < 32 << 20
+
+
 def frame(channel: int, content: bytes, *, opcode: int = 2) -> bytes:
     payload = bytes((channel,)) + content
     return bytes((0x80 | opcode, 126)) + len(payload).to_bytes(2, "big") + payload
