@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import sys
 import uuid
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from kubeocean.installation.roles import AddOn, worker_rights
 from kubeocean.installation.values import WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
+from kubeocean.local.process import Process
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
@@ -32,7 +35,7 @@ from kubeocean.runtime.kinds import (
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, find_condition
 from kubeocean.runtime.transport import HttpTransport
-from syncers import syncer
+from syncers import SyncerProcess, syncer
 from waiting import until
 
 SYNCER = "system:serviceaccount:kubeocean-system:kubeocean-syncer"
@@ -144,6 +147,51 @@ async def test_a_syncer_needs_what_its_roles_grant_and_is_refused_nothing(
         assert await ready_nodes(client, joining.name) == []
     assert refused(computing, SYNCER) == []
     assert refused(bare, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
+
+
+PROXIER = """
+import sys
+from functools import partial
+from kubeocean.proxier import process
+from kubeocean.proxier.settings import Settings
+from kubeocean.runtime import service
+from kubeocean.runtime.goflags import parse
+sys.exit(service.run(partial(process.run, parse(Settings, sys.argv[1:]))))
+"""
+
+
+async def test_a_proxier_becomes_ready_and_is_refused_nothing(
+    above: Applier, below: Applier, computing: Cluster, bare: Cluster, tmp_path: Path
+) -> None:
+    joining = await join(above, below, bare)
+    kubeconfig = await computing.service_account("kubeocean-system", "kubeocean-proxier")
+    words = (
+        f"--cluster-binding-name={joining.name}",
+        f"--kubeconfig={kubeconfig}",
+        "--listen-address=127.0.0.1",
+        "--listen-port=0",
+        "--prometheus-vnode-base-port=0",
+        "--health-probe-bind-address=127.0.0.1:0",
+    )
+    process = Process(
+        "proxier",
+        [sys.executable, "-c", PROXIER, *words],
+        log=tmp_path / "proxier.log",
+        env={"PATH": os.environ["PATH"], "POD_NAME": "p", "POD_IP": "127.0.0.1"},
+    )
+    await process.start()
+    try:
+        await until(SyncerProcess(process).is_ready, within=60)  # with a certificate, too
+    finally:
+        await process.kill()
+    user = "system:serviceaccount:kubeocean-system:kubeocean-proxier"
+    made = computing.audit.requests(user=user)
+    assert ("update", "approval") in {(each.verb, each.subresource) for each in made}
+    below_made = bare.audit.requests(
+        user=f"system:serviceaccount:{joining.worker.mount_namespace}:kubeocean-syncer"
+    )
+    assert below_made
+    assert [each for each in (*made, *below_made) if each.code == 403] == []
 
 
 # The credential
