@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test check bench sharding-proof real-nodes lock setup assets real-nodes-here
+.PHONY: help up down test check bench sharding-proof top-proof real-nodes lock setup assets real-nodes-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -46,6 +46,10 @@ bench: setup assets ## counts and ratios, as a table and as JSON
 
 sharding-proof: setup ## 100,000 simulated histories of a sharded controller (ARGS="--seed 1")
 	@PYTHONPATH=tests $(BIN)/python -m unit.sharding.simrun $(ARGS)
+
+top-proof: setup assets ## kubectl top with the real metrics-server, which takes Go to build
+	@mkdir -p build && GOBIN=$(abspath build) go install sigs.k8s.io/metrics-server/cmd/metrics-server@v0.7.2
+	@PATH=$(abspath build):$$PATH $(BIN)/python -m pytest tests/e2e/proxier_top.py $(ARGS)
 
 real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
 	@scripts/real-nodes

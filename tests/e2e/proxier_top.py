@@ -1,7 +1,7 @@
 """`kubectl top` on virtual nodes, with the real metrics-server.
 
-It is not among the programs that are built here: the tests run where `metrics-server` is in PATH
-(`go install sigs.k8s.io/metrics-server/cmd/metrics-server@v0.7.2`).
+metrics-server is not among the programs that are built for tests: `make top-proof` builds it and
+runs these.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ SPIN = "i=0; while true; do i=$((i+1)); [ $((i % 20000)) = 0 ] && sleep 0.1; don
 @pytest.fixture
 async def metrics_server(harbour: Harbour, tmp_path: Path) -> AsyncIterator[Process]:
     """metrics-server as a process, and the API that it serves."""
-    if shutil.which(NAME) is None:
-        pytest.skip(f"{NAME} is not in PATH")
+    assert shutil.which(NAME), f"{NAME} is not in PATH: run `make top-proof`"
     address = await _address(harbour)
     with reserve((address, 0)) as held:
         port = held.ports[0]
