@@ -55,12 +55,14 @@ def leave(
         from kubeocean.installation.leaving import Leave
         from kubeocean.installation.values import WorkerValues
 
-        values = WorkerValues(domain=Domain(label_domain), namespace=mount_namespace)
+        domain = Domain(label_domain)
         async with AsyncExitStack() as stack:
-            connect = partial(applier, stack=stack, domain=values.domain, force=False)
+            connect = partial(applier, stack=stack, domain=domain, force=False)
             worker = connect(reach(kubeconfig, context), cluster="worker") if kubeconfig else None
             above = connect(reach(computing, computing_context), cluster="computing")
-            going = Leave(name, above, domain=values.domain)
+            going = Leave(name, above, domain=domain)
+            # Asked now: who is gone cannot say it.
+            where = mount_namespace or await going.mount_namespace()
             with progress_for().task(f"unbinding {name}") as task:
                 departure = await going.unbind(patience_s=timeout, force=force, say=task.say)
             if not departure.gone:
@@ -71,6 +73,7 @@ def leave(
                 again = command_line("leave", name, "--kubeconfig", "FILE")
                 typer.echo(f"{name} is unbound. Its role in the worker goes with: {again}")
                 return
+            values = WorkerValues(domain=domain, namespace=where)
             left = await going.clean(worker, values, partial(tell, "worker"), force=force)
             typer.echo(f"{name} has left. In the worker remain: {', '.join(left)}")
 

@@ -8,7 +8,7 @@ of a mount namespace, the account and its roles. Definitions, namespaces and pri
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
@@ -67,6 +67,11 @@ class Leave:
         self._clock = clock or RealClock()
 
     # Above
+
+    async def mount_namespace(self) -> str:
+        """Where the binding's pods run; empty if there is no binding any more."""
+        binding = await self._binding()
+        return binding.spec.mount_namespace if binding is not None else ""
 
     async def unbind(
         self, *, patience_s: float, force: bool, say: Callable[[str], None]
@@ -138,7 +143,7 @@ class Leave:
         if others:
             return (f"the account and its roles, which {', '.join(others)} need",)
         stays: list[Json] = []
-        for body in reversed(worker_objects(values)):
+        for body in reversed(worker_objects(replace(values, isolated=True))):
             if body["kind"] in _STAY:
                 stays.append(body)
             else:

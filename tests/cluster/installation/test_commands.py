@@ -64,11 +64,11 @@ class Pair:
         return (
             f"--kubeconfig={self.bare.kubeconfig}",
             f"--computing-kubeconfig={self.computing.kubeconfig}",
-            f"--mount-namespace=m-{self.name}",
         )
 
     def join(self, *more: str) -> tuple[str, ...]:
-        return ("join", self.name, *self.flags, "--lease=cpu=50%", *more)
+        own = (f"--mount-namespace=m-{self.name}", "--isolated", "--lease=cpu=50%")
+        return ("join", self.name, *self.flags, *own, *more)
 
 
 @pytest.fixture
@@ -95,6 +95,8 @@ async def test_a_worker_joins_and_leaves(pair: Pair, above: Applier, below: Appl
     assert (code, pair.name in said) == (2, True), said
     code, said = await run("leave", pair.name, *pair.flags)
     assert (code, f"{pair.name} has left" in said) == (0, True), said
+    for kind in ("NetworkPolicy", "ResourceQuota", "Role", "ServiceAccount"):
+        assert f"worker: {kind} m-{pair.name}/kubeocean-syncer removed" in said
     with pytest.raises(NotFound):
         await above.client.get(CLUSTER_BINDINGS, pair.name)
 
