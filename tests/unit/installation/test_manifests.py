@@ -92,7 +92,7 @@ def helm() -> Path:
             [go, "install", f"helm.sh/helm/v3/cmd/helm@{HELM}"],
             env={**os.environ, "GOBIN": str(program.parent), "GOFLAGS": ""},
             check=True,
-            timeout=280,
+            timeout=1_200,
         )
     return program
 
