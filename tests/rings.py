@@ -226,7 +226,7 @@ class Shoal:
             else:
                 del inside[act.key]
 
-    async def share(self, replicas: Iterable[Replica], *, within: float = 30) -> None:
+    async def share(self, replicas: Iterable[Replica], *, within: float = 90) -> None:
         """Wait until these have all slots among them, each about the same."""
         some = list(replicas)
 

@@ -14,7 +14,7 @@ import aiohttp
 
 from kubeocean.local.process import Process
 from kubeocean.runtime.objects import Json
-from waiting import until
+from waiting import PATIENCE_S, until
 
 __all__ = ["LEASE_S", "SyncerProcess", "syncer"]
 
@@ -33,7 +33,7 @@ class SyncerProcess:
         logged = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         return [line for line in logged if line["msg"] == (message or line["msg"])]
 
-    async def says(self, message: str, *, within: float = 30.0) -> Json:
+    async def says(self, message: str, *, within: float = PATIENCE_S) -> Json:
         """The first line that says this, once there is one."""
         return (await until(lambda: self.lines(message), within=within, what=message))[0]
 

@@ -8,16 +8,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["until"]
+__all__ = ["PATIENCE_S", "until"]
 
 T = TypeVar("T")
+PATIENCE_S = 90.0  # a busy machine is no reason to fail, and what comes at all comes soon
 _EVERY_S = 0.05
 
 
 async def until(
     probe: Callable[[], T | Awaitable[T]],
     *,
-    within: float = 30.0,
+    within: float = PATIENCE_S,
     every: float = _EVERY_S,
     what: str = "",
 ) -> T:

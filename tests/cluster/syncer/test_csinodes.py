@@ -202,7 +202,7 @@ async def test_it_goes_with_the_virtual_node_even_if_we_are_gone(strait: Strait)
     async with strait.syncing(CsiNodes):
         await until(lambda: shows(strait, pnode, EBS))
     await strait.take_back(vnode)
-    await until(lambda: gone(strait, pnode), within=60)
+    await until(lambda: gone(strait, pnode), within=150)
 
 
 async def test_it_goes_with_the_workers_csinode(strait: Strait) -> None:

@@ -221,7 +221,7 @@ class Voyage:
                     if case.sea.name not in self._disturbed:
                         await until(lambda: is_lent(case.sea), every=LOOK_EVERY_S)
                         await self.disturb_once(case)
-                    await until(lambda: self.is_done(case), within=60, every=LOOK_EVERY_S)
+                    await until(lambda: self.is_done(case), within=150, every=LOOK_EVERY_S)
             except AssertionError as error:
                 case.error = f"{error} {error.__cause__ or ''}"
             case.arrived.set()
@@ -257,7 +257,7 @@ class Voyage:
                     await self.disturb_once(case)
                     await until(
                         lambda: faults.crashed or self.is_done(case),
-                        within=30,
+                        within=120,
                         every=LOOK_EVERY_S,
                     )
             except BaseExceptionGroup as ended:
@@ -279,7 +279,7 @@ async def at_rest(cases: list[Case]) -> dict[str, int]:
         before, seen[0] = seen[0], {case.name: case.written() for case in cases}
         return before == seen[0]
 
-    await until(rests, every=2.0, within=60)
+    await until(rests, every=2.0, within=150)
     return seen[0]
 
 

@@ -278,7 +278,7 @@ async def test_it_goes_with_the_virtual_node_even_if_we_are_gone(strait: Strait)
     async with strait.syncing(HostPorts):
         await until(lambda: reserves(strait, pnode, 80))
     await strait.take_back(vnode)
-    await until(lambda: free(strait, pnode), within=60)
+    await until(lambda: free(strait, pnode), within=150)
 
 
 @pytest.mark.usefixtures("fake")
@@ -477,7 +477,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(strait: Strait, n: in
     faults = Faults()
     async with strait.syncing(HostPorts, above=faults):
         await until(lambda: reserves(strait, stays, 80, 81))
-        await until(lambda: free(strait, goes), within=60)
+        await until(lambda: free(strait, goes), within=150)
         await quiet(faults)
 
 

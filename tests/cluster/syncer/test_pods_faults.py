@@ -58,7 +58,7 @@ async def scenario(sea: PodSea, *, over: Callable[[], bool] = lambda: False) -> 
         async def either() -> bool:
             return over() or bool(await probe())
 
-        await until(either, within=60)
+        await until(either, within=150)
 
     for name in ("stays", "goes"):
         await shows(lambda name=name: sea.runs(name))
@@ -83,7 +83,7 @@ async def as_it_should_be(sea: PodSea) -> bool:
 
 
 async def ends_well(sea: PodSea, *plans: Faults) -> None:
-    await until(lambda: as_it_should_be(sea), within=60)
+    await until(lambda: as_it_should_be(sea), within=150)
     await settled(*plans, rest_s=2.5)
     assert await as_it_should_be(sea)
 
@@ -167,7 +167,7 @@ async def test_missed_events_change_nothing_once_both_sides_are_listed_again(
         for faults in (above, below):
             faults.answer(410, times=30, when=watches, reason="Expired")
             faults.cut()
-        await until(lambda: as_it_should_be(podsea), within=60)
+        await until(lambda: as_it_should_be(podsea), within=150)
         for faults in (above, below):
             faults.heal()
         await ends_well(podsea, above, below)
@@ -306,12 +306,12 @@ async def test_restarted_servers_change_nothing(restartable: PodSea) -> None:
         assert goes is not None
         await sea.delete(goes)
         await _restart(sea.computing)
-        await until(lambda: _patched(sea, "stays"), within=60)
+        await until(lambda: _patched(sea, "stays"), within=150)
         late = await sea.run("late", **pod)
         await _restart(sea.worker)
-        await until(lambda: sea.runs("late"), within=60)
+        await until(lambda: sea.runs("late"), within=150)
         await sea.delete(late)
-        await until(lambda: sea.gone("late"), within=60)
+        await until(lambda: sea.gone("late"), within=150)
         await ends_well(sea, above, below)
     assert only_once(sea, "stays", "goes", "late")
 

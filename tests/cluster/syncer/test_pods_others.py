@@ -216,5 +216,5 @@ async def test_the_whole_syncer_lends_a_node_and_runs_its_pods(
         async def unbound() -> bool:
             return await sea.seen(CLUSTER_BINDINGS, sea.name) is None
 
-        await until(unbound, within=60)
+        await until(unbound, within=150)
         assert await sea.gone()

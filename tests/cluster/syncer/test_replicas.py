@@ -68,12 +68,12 @@ async def test_nodes_move_to_a_ready_replica_when_theirs_goes(sea: Sea) -> None:
     async with sea.syncing():
         await until(lambda: at("10.9.0.1"))
         await say(sea, first, "10.9.0.1", ready="False")
-        await until(lambda: at("10.9.0.2"), within=5.0)
+        await until(lambda: at("10.9.0.2"), within=20.0)
         await say(sea, first, "10.9.0.1", ready="True")
-        await until(lambda: at("10.9.0.1"), within=5.0)
+        await until(lambda: at("10.9.0.1"), within=20.0)
         # On its way out, though still ready: a pod is told to go before it is killed.
         await sea.above.delete(PODS, first, NAMESPACE, uid=None, grace_s=60)
-        await until(lambda: at("10.9.0.2"), within=5.0)
+        await until(lambda: at("10.9.0.2"), within=20.0)
         urls = {vnode.annotations[DOMAIN.prometheus_url] for vnode in await sea.vnodes()}
         assert {url.partition(":")[0] for url in urls} == {"10.9.0.2"}
     for name in (first, second):

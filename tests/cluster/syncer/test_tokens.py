@@ -309,6 +309,6 @@ async def test_the_secret_goes_with_the_physical_pod(cluster: Cluster, client: C
         async def collected() -> bool:
             return await secret(strait, pod) is None
 
-        await until(collected, within=60)
+        await until(collected, within=150)
     with pytest.raises(NotFound):
         await client.get(PODS, f"p-{home}", MOUNT)
