@@ -14,7 +14,7 @@ from kubeocean.api import naming
 from kubeocean.api.group import Domain
 from kubeocean.runtime.objects import Key, Object
 
-__all__ = ["Claim", "Ids", "bears_ids", "claim_copy", "claim_pod", "ownership"]
+__all__ = ["Claim", "Ids", "bears_ids", "claim_copy", "claim_pod", "may_be_ours", "ownership"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,13 @@ def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
 def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     """Whether an object was made by this binding, for whatever."""
     return ownership(ids, domain).items() <= obj.labels.items()
+
+
+def may_be_ours(obj: Object, *, ids: Ids, domain: Domain) -> bool:
+    """Whether some Kubeocean made it, and nothing says that it was another binding's."""
+    if obj.labels.get(domain.managed_by) != domain.product:
+        return False
+    return all(obj.labels.get(key, value) == value for key, value in _marks(ids, domain).items())
 
 
 def claim_pod(obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain) -> Claim:

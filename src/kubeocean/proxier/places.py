@@ -98,8 +98,8 @@ class Places:
         self._above: Informer[_VirtualPod] = Informer(
             computing,
             _VIRTUAL,
-            labels=f"!{domain.host_port_pod}",
-            fields="spec.nodeName!=",
+            # By namespace: whose label a pod has is for its owner to say.
+            fields=f"spec.nodeName!=,metadata.namespace!={domain.host_port_namespace}",
             keep=lambda pod: pod.spec.node_name.startswith(self._prefix),
             metrics=metrics,
         )

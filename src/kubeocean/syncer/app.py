@@ -66,13 +66,6 @@ class Syncer:
             self.hostports,
             nudge=self.pods.controller.enqueue,
         )
-        self.sweep = Sweep(
-            world,
-            self.dependents,
-            self.csinodes,
-            self.hostports,
-            nudge=self.pods.controller.enqueue,
-        )
         self.figures = Figures(world, self.nodes.counting.of)
         world.vpods.on_change(guests.follow)
 
@@ -99,7 +92,6 @@ class Syncer:
             *self.logconfigs.parts,
             *self.dependents.parts,
             *self.pods.parts,
-            *self.sweep.parts,
             *self.sweep.parts,
         )
 

@@ -32,7 +32,7 @@ from kubeocean.syncer.forge.copies import Recipe
 from kubeocean.syncer.forge.csinodes import CSI_NODES
 from kubeocean.syncer.forge.hostports import RESERVATION_PODS
 from kubeocean.syncer.forge.references import references
-from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, VirtualPod
+from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, VirtualPod, bound_pods
 from kubeocean.syncer.topdown.uses import Use, uses_of
 
 __all__ = ["Inventory", "Look"]
@@ -162,9 +162,8 @@ class Inventory:
     async def _read_pods(self, look: Look, namespace: str = "") -> None:
         """The virtual pods of this worker. There may be many others: they go by in pages."""
         prefix = naming.virtual_node_prefix(self._ids.cluster_id)
-        labels = f"!{self._domain.host_port_pod}"
         async for page in self._computing.pages(
-            VIRTUAL_PODS, namespace, labels=labels, fields="spec.nodeName!=", keep_raw=True
+            VIRTUAL_PODS, namespace, fields=bound_pods(self._domain), keep_raw=True
         ):
             if page.begins:
                 look.pods.clear()

@@ -112,8 +112,6 @@ def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) 
     """Whether a pod may run in the worker: not what belongs to the computing cluster's nodes."""
     if binding is None or vpod.namespace in domain.system_namespaces:
         return False
-    if domain.host_port_pod in vpod.labels:
-        return False
     owner = controller_of(vpod)
     if owner is None or owner.kind != "DaemonSet":
         return True

@@ -15,7 +15,15 @@ from kubeocean.api.group import Domain
 from kubeocean.leasing.tolerations import Toleration
 from kubeocean.runtime.objects import Condition, Key, Object, Resource
 
-__all__ = ["FINISHED", "PHYSICAL_PODS", "VIRTUAL_PODS", "PhysicalPod", "VirtualPod", "virtual_key"]
+__all__ = [
+    "FINISHED",
+    "PHYSICAL_PODS",
+    "VIRTUAL_PODS",
+    "PhysicalPod",
+    "VirtualPod",
+    "bound_pods",
+    "virtual_key",
+]
 
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -60,6 +68,14 @@ class PhysicalPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 VIRTUAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, VirtualPod)
 PHYSICAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, PhysicalPod)
+
+
+def bound_pods(domain: Domain) -> str:
+    """The field selector of pods that are bound to some node; reservations of ports are not pods.
+
+    By their namespace: whose label a pod has is for its owner to say.
+    """
+    return f"spec.nodeName!=,metadata.namespace!={domain.host_port_namespace}"
 
 
 def virtual_key(pod: PhysicalPod, domain: Domain) -> Key:

@@ -32,6 +32,7 @@ from kubeocean.syncer.podviews import (
     VIRTUAL_PODS,
     PhysicalPod,
     VirtualPod,
+    bound_pods,
     virtual_key,
 )
 from kubeocean.syncer.reach import Reach
@@ -111,8 +112,7 @@ class World:
         self.vpods = self._cache(
             computing,
             VIRTUAL_PODS,
-            labels=f"!{domain.host_port_pod}",
-            fields="spec.nodeName!=",
+            fields=bound_pods(domain),
             indexes={"node": lambda pod: (pod.spec.node_name,)},
             keep=self._may_be_ours,
             keep_raw=True,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from kubeocean.api.group import DEFAULT
+from kubeocean.api.ownership import Ids, may_be_ours
 from kubeocean.leasing.counted import CountedPod
 from kubeocean.runtime.codec import decode_object, encode
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.bottomup.counting import Counting
 
+IDS = Ids("b", "id", "cluster")
 
-def pod(name: str, cpu: str, *, ours: bool, phase: str = "Running") -> CountedPod:
-    labels = {DEFAULT.managed_by: DEFAULT.product} if ours else {}
+
+def pod(
+    name: str, cpu: str, *, ours: bool, phase: str = "Running", binding: str = "b"
+) -> CountedPod:
+    labels = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: binding} if ours else {}
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     body = {
         "metadata": {"name": name, "uid": name, "labels": labels},
@@ -26,7 +31,11 @@ class Told:
         amounts = None
         if offer is not None:
             amounts = {"cpu": Quantity.parse(offer), "pods": Quantity.parse("110")}
-        self.counting = Counting(DEFAULT, self.nodes.append, offer=lambda node: amounts)
+        self.counting = Counting(
+            lambda pod: may_be_ours(pod, ids=IDS, domain=DEFAULT),
+            self.nodes.append,
+            offer=lambda node: amounts,
+        )
 
 
 def test_what_others_request_always_counts() -> None:
@@ -55,3 +64,11 @@ def test_without_an_offer_everything_counts() -> None:
     told = Told(None)
     told.counting.follow(None, pod("a", "1", ours=True))
     assert told.nodes == ["n"]
+
+
+def test_pods_of_another_binding_are_others() -> None:
+    told = Told("4")
+    told.counting.follow(None, pod("a", "1", ours=True, binding="another"))
+    assert told.nodes == ["n"]
+    assert told.counting.of("n").others["cpu"] == Quantity.parse("1")
+    assert told.counting.of("n").ours == {}

@@ -120,7 +120,8 @@ def test_pods_of_the_computing_clusters_own_nodes_stay_there() -> None:
     assert is_wanted(vpod(), binding, D)
     assert not is_wanted(vpod(), None, D)
     assert not is_wanted(vpod(namespace="kube-system"), binding, D)
-    assert not is_wanted(vpod(labels={D.host_port_pod: "true"}), binding, D)
+    # What a tenant writes on a pod does not make it a reservation.
+    assert is_wanted(vpod(labels={D.host_port_pod: "true"}), binding, D)
     assert not is_wanted(vpod(owner_references=daemon), binding, D)
     assert is_wanted(vpod(owner_references=daemon), ClusterBinding(spec=running), D)
     asked = vpod(owner_references=daemon, annotations={D.running_daemonset: "true"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from kubeocean.api import naming
 from kubeocean.api.policy import ResourceLeasingPolicy
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.instants import ceil_second, instant_of
@@ -78,6 +79,10 @@ class Book:
 
     def get(self, name: str) -> Entry | None:
         return self._entries.get(name)
+
+    def labelled(self, label: str) -> bool:
+        """Whether a node's label names one of these."""
+        return any(naming.label_value(name) == label for name in self._entries)
 
     def candidates(self) -> list[Candidate]:
         return [entry.candidate() for entry in self._entries.values()]

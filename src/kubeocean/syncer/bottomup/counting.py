@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kubeocean.api.group import Domain
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.counted import CountedPod
 from kubeocean.leasing.requests import requests_of
@@ -26,12 +25,12 @@ class Counting:
 
     def __init__(
         self,
-        domain: Domain,
+        is_ours: Callable[[CountedPod], bool],
         on_change: Callable[[str], None],
         *,
         offer: Callable[[str], Amounts | None],
     ) -> None:
-        self._domain = domain
+        self._is_ours = is_ours
         self._on_change = on_change
         self._offer = offer
         self._nodes: dict[str, NodeUsage] = {}
@@ -50,7 +49,7 @@ class Counting:
     def _put(self, pod: CountedPod) -> None:
         node = pod.spec.node_name
         usage = self._nodes.setdefault(node, NodeUsage())
-        ours = pod.labels.get(self._domain.managed_by) == self._domain.product
+        ours = self._is_ours(pod)
         before = usage.ours if ours else {}
         if usage.put(pod.uid, requests_of(pod), ours=ours):
             self._changed(node, (before, usage.ours) if ours else ())
@@ -60,7 +59,7 @@ class Counting:
         usage = self._nodes.get(node)
         if usage is None:
             return
-        ours = pod.labels.get(self._domain.managed_by) == self._domain.product
+        ours = self._is_ours(pod)
         before = usage.ours if ours else {}
         if usage.drop(pod.uid):
             self._changed(node, (before, usage.ours) if ours else ())

@@ -13,7 +13,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.api.reasons import NodeEvent
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
@@ -79,7 +81,11 @@ class Nodes:
             clock=world.clock,
             metrics=world.metrics,
         )
-        self.counting = Counting(world.domain, self._enqueue, offer=self._offer)
+        self.counting = Counting(
+            lambda pod: may_be_ours(pod, ids=world.ids, domain=world.domain),
+            self._enqueue,
+            offer=self._offer,
+        )
         self._follow()
 
     # What makes us look
@@ -118,11 +124,14 @@ class Nodes:
         self.controller.enqueue(Key("", pnode))
 
     def _enqueue_owner(self, vnode: Node) -> None:
-        pnode = self._world.pnode_of(vnode)
-        if self._world.vnode_name(pnode) == vnode.name:
-            self._enqueue(pnode)
-        else:
+        if self._strays(vnode):
             self.controller.enqueue(Key(_STRAY, vnode.name))
+        else:
+            self._enqueue(self._world.pnode_of(vnode))
+
+    def _strays(self, vnode: Node) -> bool:
+        """Whether a virtual node says that it is for one that it cannot be for."""
+        return self._world.vnode_name(self._world.pnode_of(vnode)) != vnode.name
 
     def _guest_changed(self, pod: VirtualPod) -> None:
         """Who is on a node matters while it is taken back."""
@@ -162,6 +171,9 @@ class Nodes:
         vnode = world.vnodes.get(self._vnode_key(key))
         if vnode is not None and vnode.deleting:
             return await self._let_go(vnode)
+        if key.namespace == _STRAY and vnode is not None and not self._strays(vnode):
+            self._enqueue_owner(vnode)
+            return Done()
 
         same = vnode is None or pnode is None or self._stands_for(vnode, pnode)
         decision = decide(
@@ -204,8 +216,8 @@ class Nodes:
             # The rest follows when it shows in the cache: first all nodes, then all labels.
             return await self._create(lent, pnode)
         await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
-        await self._mark(pnode, policy)
         await self._carry_out(to_do, situation, name, policy)
+        await self._mark(pnode, policy)
         return self._again(to_do.again_at)
 
     async def _carry_out(self, to_do: Plan, situation: Situation, vnode: str, policy: str) -> None:
@@ -369,21 +381,22 @@ class Nodes:
     async def _mark(self, pnode: Node, policy: str) -> None:
         """Tell the owner, on the node itself, which policy lends it; of several, the first one."""
         label = pnode.labels.get(self._world.domain.policy_applied, "")
-        if label != policy and not self._is_foreign(label):
-            await self._label(pnode, policy)
+        if label != naming.label_value(policy) and not self._is_foreign(label):
+            await self._label(pnode, naming.label_value(policy))
 
     async def _unmark(self, pnode: Node | None, applied: str | None = None) -> None:
         """Take off the label, if it names one of this binding's policies, or the one `applied`."""
         if pnode is None or not self._world.reach.answers:
             return
         label = pnode.labels.get(self._world.domain.policy_applied)
-        if label and (self._book.get(label) or label == applied) and not self._is_foreign(label):
+        ours = self._book.labelled(label or "") or label == naming.label_value(applied or "")
+        if label and ours and not self._is_foreign(label):
             await self._label(pnode, None)
 
     def _is_foreign(self, label: str) -> bool:
         """Whether it names a policy of another binding."""
-        policy = self._world.policies.get(Key("", label))
-        return policy is not None and policy.spec.cluster != self._world.binding_name
+        named = [p for p in self._world.policies.items() if naming.label_value(p.name) == label]
+        return any(policy.spec.cluster != self._world.binding_name for policy in named)
 
     async def _label(self, pnode: Node, policy: str | None) -> None:
         if not self._may_mark:
@@ -404,7 +417,7 @@ class Nodes:
             return
         for pnode in self._world.pnodes.items():
             label = pnode.labels.get(self._world.domain.policy_applied)
-            if label and self._book.get(label) is not None:
+            if label and self._book.labelled(label):
                 yield pnode.name
 
     # Small questions
@@ -426,7 +439,10 @@ class Nodes:
         return self._world.vnode_name(pnode.name)
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
-        return vnode.labels.get(self._world.domain.physical_node_uid) == pnode.uid
+        """Unless label and annotation both say otherwise: one that was tampered with is mended."""
+        key = self._world.domain.physical_node_uid
+        said = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
+        return not said or pnode.uid in said
 
     def _again(self, at: datetime | None) -> Outcome:
         if at is None:

@@ -8,7 +8,6 @@ somebody else and stays; what was ours and is not wanted any more goes.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,7 +48,7 @@ class Expected:
         """What an annotation says; nothing, if it is missing or was tampered with."""
         try:
             wire = _decode(base64.b64decode(value, validate=True))
-        except (binascii.Error, msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, msgspec.DecodeError):
             return cls()
         return cls(wire.labels or {}, wire.annotations or {}, wire.taints or ())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
 from typing import Final
 
 from kubeocean.api.reasons import PodEvent
@@ -66,6 +65,7 @@ class Following:
         self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
         self._settled: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that agree
+        self._waits_since: dict[str, float] = {}  # by physical UID: for a node
         self._version: dict[str, str] = {}  # by virtual UID: what our write made of it
         self._patched: set[str] = set()  # by physical UID: those that we changed in this turn
 
@@ -87,6 +87,7 @@ class Following:
     def forget_physical(self, ppod: PhysicalPod) -> None:
         self._made_at.pop(ppod.uid, None)
         self._patched.discard(ppod.uid)
+        self._waits_since.pop(ppod.uid, None)
 
     async def follow(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
         """Carry everything that differs to the other side."""
@@ -232,11 +233,12 @@ class Following:
 
     async def _give_up(self, vpod: VirtualPod, ppod: PhysicalPod, *, below: Json) -> Outcome:
         """The worker's scheduler has some minutes; a pod that it has no node for is not kept."""
-        if ppod.spec.node_name or ppod.metadata.creation_timestamp is None:
+        if ppod.spec.node_name:
             return Done()
         world = self._world
-        since = datetime.fromisoformat(ppod.metadata.creation_timestamp)
-        left_s = UNSCHEDULED_S - (world.clock.now() - since).total_seconds()
+        # By our own clock alone: the worker's may be another.
+        now = world.clock.monotonic()
+        left_s = UNSCHEDULED_S - (now - self._waits_since.setdefault(ppod.uid, now))
         if left_s > 0:
             return After(left_s)
         why = podstatus.waits_for_node(below) or "the worker's scheduler says nothing"

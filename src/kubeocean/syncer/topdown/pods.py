@@ -18,7 +18,7 @@ from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.ownership import Claim, bears_ids, claim_pod
 from kubeocean.api.reasons import PodEvent
-from kubeocean.errors import Conflict, NotFound
+from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.events import reference
@@ -364,7 +364,9 @@ class Pods:
         recorded = vpod.annotations.get(domain.physical_pod_namespace, "")
         namespaces = {world.mount_namespace, recorded} - _NO_NAMES
         for namespace, name in product(sorted(namespaces), names):
-            with suppress(NotFound):
+            # Where we may not look there is nothing of ours: whoever wrote that down has erred.
+            elsewhere = () if namespace == world.mount_namespace else (Forbidden,)
+            with suppress(NotFound, *elsewhere):
                 found = await world.worker.get(PHYSICAL_PODS, name, namespace, keep_raw=True)
                 if self._claim(vpod, found) in (Claim.OURS, Claim.TAKEABLE):
                     return found

@@ -53,7 +53,7 @@ def test_an_expectation_is_remembered(
 
 
 def test_an_expectation_that_was_tampered_with_is_none() -> None:
-    for text in ("", "!", "bm90IGpzb24=", "eyJsYWJlbHMiOiA1fQ=="):
+    for text in ("", "!", "é", "bm90IGpzb24=", "eyJsYWJlbHMiOiA1fQ=="):
         assert Expected.decode(text) == Expected()
 
 
