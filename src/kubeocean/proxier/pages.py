@@ -100,12 +100,11 @@ class Pages:
             return encode(summarize(summary, vnode, self._shown(vnode)))
 
     async def _pods(self, vnode: str, *, running: bool) -> bytes:
-        fields = f"spec.nodeName={vnode}" + (",status.phase=Running" if running else "")
-        query = [
-            ("fieldSelector", fields),
-            ("labelSelector", f"!{self._places.domain.host_port_pod}"),
-            ("resourceVersion", "0"),
-        ]
+        reservations = self._places.domain.host_port_namespace
+        fields = f"spec.nodeName={vnode},metadata.namespace!={reservations}"
+        if running:
+            fields += ",status.phase=Running"
+        query = [("fieldSelector", fields), ("resourceVersion", "0")]
         answer: Json = await self._computing.request_json("GET", "/api/v1/pods", query=query)
         answer["metadata"] = {}
         return encode(answer)
