@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kubeocean.api.group import Domain
 from kubeocean.errors import NotFound
 from kubeocean.local.faults import Faults, SkewedClock, watches
@@ -12,6 +14,7 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from kubeocean.syncer.topdown import podfollowing
 from kubeocean.syncer.topdown.podcreation import PRIORITY_CLASSES
 from podseas import PodSea, settled, writes
 from waiting import until
@@ -250,10 +253,14 @@ async def test_a_pod_that_is_lost_below_fails_above_and_is_not_made_again(podsea
     assert writes(below).count("POST pods") <= 3  # one of them without its PriorityClass
 
 
-async def test_a_pod_that_the_worker_does_not_schedule_is_given_up(podsea: PodSea) -> None:
+async def test_a_pod_that_the_worker_does_not_schedule_is_given_up(
+    podsea: PodSea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podfollowing, "UNSCHEDULED_S", 8.0)
     sea = replace(podsea.neighbour(), pnodes=podsea.pnodes)
     await sea.open(direct=False)
-    async with sea.pods(clock=SkewedClock(295)):
+    # The clocks of two clusters differ; that is nobody's fault, and no reason to give up.
+    async with sea.pods(clock=SkewedClock(4_000)):
         await sea.run()
         (ppod,) = await until(lambda: sea.ppods("web"))
         assert not ppod.spec.node_name
