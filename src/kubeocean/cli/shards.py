@@ -343,8 +343,8 @@ def policy(
         list[str],
         typer.Argument(metavar="RESOURCE...", help="Such as v1/configmaps or apps/v1/deployments."),
     ],
-    user: Annotated[list[str], typer.Option("--user", help="A user of the replicas.")] = [],  # noqa: B006 - typer copies it
-    group: Annotated[list[str], typer.Option("--group", help="A group of theirs.")] = [],  # noqa: B006
+    user: Annotated[list[str] | None, typer.Option(help="A user of the replicas.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="A group of theirs.")] = None,
     namespace: NamespaceOption = "default",
     ring: RingOption = "sharded-controller",
 ) -> None:
@@ -360,8 +360,8 @@ def policy(
             Names(ring),
             namespace=namespace,
             guarded=[_guarded(each) for each in guarded],
-            users=user,
-            groups=group,
+            users=user or [],
+            groups=group or [],
         )
         typer.echo(yaml.safe_dump_all(objects, sort_keys=False), nl=False)
 

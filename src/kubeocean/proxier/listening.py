@@ -63,7 +63,7 @@ def _bound(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.
         made.setblocking(False)
         made.bind(address)
         made.listen(_BACKLOG)
-    except BaseException:
+    except BaseException:  # whatever it was, the socket is ours alone
         made.close()
         raise
     return made

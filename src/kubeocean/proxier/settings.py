@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
+from kubeocean.bound import flags
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.addresses import BindAddress
 from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, text
-from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.zapflags import ZapFlags
 
 __all__ = ["Settings"]
-
-_HIGHEST_PORT: Final = 65_535
-
-
-def _name(written: str, flag: str) -> str:
-    if written:
-        try:
-            check_subdomain(written)
-        except ConfigError:
-            said = "must be a lowercase DNS subdomain"
-            raise ConfigError(said, source=flag, value=written) from None
-    return written
-
-
-def _domain(written: str, flag: str) -> Domain:
-    return Domain(_name(written, flag) or group.DEFAULT.name)
-
-
-def _port(written: str, flag: str) -> int:
-    port = integer(written, flag)
-    if not 0 <= port <= _HIGHEST_PORT:
-        raise ConfigError(f"must be a port, 1 to {_HIGHEST_PORT}", source=flag, value=written)
-    return port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +21,7 @@ class Settings(ZapFlags):
 
     cluster_binding_name: str = flag(
         "cluster-binding-name",
-        _name,
+        flags.name,
         "",
         "The ClusterBinding whose virtual nodes are served.",
         required=True,
@@ -60,17 +36,17 @@ class Settings(ZapFlags):
         "listen-address", text, "", "The address to listen on; without it, all of them."
     )
     listen_port: int = flag(
-        "listen-port", _port, str(group.KUBELET_PORT), "The port for all virtual nodes."
+        "listen-port", flags.any_port, str(group.KUBELET_PORT), "The port for all virtual nodes."
     )
     tls_secret_name: str = flag(
         "tls-secret-name",
-        _name,
+        flags.name,
         "",
         "The Secret with the certificate; without it the binding's annotation names it, else the "
         "computing cluster signs one.",
     )
     tls_secret_namespace: str = flag(
-        "tls-secret-namespace", _name, "", "The namespace of that Secret."
+        "tls-secret-namespace", flags.name, "", "The namespace of that Secret."
     )
     client_ca_file: str = flag(
         "client-ca-file",
@@ -86,7 +62,10 @@ class Settings(ZapFlags):
         "The authority of the worker's kubelets; without it, that of its API server.",
     )
     kubelet_port: int = flag(
-        "kubelet-port", _port, str(group.KUBELET_PORT), "The port of the worker's kubelets."
+        "kubelet-port",
+        flags.any_port,
+        str(group.KUBELET_PORT),
+        "The port of the worker's kubelets.",
     )
     metrics_enabled: bool = flag(
         "metrics-enabled", boolean, "true", "Serve the metrics of virtual nodes."
@@ -99,13 +78,13 @@ class Settings(ZapFlags):
     )
     metrics_target_namespace: str = flag(
         "metrics-target-namespace",
-        _name,
+        flags.name,
         "",
         "Show only metrics of this namespace of the worker; without it, the binding's own.",
     )
     prometheus_vnode_base_port: int = flag(
         "prometheus-vnode-base-port",
-        _port,
+        flags.any_port,
         str(group.VNODE_METRICS_PORT),
         "The port of /<node>/metrics, with the same TLS and authentication; 0: none.",
     )
@@ -135,7 +114,7 @@ class Settings(ZapFlags):
     )
     label_domain: Domain = flag(  # noqa: RUF009 - declares a field
         "label-domain",
-        _domain,
+        flags.domain,
         group.DEFAULT.name,
         "The domain of all labels, annotations, taints and finalizers.",
     )

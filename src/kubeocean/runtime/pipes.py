@@ -163,7 +163,7 @@ async def connect(host: str, port: int) -> SocketPipe:
         except OSError as error:
             made.close()
             failure = error
-        except BaseException:
+        except BaseException:  # cancelled: nobody else would close it
             made.close()
             raise
         else:

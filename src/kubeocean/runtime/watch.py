@@ -181,7 +181,7 @@ class Watch(Generic[ObjectT]):
         scope = self._scope
         query = [
             ("allowWatchBookmarks", "true"),
-            ("timeoutSeconds", str(random.randint(SHORTEST_S, LONGEST_S))),  # noqa: S311
+            ("timeoutSeconds", str(random.randint(SHORTEST_S, LONGEST_S))),  # noqa: S311 - spreads load
         ]
         if initial:
             query += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]

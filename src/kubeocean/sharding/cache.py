@@ -83,7 +83,7 @@ class SlotCache(Informer[ObjectT]):
                 labels=self.selection.labels(new),
                 keep_raw=self.scope.keep_raw,
             )
-        except BaseException:
+        except BaseException:  # cancelled, too: what was not listed was not asked for
             self._asked -= new
             raise
         # Some may have been dropped meanwhile, some dropped and listed again.

@@ -122,7 +122,7 @@ class Heartbeat:
         while True:
             try:
                 await within(self._clock, self._timeout_s, self.beat)
-                pause_s = self._timing.retry_s * (1 - _JITTER * random.random())  # noqa: S311
+                pause_s = self._timing.retry_s * (1 - _JITTER * random.random())  # noqa: S311 - spreads load
             except NotFound as error:
                 raise Evicted(f"could not renew Lease {self.name}: {error}") from error
             except (ApiError, TimeoutError) as error:

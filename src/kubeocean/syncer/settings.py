@@ -16,6 +16,7 @@ from typing import Final
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.api.zones import zone_names
+from kubeocean.bound import flags
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
 from kubeocean.runtime.addresses import BindAddress
@@ -27,33 +28,10 @@ from kubeocean.syncer.forge.podcontext import CLUSTER_DOMAIN
 
 __all__ = ["Address", "Given", "Settings"]
 
-_HIGHEST_PORT: Final = 65_535
 _SERVER_PORT: Final = 443
 _WITH_PORT: Final = re.compile(r"([^:]*)(?::([^:]*))?")
 _BRACKETED: Final = re.compile(r"\[([^\]]*)\](?::([^:]*))?")
 _SLACK: Final = 1.2  # an election's pauses are up to this times the retry period
-
-
-def _name(written: str, flag: str) -> str:
-    """The name of an object, or none."""
-    if written:
-        try:
-            check_subdomain(written)
-        except ConfigError:
-            said = "must be a lowercase DNS subdomain"
-            raise ConfigError(said, source=flag, value=written) from None
-    return written
-
-
-def _domain(written: str, flag: str) -> Domain:
-    return Domain(_name(written, flag) or group.DEFAULT.name)
-
-
-def _port(written: str, flag: str) -> int:
-    port = integer(written, flag)
-    if not 1 <= port <= _HIGHEST_PORT:
-        raise ConfigError(f"must be a port, 1 to {_HIGHEST_PORT}", source=flag, value=written)
-    return port
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +48,7 @@ def _server(written: str, flag: str) -> Address | None:
         return None
     form = _BRACKETED.fullmatch(written) or _WITH_PORT.fullmatch(written)
     host, port = form.groups() if form else (written, None)  # bare IPv6
-    number = _SERVER_PORT if port is None else _port(port, flag)
+    number = _SERVER_PORT if port is None else flags.port(port, flag)
     return Address(_host(host, flag, written), number)
 
 
@@ -116,7 +94,7 @@ class Settings(ZapFlags):
 
     cluster_binding_name: str = flag(
         "cluster-binding-name",
-        _name,
+        flags.name,
         "",
         "The ClusterBinding whose worker cluster is lent.",
         required=True,
@@ -148,13 +126,13 @@ class Settings(ZapFlags):
     )
     leader_election_id: str = flag(
         "leader-election-id",
-        _name,
+        flags.name,
         "",
         "The Lease that replicas compete for; without it kubeocean-syncer-<binding>.",
     )
     leader_election_namespace: str = flag(
         "leader-election-namespace",
-        _name,
+        flags.name,
         "",
         "The namespace of that Lease; without it $POD_NAMESPACE, then the pod's own.",
     )
@@ -190,13 +168,13 @@ class Settings(ZapFlags):
     )
     prometheus_vnode_base_port: int = flag(
         "prometheus-vnode-base-port",
-        _port,
+        flags.port,
         str(group.VNODE_METRICS_PORT),
         "The port of the proxier that virtual nodes name for their metrics.",
     )
     label_domain: Domain = flag(  # noqa: RUF009 - declares a field
         "label-domain",
-        _domain,
+        flags.domain,
         group.DEFAULT.name,
         "The domain of all labels, annotations, taints and finalizers.",
     )
@@ -210,7 +188,7 @@ class Settings(ZapFlags):
 
     cluster_domain: str = flag(
         "cluster-domain",
-        _name,
+        flags.name,
         CLUSTER_DOMAIN,
         "The DNS domain of the computing cluster's Services.",
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-__all__ = ["Algorithm", "shards_by_node"]
+from kubeocean.sharding.hashing import slot_of
+
+__all__ = ["Algorithm", "ByHash", "shards_by_node"]
 
 
 class Algorithm(Protocol):
@@ -42,6 +44,22 @@ class Algorithm(Protocol):
 
     def validate_shard(self, shard: int, key: str, total: int) -> bool:
         """Whether a key is in a shard."""
+
+
+class ByHash:
+    """Keys by hash, whatever the nodes are; the last spreading is remembered."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, list[int]] = {}
+
+    def get_shard(self, key: str, total: int) -> int:
+        return slot_of(key, total)
+
+    def get_shard_for_node(self, node: str, total: int) -> list[int]:
+        return [shard for shard in self._last.get(node, []) if shard < total]
+
+    def validate_shard(self, shard: int, key: str, total: int) -> bool:
+        return self.get_shard(key, total) == shard
 
 
 def shards_by_node(owners: Sequence[str], nodes: Sequence[str]) -> dict[str, list[int]]:

@@ -12,13 +12,13 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.algorithms.base import shards_by_node
-from kubeocean.sharding.hashing import mixed, slot_of
+from kubeocean.sharding.algorithms.base import ByHash, shards_by_node
+from kubeocean.sharding.hashing import mixed
 
 __all__ = ["ConsistentHash"]
 
 
-class ConsistentHash:
+class ConsistentHash(ByHash):
     """A ring of hashes; `bound` None leaves loads to chance."""
 
     name = "consistent-hash"
@@ -31,16 +31,9 @@ class ConsistentHash:
             )
         if bound is not None and bound < 0:
             raise ConfigError("must not be negative", field="sharding.loadBound", value=bound)
+        super().__init__()
         self._virtual_nodes = virtual_nodes
         self._bound = bound
-        self._last: dict[str, list[int]] = {}
-
-    def get_shard(self, key: str, total: int) -> int:
-        # A ring leads to a node. Which shard a key is in must not depend on the nodes.
-        return slot_of(key, total)
-
-    def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        return [shard for shard in self._last.get(node, []) if shard < total]
 
     def rebalance(
         self,
@@ -61,9 +54,6 @@ class ConsistentHash:
         owners = [_next(ring, mixed(f"shard-{shard}"), room) for shard in range(total)]
         self._last = shards_by_node(owners, nodes)
         return self._last
-
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
-        return self.get_shard(key, total) == shard
 
     def _room(self, sizes: Mapping[str, float], total: int) -> dict[str, float]:
         if self._bound is None:

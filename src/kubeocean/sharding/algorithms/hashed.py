@@ -10,26 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kubeocean.sharding.algorithms.base import shards_by_node
-from kubeocean.sharding.hashing import HASHES, mixed, slot_of
+from kubeocean.sharding.algorithms.base import ByHash, shards_by_node
+from kubeocean.sharding.hashing import HASHES, mixed
 
 __all__ = ["Hash"]
 
 
-class Hash:
+class Hash(ByHash):
     """Knows nothing of what is where, nor of loads."""
 
     name = "hash"
     sticky = False
-
-    def __init__(self) -> None:
-        self._last: dict[str, list[int]] = {}
-
-    def get_shard(self, key: str, total: int) -> int:
-        return slot_of(key, total)
-
-    def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        return [shard for shard in self._last.get(node, []) if shard < total]
 
     def rebalance(
         self,
@@ -47,9 +38,6 @@ class Hash:
         ]
         self._last = shards_by_node(owners, nodes)
         return self._last
-
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
-        return self.get_shard(key, total) == shard
 
 
 def _draw(node: str, shard: int, capacity: float) -> float:

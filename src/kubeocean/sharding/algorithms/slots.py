@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kubeocean.sharding.algorithms.base import shards_by_node
+from kubeocean.sharding.algorithms.base import ByHash, shards_by_node
 from kubeocean.sharding.balance import plan, weights_of
-from kubeocean.sharding.hashing import slot_of
 
 __all__ = ["Slots"]
 
 
-class Slots:
+class Slots(ByHash):
     """The default. Without `previous`, it continues from its own last answer."""
 
     name = "slots"
     sticky = True
-
-    def __init__(self) -> None:
-        self._last: dict[str, list[int]] = {}
-
-    def get_shard(self, key: str, total: int) -> int:
-        return slot_of(key, total)
-
-    def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        return [shard for shard in self._last.get(node, []) if shard < total]
 
     def rebalance(
         self,
@@ -46,6 +36,3 @@ class Slots:
         )
         self._last = shards_by_node(owners, nodes)
         return self._last
-
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
-        return self.get_shard(key, total) == shard
