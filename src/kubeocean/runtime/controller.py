@@ -32,14 +32,17 @@ from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.tracing import span
 from kubeocean.runtime.workqueue import QueueClosed, WorkQueue
 
-__all__ = ["After", "Controller", "Done", "Outcome", "Stuck", "StuckHook"]
+__all__ = ["After", "Controller", "Done", "Outcome", "Reconcile", "Stuck", "StuckHook"]
 
 K = TypeVar("K", bound=Hashable)
+Reconcile: TypeAlias = Callable[[K], Awaitable[Outcome]]
 StuckHook: TypeAlias = Callable[[K, Stuck], Awaitable[None] | None]
 _Result: TypeAlias = Literal["success", "error", "requeue", "requeue_after"]
 
 _RESULTS: Final[tuple[_Result, ...]] = ("success", "error", "requeue", "requeue_after")
 _STUCK_S: Final = 1.0  # what only a person can change does not change in milliseconds
+_LONGEST_S: Final = 300.0
+_DOUBLINGS: Final = 16
 _BEHIND_S: Final = 1.0  # flat: a cache that was behind for long must not stay unused for long
 # controller-runtime's, so that its dashboards fit.
 _BUCKETS: Final = (
@@ -63,7 +66,7 @@ class Controller(Generic[K]):
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[K], Awaitable[Outcome]],
+        reconcile: Reconcile[K],
         *,
         queue: WorkQueue[K] | None = None,
         workers: int = 1,
@@ -90,11 +93,21 @@ class Controller(Generic[K]):
         self._on_stuck = on_stuck
         self._deadline_s = deadline_s
         self._drain_s = drain_s
+        self._stuck: dict[K, int] = {}  # how many times in a row
         self._busy: set[asyncio.Task[None]] = set()  # workers that hold a key
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
         self._measure(metrics)
+
+    def share(
+        self, owns: Callable[[K], bool], around: Callable[[K, Reconcile[K]], Awaitable[Outcome]]
+    ) -> None:
+        """Work on the keys that `owns` says, by calling `around` with each key and what reconciles
+        it; before `run`."""
+        reconcile = self._reconcile
+        self._owns = owns
+        self._reconcile = lambda key: around(key, reconcile)
 
     def enqueue(self, key: K, *, priority: int = 0) -> None:
         """Ask for a reconcile of `key`, running or not."""
@@ -169,7 +182,7 @@ class Controller(Generic[K]):
         decided = False
         try:
             if self._owns is not None and not self._owns(key):
-                self.queue.forget(key)
+                self._forget(key)
             else:
                 about = {"controller": self.name, "key": str(key)}
                 with (
@@ -213,15 +226,15 @@ class Controller(Generic[K]):
             return None
         match await self._limited(key):
             case Done():
-                self.queue.forget(key)
+                self._forget(key)
                 return "success"
             case After(seconds):
-                self.queue.forget(key)
+                self._forget(key)
                 self.queue.add_after(key, seconds, priority=self.queue.priority(key))
                 return "requeue_after"
             case Stuck() as stuck:
                 await self._tell(key, stuck)
-                delay = self.queue.retry(key, at_least=_STUCK_S)
+                delay = self.queue.retry(key, at_least=self._stuck_s(key))
                 _log.info(
                     "Found object stuck",
                     reason=stuck.reason,
@@ -231,6 +244,16 @@ class Controller(Generic[K]):
                 return "requeue"
             case other:
                 raise InvariantError("reconcile gave no outcome", controller=self.name, gave=other)
+
+    def _forget(self, key: K) -> None:
+        self.queue.forget(key)
+        self._stuck.pop(key, None)
+
+    def _stuck_s(self, key: K) -> float:
+        """For how long to wait at least: twice as long as the last time."""
+        times = self._stuck.get(key, 0)
+        self._stuck[key] = times + 1
+        return float(min(_STUCK_S * 2 ** min(times, _DOUBLINGS), _LONGEST_S))
 
     async def _limited(self, key: K) -> Outcome:
         if self._deadline_s is None:

@@ -189,7 +189,9 @@ class Service:
 
     def _fail(self, part: Component, what: str, error: Exception | None = None) -> None:
         self._code = 1
-        _log.error(what, service=self.name, component=part.name, error=error, exc_info=error)
+        # What the user can put right needs no traceback: it says what and where.
+        traced = None if isinstance(error, ConfigError) else error
+        _log.error(what, service=self.name, component=part.name, error=error, exc_info=traced)
         if not self._stopping.is_set():
             self.stop(f"{part.name} is gone")
 

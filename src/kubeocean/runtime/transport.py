@@ -129,11 +129,18 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP/1.1 over TLS with a pool of connections."""
+    """HTTP/1.1 over TLS with a pool of connections.
 
-    def __init__(self, source: AccessSource, *, clock: Clock | None = None) -> None:
+    Whole answers of more than `largest` bytes are none: who talks to many strangers must not let
+    one of them fill its memory.
+    """
+
+    def __init__(
+        self, source: AccessSource, *, clock: Clock | None = None, largest: int | None = None
+    ) -> None:
         self.generation = 0
         self._source = source
+        self._largest = largest
         self._clock = clock or RealClock()
         self._link: _Link | None = None
         self._old: set[_Link] = set()
@@ -199,7 +206,7 @@ class HttpTransport:
         if link is not None and link.reaches(access):
             link.speak_as(access)
             return link
-        self._link = _Link(access)
+        self._link = _Link(access, self._largest)
         if link is None:
             return self._link
         await self._retire(link, access)
@@ -229,8 +236,9 @@ def _whereabouts(access: Access) -> tuple[object, ...]:
 class _Link:
     """Connections made with one set of addresses and certificates."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, largest: int | None = None) -> None:
         self.speak_as(access)
+        self._largest = largest
         self.on_idle: _OnIdle | None = None
         self._base = URL(access.server.rstrip("/"))
         self._prefix = self._base.raw_path.rstrip("/")
@@ -273,7 +281,7 @@ class _Link:
             async with self._ask(self._unary, request, timeout) as answer:
                 self._answers.add(answer)
                 try:
-                    body = await answer.read()
+                    body = await self._whole(answer)
                 finally:
                     self._answers.discard(answer)
                 return Response(answer.status, answer.headers, body)
@@ -281,6 +289,16 @@ class _Link:
             raise self._unreachable(request, error) from error
         finally:
             await self._release()
+
+    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+        if self._largest is None:
+            return await answer.read()
+        whole = bytearray()
+        while piece := await answer.content.readany():
+            whole += piece
+            if len(whole) > self._largest:
+                raise ValueError(f"its answer is over {self._largest} bytes")
+        return bytes(whole)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:

@@ -249,6 +249,38 @@ async def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
         assert server.lines == ["GET /x"]
 
 
+async def test_an_answer_that_does_not_end_is_given_up_where_it_is_too_long() -> None:
+    piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+
+    async def endless(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await head_of(server, reader)
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(piece)
+            await writer.drain()
+
+    async with serving(endless) as server:
+        source = StaticAccess(Access(server.url))
+        transport = HttpTransport(source, clock=VirtualClock(), largest=1 << 16)
+        with pytest.raises(Unreachable, match="its answer is over 65536 bytes") as cut:
+            await transport.send(Request("GET", "/version", timeout_s=30))
+        assert cut.value.sent
+        await until(lambda: connections_to(server.port) == 0)
+        await transport.close()
+
+
+async def test_an_answer_that_is_not_too_long_comes_whole() -> None:
+    async with serving(answering) as server:
+        source = StaticAccess(Access(server.url))
+        transport = HttpTransport(source, clock=VirtualClock(), largest=2)
+        for _ in range(2):
+            assert (await transport.send(Request("GET", "/version"))).body == b"{}"
+        assert connections_to(server.port) == 1
+        await transport.close()
+
+
 async def test_a_body_over_the_limit_goes_in_pieces_and_whole() -> None:
     received: list[bytes] = []
 
