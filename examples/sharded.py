@@ -59,10 +59,10 @@ async def main() -> int:
     asked = arguments.parse_args()
     try:
         config = load(os.environ)
+        client = connect(asked.kubeconfig, context=asked.context)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     config.logging.apply()
-    client = connect(asked.kubeconfig, context=asked.context)
     metrics = Metrics(process=True)
     ring = Ring(client, config, notifiers=[MyNotifier()], metrics=metrics)
     controller = ShardedController(

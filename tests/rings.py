@@ -204,6 +204,14 @@ class Shoal:
         replica.start()
         return replica
 
+    async def at_work(self, keys: Iterable[str], *names: str, **options: Any) -> list[Replica]:
+        """Replicas of these names that share fairly, once they have done all keys."""
+        replicas = [self.join(name, **options) for name in names]
+        await self.share(replicas)
+        wanted = set(keys)
+        await until(lambda: set(self.done()) == wanted)
+        return replicas
+
     def note(self, replica: str, what: str, key: Key, epoch: int) -> None:
         self.acts.append(Act(replica, what, str(key), epoch))
 

@@ -21,10 +21,12 @@ from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process import Process
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Resource, Untyped
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.sharding.admission import admission_objects, guard
+from kubeocean.sharding.hashing import slot_of
 from kubeocean.sharding.members import MemberState
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.overseer import Overseer, RingState
@@ -130,6 +132,9 @@ class Proof:
     directory: Path
     objects: int
     lease_s: float = 3.0
+    slots: int = SLOTS
+    environ: dict[str, str] = field(default_factory=dict)
+    labelled: bool = False  # whoever makes the objects puts their slots on them
     replicas: dict[str, Process] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
     seqs: dict[str, int] = field(default_factory=dict)
@@ -140,23 +145,31 @@ class Proof:
         self.overseer = Overseer(self.client, Names(RING), namespace=self.namespace)
         self.file = self.directory / "account"
         self._chance = random.Random(7)
+        self._children = Informer(self.client, CONFIG_MAPS, namespace=self.namespace, labels=CHILD)
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def account(self) -> Account:
         return read_account(self.file)
 
+    def _noted(self, what: str) -> int:
+        """How often something happened so far, at a glance."""
+        return self.file.read_text().count(f" {what} ")
+
     # The stage
 
     async def prepare(self) -> None:
         """Make the objects, and let the API server guard them."""
+        self._following = asyncio.create_task(self._children.run())
         label, value = "app", "sharded"
         limit = asyncio.Semaphore(32)
 
         async def make(number: int) -> None:
-            body = {
-                "metadata": {"name": f"o{number}", "labels": {label: value}},
-                "data": {"seq": "0"},
-            }
+            labels = {label: value}
+            if self.labelled:
+                key = f"{self.namespace}/o{number}"
+                labels[Names(RING).slot_label] = str(slot_of(key, self.slots))
+            body = {"metadata": {"name": f"o{number}", "labels": labels}, "data": {"seq": "0"}}
             async with limit:
                 await self.client.create(CONFIG_MAPS, body, namespace=self.namespace)
             self.seqs[f"o{number}"] = 0
@@ -185,7 +198,12 @@ class Proof:
                 name,
                 [sys.executable, WORKER, *(str(word) for word in words)],
                 log=self.directory / f"{name}.log",
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(WORKER.parent)},
+                env={
+                    "PATH": os.environ["PATH"],
+                    "PYTHONPATH": str(WORKER.parent),
+                    "SHARD_SLOTS": str(self.slots),
+                    **self.environ,
+                },
             )
             await process.start()
             self.replicas[name] = process
@@ -223,6 +241,20 @@ class Proof:
         await self._disturb(name)
         await self.replicas.pop(name).kill()
 
+    async def taken_over(self, name: str) -> float:
+        """Kill one; the seconds until the last of its slots was taken up by another."""
+        state = await self.overseer.state()
+        (dead,) = (each for each in state.living if name_of(each) == name)
+        theirs, at = state.table.owned_by(dead), time.clock_gettime(time.CLOCK_BOOTTIME)
+        await self.kill(name)
+        await self.settled(within=120)
+        await self.synced(within=300)
+        first: dict[int, float] = {}
+        for line in self.account.lines:
+            if line.at > at and line.slot in theirs and line.what == "begin":
+                first.setdefault(line.slot, line.at)
+        return round(max(first.values(), default=at) - at, 2)
+
     async def freeze(self, name: str, seconds: float, *, hanging: bool) -> None:
         """Stop it with SIGSTOP for so long, if asked for between the fence and the network."""
         await self._disturb(name)
@@ -230,11 +262,11 @@ class Proof:
         if hanging:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGUSR1)
-            hung = self.account.count("hangs")
+            hung = self._noted("hangs")
 
             async def hangs() -> bool:
                 await self.touch(20)
-                return self.account.count("hangs") > hung
+                return self._noted("hangs") > hung
 
             await until(hangs, what=f"a write of {name} to hang")
         process.pause()
@@ -242,6 +274,9 @@ class Proof:
         process.resume()
 
     async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
         for process in self.replicas.values():
             await process.kill()
 
@@ -282,7 +317,7 @@ class Proof:
             counts = [len(state.table.owned_by(id_)) for id_ in living]
             return (
                 len(living) == len(self.replicas)
-                and sum(counts) == SLOTS
+                and sum(counts) == self.slots
                 and all(counts)
                 and not state.table.draining()
             )
@@ -299,18 +334,19 @@ class Proof:
     async def synced(self, *, within: float = 60) -> None:
         """Wait until every child has the seq of its owner: nothing is forgotten."""
 
-        async def behind() -> list[str]:
-            listing = await self.client.list(CONFIG_MAPS, self.namespace, labels=CHILD)
-            seqs = {item.name: (item.data or {}).get("seq") for item in listing.items}
-            return [
-                name for name, seq in self.seqs.items() if seqs.get(f"{name}-child") != str(seq)
-            ]
+        def behind(children: Iterable[ConfigMap]) -> bool:
+            seqs = {item.name: (item.data or {}).get("seq") for item in children}
+            return any(seqs.get(f"{name}-child") != str(seq) for name, seq in self.seqs.items())
 
         async def none() -> bool:
             self.check_alive()
-            return not await behind()
+            # A look at thousands of them costs the server much; a cache costs it next to nothing.
+            if behind(self._children.items()):
+                return False
+            listing = await self.client.list(CONFIG_MAPS, self.namespace, labels=CHILD)
+            return not behind(listing.items)
 
-        await until(none, within=within, every=0.3, what="all children")
+        await until(none, within=within, every=0.1, what="all children")
 
     def check_alive(self) -> None:
         for process in self.replicas.values():

@@ -9,7 +9,11 @@ the same `seq`. Each line of the file is
 
 on a clock that all processes of the machine share. The time of a write is that before the fence was
 asked. SIGUSR1 lets the next write hang between the fence and the network, as a machine does that
-freezes there.
+freezes there. SIGUSR2 lets it write into FILE.NAME how many objects it holds in its caches.
+
+For measurements: SHARD_SLOTS, SHARD_LOADS (how often loads are told), SHARD_BURN_MS (CPU time that
+a reconcile takes), SHARD_COST_MS (time for which it keeps all others of the process waiting, as if
+it took the only core), SHARD_CHILDREN=no.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from kubeocean.local.faults import SkewedClock
@@ -39,7 +44,11 @@ from kubeocean.sharding.controller import Children, ShardedController
 from kubeocean.sharding.fencing import current_grant
 from kubeocean.sharding.ring import Ring, WakingClock
 
-SLOTS = 128
+SLOTS = int(os.environ.get("SHARD_SLOTS", "128"))
+LOADS = os.environ.get("SHARD_LOADS", "1h")  # never: what moves, moves as replicas come and go
+BURN_S = float(os.environ.get("SHARD_BURN_MS", "0")) / 1000
+COST_S = float(os.environ.get("SHARD_COST_MS", "0")) / 1000
+CHILDREN = os.environ.get("SHARD_CHILDREN", "yes") == "yes"
 RING = "proof"
 HANG_S = 300.0
 STOPPED_S = 1.0  # a gap between two looks: the process was stopped
@@ -63,13 +72,13 @@ def settings(namespace: str, name: str, template: str, lease_s: float) -> Config
             "node": {
                 "identity": name,
                 "template": template,
-                # No loads: what moves, moves because replicas come and go.
-                "healthCheckInterval": "1h",
+                "healthCheckInterval": LOADS,
             },
             "state": {
                 "leaseDuration": f"{lease_s}s",
                 "renewDeadline": f"{lease_s * 2 / 3}s",
                 "retryPeriod": f"{lease_s / 8}s",
+                "syncInterval": "10s" if LOADS == "1h" else LOADS,  # loads are measured then
             },
         }
     )
@@ -124,6 +133,8 @@ class Worker:
 
     def __init__(self, arguments: list[str]) -> None:
         kubeconfig, self.namespace, name, path, template, skew_s, lease_s = arguments
+        self._core = asyncio.Lock()
+        self._holds = Path(f"{path}.{name}")
         self._hanging: Hanging | None = None
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self.client = connect(kubeconfig, wrap=self._wrap)
@@ -137,7 +148,7 @@ class Worker:
             self.client,
             CONFIG_MAPS,
             reconcile=self.reconcile,
-            children=[Children(CONFIG_MAPS, labels=CHILD)],
+            children=[Children(CONFIG_MAPS, labels=CHILD)] if CHILDREN else (),
             namespace=self.namespace,
             labels="app=sharded",
             workers=8,
@@ -147,6 +158,10 @@ class Worker:
     def _wrap(self, inner: Transport) -> Transport:
         self._hanging = Hanging(inner, lambda what: self.note(_now(), what, Key("", "late")))
         return self._hanging
+
+    def tell(self) -> None:
+        """How many objects there are in our caches."""
+        self._holds.write_text(str(len(self.objects.objects)))
 
     def hang(self) -> None:
         assert self._hanging is not None
@@ -168,14 +183,26 @@ class Worker:
 
     async def _keep(self, key: Key) -> None:
         obj = self.objects.get(key)
-        if obj is None:
+        if obj is None or not CHILDREN:
             return
         child = self.objects.children(CONFIG_MAPS).get(Key(key.namespace, f"{key.name}-child"))
         seq = (obj.data or {}).get("seq", "")
+        if child is not None and (child.data or {}).get("seq") == seq:
+            return
+        await self._work()
         if child is None:
             await self._written(key, lambda: self._create(obj, seq))
-        elif (child.data or {}).get("seq") != seq:
+        else:
             await self._written(key, lambda: self._update(child, seq))
+
+    async def _work(self) -> None:
+        """What it takes to find out what to write."""
+        burned = time.process_time() + BURN_S
+        while time.process_time() < burned:
+            pass
+        if COST_S:
+            async with self._core:
+                await asyncio.sleep(COST_S)
 
     async def _written(self, key: Key, write: Callable[[], Awaitable[object]]) -> None:
         at = _now()
@@ -226,10 +253,11 @@ def _now() -> float:
 async def main() -> int:
     configure(level="warning")
     worker = Worker(sys.argv[1:])
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, worker.hang)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, worker.hang)
+    loop.add_signal_handler(signal.SIGUSR2, worker.tell)
     # The ring ends first: the controller works until all slots are handed over.
     service = Service("worker", [worker.objects, worker.ring], signals=False)
-    loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, service.stop)
     try:
         return await service.run()

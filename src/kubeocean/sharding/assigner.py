@@ -86,6 +86,7 @@ class Assigner:
         self.policy = policy or Policy()
         self._algorithm = algorithm if algorithm is not None and not algorithm.sticky else None
         self._sightings: dict[str, Sighting] = {}
+        self._loads: dict[int, float] = {}
         self._drains: dict[tuple[int, int], float] = {}  # slot and epoch: when first seen
         self._present: frozenset[str] = frozenset()
         self._roster_changed = NEVER
@@ -100,7 +101,16 @@ class Assigner:
         # Also who owns nothing may have something to end, and may have lost its Lease.
         known = [each for each, seen in self._sightings.items() if not self.expired(seen, now)]
         expected = table.owners.union(known)
-        self._sightings = observe(self._sightings, records, expected=expected, asked=asked, now=now)
+        seen = list(records)
+        self._sightings = observe(self._sightings, seen, expected=expected, asked=asked, now=now)
+        owners = [entry.owner for entry in table.entries]
+        for record in seen:
+            # Who has just got a slot has not measured it yet, and who gave it away may not know.
+            self._loads |= {
+                slot: load
+                for slot, load in record.loads.items()
+                if slot < len(owners) and owners[slot] == record.id
+            }
 
     def states(self, now: float) -> dict[str, MemberState]:
         """The members that there are, as we see them."""
@@ -110,14 +120,9 @@ class Assigner:
             if sighting.record is not None
         }
 
-    def loads(self) -> dict[int, float]:
-        """What slots cost, as their owners say."""
-        return {
-            slot: load
-            for sighting in self._sightings.values()
-            if sighting.record is not None
-            for slot, load in sighting.record.loads.items()
-        }
+    def loads(self) -> Mapping[int, float]:
+        """What slots cost, as their owners said last."""
+        return self._loads
 
     def decide(self, table: Table, now: float) -> Decision:
         """The next step from `table`, which must be as it was read or written last."""
@@ -304,7 +309,7 @@ class Assigner:
             if now - since >= self.timing.handover_s
             and not self.free(slot, table.entries[slot], roster)
         }
-        useless = roster.dead - roster.owners
+        useless = {member for member in roster.dead - roster.owners if self._forgets(member, now)}
         if not late and not useless:
             return ()
         return tuple(
@@ -313,13 +318,22 @@ class Assigner:
             if sighting.record is not None and (member in late or member in useless)
         )
 
+    def _forgets(self, member: str, now: float) -> bool:
+        """Whether a member that died need not be shown any more."""
+        sighting = self._sightings[member]
+        ended = sighting.record is not None and sighting.record.released
+        return ended or now - sighting.changed >= self.timing.forget_s
+
     def _look_at(self, now: float) -> float:
-        """When a silent member becomes suspect or expired, a drain late, or a newcomer settled."""
+        """When a silent member becomes suspect or expired, or is forgotten; when a drain is late,
+        or a newcomer settled."""
         timing = self.timing
         times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)
         for sighting in self._sightings.values():
             times.append(sighting.changed + timing.renew_s)
+            if sighting.record is not None and self.expired(sighting, now):
+                times.append(sighting.changed + timing.forget_s)
             certain = certain_at(sighting, timing)
             if sighting.confirmed < certain:
                 times.append(certain if certain > now else now)

@@ -9,16 +9,18 @@ Slots stay where they are, with three exceptions:
   down to half of the threshold, so that the next small change does not move something again, and at
   most `churn` of the whole load at a time.
 
-A load is what a slot costs; without measurements all slots cost the same. A share follows the
-capacity of a replica. A move is made only if it lowers the fuller of the two without lifting the
-other above it; so a plan cannot undo another, and under constant loads planning ends.
+A load is what a slot costs; without measurements all slots cost the same. Slots that cost next to
+nothing are *idle*, and shared by number, apart from the others: what they come to cost later comes
+to all alike, and nothing has to move for it. A share follows the capacity of a replica. A move is
+made only if it lowers the fuller of the two without lifting the other above it; so a plan cannot
+undo another, and under constant loads planning ends.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_right, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,10 +28,11 @@ from kubeocean.errors import ConfigError
 
 __all__ = ["Policy", "imbalance", "plan", "weights_of"]
 
-_FLOOR: Final = 0.01  # of the mean: also slots that cost nothing yet are spread
+_IDLE: Final = 0.01  # of the mean: a slot that costs no more is one that costs nothing yet
 _POLISH: Final = 0.005  # a newcomer is not filled further than that is worth moving for
 _EPSILON: Final = 1e-9
 _Slots = list[tuple[float, int]]  # weight and slot, in order
+_Part = tuple[Collection[int], Sequence[float] | None]  # slots, and what each slot costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ def weights_of(loads: Mapping[int, float], slots: int) -> list[float] | None:
         return None
     mean = total / len(loads)
     # A slot that nobody has measured is taken for a mean one.
-    return [loads.get(slot, mean) + _FLOOR * mean for slot in range(slots)]
+    return [loads.get(slot, mean) for slot in range(slots)]
 
 
 def imbalance(
@@ -112,17 +115,31 @@ def plan(
     homeless = [s for s, owner in enumerate(wanted) if owner not in members and s not in fixed]
     if not homeless and not newcomers and threshold is None:
         return wanted
-    board = _Board(wanted, members, weights, fixed)
-    board.place(homeless)
-    if newcomers:
-        board.even(newcomers, tolerance=_POLISH if weights else 0.0)
-    if threshold is not None and board.peak() > 1 + threshold + _EPSILON:
-        board.even(members, tolerance=threshold / 2, budget=churn)
+    for slots, costs in _parts(weights, len(wanted)):
+        board = _Board(wanted, members, costs, fixed, slots)
+        board.place([slot for slot in homeless if slot in slots])
+        if newcomers:
+            board.even(newcomers, tolerance=_POLISH if costs else 0.0)
+        if threshold is not None and board.peak() > 1 + threshold + _EPSILON:
+            board.even(members, tolerance=threshold / 2, budget=churn)
     return wanted
 
 
+def _parts(weights: Sequence[float] | None, slots: int) -> Iterator[_Part]:
+    """The slots that are shared by what they cost, and those that are shared by number."""
+    if weights is None:
+        yield range(slots), None
+        return
+    negligible = _IDLE * sum(weights) / max(slots, 1)
+    idle = frozenset(slot for slot in range(slots) if weights[slot] <= negligible)
+    if len(idle) < slots:
+        yield frozenset(range(slots)) - idle, weights
+    if idle:
+        yield idle, None
+
+
 class _Board:
-    """A plan in the making: the loads of all, and the slots that may still move."""
+    """A plan for some slots in the making: the loads of all, and what may still move."""
 
     def __init__(
         self,
@@ -130,6 +147,7 @@ class _Board:
         members: Mapping[str, float],
         weights: Sequence[float] | None,
         fixed: Collection[int],
+        slots: Collection[int],
     ) -> None:
         self.wanted = wanted
         self.weights = weights or [1.0] * len(wanted)
@@ -138,8 +156,8 @@ class _Board:
         self.load = dict.fromkeys(members, 0.0)
         self.movable: dict[str, _Slots] = {member: [] for member in members}
         total = 0.0
-        for slot, owner in enumerate(wanted):
-            weight = self.weights[slot]
+        for slot in slots:
+            owner, weight = wanted[slot], self.weights[slot]
             if owner in members:
                 self.load[owner] += weight
                 if slot not in fixed:
@@ -147,8 +165,8 @@ class _Board:
             elif slot in fixed:
                 continue  # somebody keeps it who takes no part
             total += weight
-        for slots in self.movable.values():
-            slots.sort()
+        for movable in self.movable.values():
+            movable.sort()
         self.total = total
         capacity = sum(members.values())
         self.share = {member: total * each / capacity for member, each in members.items()}

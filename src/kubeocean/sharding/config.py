@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.fields import parse_yaml
+from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.logs import LEVELS, configure
 from kubeocean.sharding.algorithms import Algorithm, ShardRange, algorithm
 from kubeocean.sharding.balance import Policy
@@ -68,6 +69,13 @@ def _is_import_path(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), attribute))
 
 
+def _object_name(written: object, path: str) -> str:
+    name = text(written, path)
+    if name:
+        check_subdomain(name, field=path)
+    return name
+
+
 def _slots(written: object, path: str) -> int:
     number = at_least(1)(written, path)
     if number > _MOST_SLOTS:
@@ -117,6 +125,7 @@ class ShardingSection:
     ring: str = key("ring", text, "sharded-controller")
     namespace: str = key("namespace", text, "default")
     domain: str = key("domain", text, DEFAULT_DOMAIN)
+    election: str = key("election", _object_name, "")
     algorithm: str = key("algorithm", choice(*ALGORITHMS), "slots")
     custom: str = key("custom", _import_path, "")
     slots: int = key("slots", _slots, 1024)
@@ -138,8 +147,8 @@ class NodeSection:
     """This replica, and what it thinks of the others.
 
     `template` is the version of the program: in a rolling update, a replica of another one takes
-    the shards of the one that leaves. Replicas are judged by `state.leaseDuration`; `nodeTimeout`
-    is taken for the sake of older files, and must not be less.
+    the shards of the one that leaves. Who is silent for `state.leaseDuration` loses its shards;
+    after `nodeTimeout` its Lease is removed, too, and nobody is told of it any more.
     """
 
     identity: str = key("identity", text, "")
@@ -199,7 +208,8 @@ class Config:
 
     @property
     def names(self) -> Names:
-        return Names(self.sharding.ring, self.sharding.domain)
+        sharding = self.sharding
+        return Names(sharding.ring, sharding.domain, sharding.election)
 
     def timing(self) -> Timing:
         """The periods of the ring."""
@@ -212,6 +222,7 @@ class Config:
             drain_s=sharding.drain_s,
             cancel_s=sharding.cancel_s,
             handover_s=sharding.handover_s,
+            forget_s=self.node.node_timeout_s,
         )
 
     def policy(self) -> Policy:

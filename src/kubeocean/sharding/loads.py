@@ -2,7 +2,8 @@
 
 The load of a slot is the time that its reconciles take, as a share of time, averaged over some
 minutes, and a little for each object that is kept for it. It is measured now and then, not at each
-event.
+event. A slot that came is taken up whole once, which says nothing of what it will cost: of its
+first period nothing is told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Loads:
         self._clock = clock
         self._every_s = every_s
         self._since = clock.monotonic()
+        self._known: set[int] = set()  # slots that were ours for a period
         self._spent: dict[int, float] = {}
         self._busy: dict[int, float] = {}
         self._loads: dict[int, float] = {}
@@ -39,6 +41,9 @@ class Loads:
         passed = now - self._since
         if passed >= self._every_s:
             for slot in slots:
+                if slot not in self._known:
+                    self._known.add(slot)
+                    continue
                 share = self._spent.get(slot, 0.0) / passed
                 before = self._busy.get(slot, share)
                 self._busy[slot] = before + _NEW * (share - before)
@@ -49,6 +54,7 @@ class Loads:
 
     def drop(self, slots: Collection[int]) -> None:
         """These are somebody else's."""
+        self._known.difference_update(slots)
         for slot in slots:
             for memory in (self._spent, self._busy, self._loads):
                 memory.pop(slot, None)

@@ -28,6 +28,7 @@ class Names:
 
     ring: str
     domain: str = DEFAULT_DOMAIN
+    election: str = ""
 
     def __post_init__(self) -> None:
         check_subdomain(self.domain, field="sharding.domain")
@@ -89,8 +90,8 @@ class Names:
 
     @property
     def assigner(self) -> str:
-        """The Lease that assigners are elected on."""
-        return f"{self.ring}-assigner"
+        """The Lease that assigners are elected on, unless another one is named."""
+        return self.election or f"{self.ring}-assigner"
 
     def member(self, member: str) -> str:
         """The Lease of one incarnation of a replica; two of them never share one."""

@@ -129,11 +129,14 @@ class Overseer:
         return Member(record, at, lease.annotations.get(self.names.principal, ""))
 
     async def _assigner(self) -> str:
-        try:
-            lease = await self._client.get(LEASES, self.names.assigner, self.namespace)
-        except NotFound:
-            return ""
-        return lease.spec.holder_identity or ""
+        # A ring that took over from a single leader is elected on what that one was elected on.
+        for name in (self.names.assigner, self.names.ring):
+            try:
+                lease = await self._client.get(LEASES, name, self.namespace)
+            except NotFound:
+                continue
+            return lease.spec.holder_identity or ""
+        return ""
 
 
 async def find_rings(client: Client, names: Names, *, namespace: str = "") -> Mapping[str, str]:

@@ -32,6 +32,7 @@ class Timing:
     - `drain_s`: how long a running reconcile may go on in a slot that moves; then it is cancelled.
     - `cancel_s`: how long a cancelled one may take; then the replica gives itself up.
     - `handover_s`: how long the assigner waits for a living replica to let go; then it evicts it.
+    - `forget_s`: how long the Lease of a replica that died is still shown after its last renewal.
     """
 
     lease_s: float = 15.0
@@ -41,6 +42,7 @@ class Timing:
     drain_s: float = 30.0
     cancel_s: float = 5.0
     handover_s: float = 60.0
+    forget_s: float = 0.0
 
     @property
     def patience_s(self) -> float:

@@ -109,6 +109,14 @@ async def test_the_example_says_at_once_what_is_wrong_with_its_configuration(
     )
 
 
+async def test_the_example_says_at_once_what_is_wrong_with_its_kubeconfig(tmp_path: Path) -> None:
+    words = [sys.executable, EXAMPLE, "--kubeconfig", tmp_path / "none"]
+    process = Process("lost", words, log=tmp_path / "log", env={"PATH": os.environ["PATH"]})
+    await process.start()
+    assert await process.wait() == 1
+    assert process.tail() == [f"error: {tmp_path / 'none'}: there is no such file"]
+
+
 def test_the_page_shows_the_example_as_it_is() -> None:
     assert EXAMPLE.read_text().strip() in PAGE.read_text()
 

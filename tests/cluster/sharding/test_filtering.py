@@ -166,10 +166,7 @@ async def test_with_metadata_only_nothing_is_written_and_objects_are_read_whole(
     keys = await make_objects(client, namespace, 12)
     await client.patch(CONFIG_MAPS, "o3", MergePatch({"data": {"a": "b"}}), namespace)
     async with Shoal.open(cluster, namespace) as shoal:
-        metadata = {"sharding": {"filter": "metadata"}}
-        a, b = shoal.join("a", **metadata), shoal.join("b", **metadata)
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = await shoal.at_work(keys, "a", "b", sharding={"filter": "metadata"})
         assert len(a.controller.objects) + len(b.controller.objects) == 12
         key = Key(namespace, "o3")
         owner = a if a.controller.get(key) is not None else b
@@ -187,9 +184,7 @@ async def test_a_label_that_somebody_changed_is_put_right_and_two_never_work_on_
 ) -> None:
     keys = await make_objects(client, namespace, 6)
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = await shoal.at_work(keys, "a", "b")
         label, right = a.ring.names.slot_label, a.ring.shard_of(keys[0])
         other = next(iter((b if right in a.slots else a).slots))
         assert other != right

@@ -39,9 +39,7 @@ async def test_replicas_share_and_every_key_has_one_owner(
 ) -> None:
     keys = await make_objects(client, namespace, 40)
     async with Shoal.open(cluster, namespace) as shoal:
-        replicas = [shoal.join(name) for name in ("a", "b", "c")]
-        await shoal.share(replicas)
-        await until(lambda: set(shoal.done()) == set(keys))
+        replicas = await shoal.at_work(keys, "a", "b", "c")
         cached = [len(replica.controller.objects) for replica in replicas]
         assert sum(cached) == 40
         assert all(cached)
@@ -55,9 +53,7 @@ async def test_who_leaves_hands_over_and_nothing_is_done_twice(
 ) -> None:
     keys = await make_objects(client, namespace, 20)
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = await shoal.at_work(keys, "a", "b")
         mine = {key for key in keys if a.ring.shard_of(key) in a.slots}
         mark = len(shoal.acts)
         await a.leave()
@@ -186,9 +182,7 @@ async def test_a_crash_is_made_good_by_the_others(
 ) -> None:
     keys = await make_objects(client, namespace, 20)
     async with Shoal.open(cluster, namespace) as shoal:
-        replicas = [shoal.join(name) for name in ("a", "b", "c")]
-        await shoal.share(replicas)
-        await until(lambda: set(shoal.done()) == set(keys))
+        replicas = await shoal.at_work(keys, "a", "b", "c")
         # The assigner of all: it is missed twice.
         dead = next(replica for replica in replicas if replica.ring.election.is_leader)
         theirs = {key for key in keys if dead.ring.shard_of(key) in dead.slots}
@@ -205,15 +199,13 @@ async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
 ) -> None:
     keys = await make_objects(client, namespace, 20)
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = await shoal.at_work(keys, "a", "b")
         before = a.ring.id
         a.faults.partition()
         # It stops by itself before anybody else may start.
         await until(lambda: not a.slots)
         assert len(b.slots) < SLOTS
-        assert not a.ring.healthy.is_set()
+        await until(lambda: not a.ring.healthy.is_set())
         await until(lambda: len(b.slots) == SLOTS)
         assert sorted(a.notes.lost) == sorted(a.notes.gained)
         a.faults.heal()
@@ -284,8 +276,7 @@ async def test_who_comes_back_under_its_name_gets_its_shards_again(
 ) -> None:
     patient = {"sharding": {"settlePeriod": "8s"}}
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a", **patient), shoal.join("b", **patient)
-        await shoal.share([a, b])
+        a, b = await shoal.at_work([], "a", "b", **patient)
         held = a.slots
         await a.crash()
         again = shoal.join("a", **patient)
@@ -298,8 +289,7 @@ async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
+        a, _ = await shoal.at_work([], "a", "b")
         held, epoch = a.slots, a.ring.table.epoch
         await client.delete(CONFIG_MAPS, a.ring.names.table, namespace, uid=None)
         await until(lambda: a.ring.table.epoch > epoch)
@@ -322,9 +312,7 @@ async def test_a_quiet_ring_writes_only_its_leases(
 ) -> None:
     keys = await make_objects(client, namespace, 10)
     async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = await shoal.at_work(keys, "a", "b")
 
         def requests(replica: Replica) -> list[Request]:
             return [r for r in replica.faults.requests if not r.watches]

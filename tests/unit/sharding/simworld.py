@@ -28,7 +28,7 @@ from kubeocean.sharding.timing import Timing
 __all__ = ["DRIFT", "POLICY", "TIMING", "Replica", "Violation", "World"]
 
 TIMING = Timing(
-    lease_s=6, renew_s=4, retry_s=1.5, margin_s=0.5, drain_s=2, cancel_s=1, handover_s=5
+    lease_s=6, renew_s=4, retry_s=1.5, margin_s=0.5, drain_s=2, cancel_s=1, handover_s=5, forget_s=9
 )
 POLICY = Policy(interval_s=2, settle_s=2)
 DRIFT = 0.1  # of every clock's rate; TIMING bears 0.23

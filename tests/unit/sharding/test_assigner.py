@@ -125,6 +125,39 @@ def test_slots_of_a_dead_member_go_to_others_after_the_patience_and_not_before()
     assert [record.id for record in ring.decide().evict] == ["a_1"]
 
 
+def test_what_a_slot_costs_is_remembered_when_it_moves() -> None:
+    ring = ring_of("a_1", "b_1")
+    mine, theirs = min(ring.table.owned_by("a_1")), min(ring.table.owned_by("b_1"))
+    ring.say("a_1", loads={mine: 5.0, theirs: 7.0})
+    ring.decide()
+    assert ring.assigner.loads() == {mine: 5.0}, "of what is not its own nobody can tell"
+    ring.say("a_1", released=True)
+    ring.decide()
+    ring.say("b_1", loads={theirs: 1.0})
+    ring.decide()
+    assert ring.assigner.loads() == {mine: 5.0, theirs: 1.0}
+    ring.say("b_1", loads={mine: 4.0, theirs: 1.0})
+    ring.decide()
+    assert ring.assigner.loads() == {mine: 4.0, theirs: 1.0}
+
+
+def test_a_member_that_died_is_shown_for_its_time() -> None:
+    ring = Ring()
+    ring.assigner = Assigner(timing=replace(TIMING, forget_s=60))
+    ring.say("a_1")
+    ring.say("b_1")
+    ring.decide()
+    ring.wait(20, "a_1")
+    assert ring.counts() == {"b_1": 12}
+    assert not ring.decide().evict
+    assert ring.assigner.states(ring.now)["a_1"] is MemberState.UNHEALTHY
+    # It is looked for when its time is over, though nothing happens until then.
+    ring.wait(30, "a_1")
+    assert ring.decide().look_at <= 60
+    ring.now = 61
+    assert [record.id for record in ring.decide().evict] == ["a_1"]
+
+
 def test_a_look_is_asked_for_when_a_silent_member_becomes_certain() -> None:
     ring = ring_of("a_1")
     assert ring.decide().look_at == 10

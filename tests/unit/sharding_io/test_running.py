@@ -66,8 +66,11 @@ async def test_an_error_of_the_work_is_its_own() -> None:
 async def test_loads_are_measured_now_and_then() -> None:
     clock = VirtualClock()
     loads = Loads(clock, every_s=10.0)
-    loads.spent(1, 5.0)
+    loads.spent(1, 7.0)
     assert loads.measure([1, 2], lambda slot: 0) == {}
+    await clock.advance(10.0)
+    assert loads.measure([1, 2], lambda slot: 0) == {}, "what it took to take it up says nothing"
+    loads.spent(1, 5.0)
     await clock.advance(10.0)
     first = dict(loads.measure([1, 2], lambda slot: 100 if slot == 2 else 0))
     assert first[1] == pytest.approx(0.5)
