@@ -277,6 +277,26 @@ async def test_a_cluster_id_never_changes(server: Client) -> None:
     assert (after.spec.cluster_id, after.spec.mount_namespace) == ("c1", "elsewhere")
 
 
+async def test_where_pods_run_is_said_once(server: Client) -> None:
+    unset = a_binding(mountNamespace="")
+    made = await server.create(CLUSTER_BINDINGS, body(CLUSTER_BINDINGS, unset))
+
+    async def change(namespace: str | None) -> None:
+        patch = MergePatch({"spec": {"mountNamespace": namespace}})
+        await server.patch(CLUSTER_BINDINGS, made.name, patch)
+
+    await change(None)
+    await change("first")
+    await change("first")
+    for namespace in ("second", "", None):
+        with pytest.raises(Invalid) as refused:
+            await change(namespace)
+        assert (
+            "spec.mountNamespace: Forbidden: cannot be changed, because pods run there that would"
+            " be left behind; delete the binding and make another"
+        ) in str(refused.value)
+
+
 # What servers do with our objects
 
 
@@ -352,7 +372,7 @@ async def test_our_own_status_is_accepted_whole(server: Client) -> None:
 
 
 async def test_two_writers_apply_conditions_side_by_side(server: Client) -> None:
-    given = body(CLUSTER_BINDINGS, a_binding(mountNamespace="a"))
+    given = body(CLUSTER_BINDINGS, a_binding(podPriorityClassName="a"))
     name = given["metadata"]["name"]
     await server.patch(CLUSTER_BINDINGS, name, ApplyPatch(given))
 
@@ -365,8 +385,8 @@ async def test_two_writers_apply_conditions_side_by_side(server: Client) -> None
     after = await server.get(CLUSTER_BINDINGS, name)
     assert {each.type for each in after.status.conditions or ()} == {"Ready", "Connected"}
 
-    mine = given | {"spec": given["spec"] | {"mountNamespace": "b"}}
-    with pytest.raises(Conflict, match=r"spec\.mountNamespace"):
+    mine = given | {"spec": given["spec"] | {"podPriorityClassName": "b"}}
+    with pytest.raises(Conflict, match=r"spec\.podPriorityClassName"):
         await other.patch(CLUSTER_BINDINGS, name, ApplyPatch(mine))
     await other.patch(CLUSTER_BINDINGS, name, ApplyPatch(mine, force=True))
 

@@ -14,29 +14,43 @@ from kubeocean.runtime.objects import Condition
 
 __all__ = [
     "ACTIVE",
+    "BINDING_DELETING",
     "BINDING_DISCONNECTED",
+    "BINDING_FORBIDDEN",
     "BINDING_INITIALIZING",
     "BINDING_INVALID",
     "BINDING_PROXIER_FAILED",
     "BINDING_READY",
     "BINDING_SYNCER_FAILED",
+    "BINDING_UNPREPARED",
     "BINDING_VERDICTS",
+    "CONFLICTED",
+    "CONFLICT_NONE",
+    "CONFLICT_POLICIES",
     "CONNECTED",
     "CONNECTION_FAILED",
     "CONNECTION_LOST",
     "CONNECTION_PASSED",
+    "CONNECTION_WITHOUT_POLICIES",
     "DRAINED",
     "DRAIN_DONE",
     "DRAIN_RUNNING",
     "DRAIN_UNCONFIRMED",
+    "PERMISSIONS_GRANTED",
+    "PERMISSIONS_MISSING",
+    "PERMITTED",
     "POLICY_ACTIVE",
     "POLICY_INACTIVE",
     "POLICY_INVALID",
     "POLICY_NOT_ACTIVATED",
+    "POLICY_UNBOUND",
     "POLICY_VALID",
     "POLICY_VERDICTS",
     "PROXIER_CREATED",
+    "PROXIER_NOT_READY",
+    "PROXIER_NOT_SET_UP",
     "PROXIER_READY",
+    "PROXIER_UPDATING",
     "READY",
     "RECLAIMING",
     "RECLAIM_BLOCKED",
@@ -47,7 +61,10 @@ __all__ = [
     "RECLAIM_STOPPED",
     "RECLAIM_WAITING",
     "SYNCER_CREATED",
+    "SYNCER_NOT_READY",
+    "SYNCER_NOT_SET_UP",
     "SYNCER_READY",
+    "SYNCER_UPDATING",
     "VALID",
     "Verdict",
 ]
@@ -98,6 +115,9 @@ POLICY_ACTIVE: Final = Verdict(ACTIVE, "True", "ActiveTimeWindow", "The policy l
 POLICY_INACTIVE: Final = Verdict(
     ACTIVE, "False", "InactiveTimeWindow", "The policy is outside its time windows{until}"
 )
+POLICY_UNBOUND: Final = Verdict(  # new
+    ACTIVE, "False", "BindingDeleted", "ClusterBinding {binding} is deleted; nothing is lent to it"
+)
 RECLAIM_WAITING: Final = Verdict(
     RECLAIMING, "True", "GracePeriod", "{pods} on {nodes} may run until {until}"
 )
@@ -129,6 +149,7 @@ POLICY_VERDICTS: Final = (
     POLICY_NOT_ACTIVATED,
     POLICY_ACTIVE,
     POLICY_INACTIVE,
+    POLICY_UNBOUND,
     RECLAIM_WAITING,
     RECLAIM_EVICTING,
     RECLAIM_HELD,
@@ -138,15 +159,20 @@ POLICY_VERDICTS: Final = (
     RECLAIM_STOPPED,
 )
 
-# Bindings: does it work, does the worker answer, are our programs there, has all been cleared up
+# Bindings: does it work, does the worker answer, may we do there what has to be done, are our
+# programs there, has all been cleared up
 
 READY: Final = "Ready"
 CONNECTED: Final = "Connected"
 SYNCER_READY: Final = "SyncerReady"
 PROXIER_READY: Final = "ProxierReady"
+PERMITTED: Final = "Permitted"  # new
 DRAINED: Final = "Drained"  # new
+CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
 
-BINDING_INITIALIZING: Final = Verdict(READY, "False", "Initializing", "The binding is being set up")
+BINDING_INITIALIZING: Final = Verdict(
+    READY, "False", "Initializing", "The binding is being set up{waits}"
+)
 BINDING_INVALID: Final = Verdict(
     READY, "False", "ValidationFailed", "The binding is not well-formed: {problems}"
 )
@@ -160,6 +186,18 @@ BINDING_SYNCER_FAILED: Final = Verdict(
     READY, "False", "SyncerFailed", "The syncer could not be set up: {error}"
 )
 BINDING_READY: Final = Verdict(READY, "True", "ValidationPassed", "The binding is set up")
+BINDING_FORBIDDEN: Final = Verdict(  # new
+    READY,
+    "False",
+    "PermissionsMissing",
+    "The credential may not do in the worker cluster what has to be done there: {missing}",
+)
+BINDING_UNPREPARED: Final = Verdict(  # new
+    READY, "False", "MountNamespaceMissing", "The mount namespace cannot be used: {error}"
+)
+BINDING_DELETING: Final = Verdict(  # new
+    READY, "False", "Deleting", "The binding is being deleted: {waits}"
+)
 CONNECTION_FAILED: Final = Verdict(
     CONNECTED, "False", "ConnectivityFailed", "The worker cluster cannot be reached: {error}"
 )
@@ -173,12 +211,53 @@ CONNECTION_LOST: Final = Verdict(  # new
     "The worker cluster has not answered since {since}; its virtual nodes are no longer renewed"
     " and nothing is deleted: {error}",
 )
+PERMISSIONS_GRANTED: Final = Verdict(  # new, as is the next
+    PERMITTED, "True", "PermissionsGranted", "The credential may do all that is needed{notes}"
+)
+PERMISSIONS_MISSING: Final = Verdict(
+    PERMITTED, "False", "PermissionsMissing", "The credential may not: {missing}"
+)
+CONNECTION_WITHOUT_POLICIES: Final = Verdict(  # new
+    CONNECTED,
+    "False",
+    "PolicyKindMissing",
+    "The worker cluster answers, but does not know the kind {kind}: install its definition there"
+    " (kubeocean join does); until then nothing is lent",
+)
 SYNCER_CREATED: Final = Verdict(SYNCER_READY, "True", "SyncerCreated", "The syncer is set up")
+SYNCER_UPDATING: Final = Verdict(  # new, as are the next two
+    SYNCER_READY, "True", "SyncerUpdating", "A syncer works, and not all do: {reason}"
+)
+SYNCER_NOT_READY: Final = Verdict(
+    SYNCER_READY, "False", "SyncerNotReady", "No syncer works: {reason}"
+)
+SYNCER_NOT_SET_UP: Final = Verdict(
+    SYNCER_READY, "False", "SyncerFailed", "The syncer could not be set up: {reason}"
+)
 PROXIER_CREATED: Final = Verdict(PROXIER_READY, "True", "ProxierCreated", "The proxier is set up")
+PROXIER_UPDATING: Final = Verdict(  # new, as are the next two
+    PROXIER_READY, "True", "ProxierUpdating", "A proxier works, and not all do: {reason}"
+)
+PROXIER_NOT_READY: Final = Verdict(
+    PROXIER_READY, "False", "ProxierNotReady", "No proxier works: {reason}"
+)
+PROXIER_NOT_SET_UP: Final = Verdict(
+    PROXIER_READY, "False", "ProxierFailed", "The proxier could not be set up: {reason}"
+)
 DRAIN_RUNNING: Final = Verdict(DRAINED, "False", "Draining", "Still there: {remaining}")
 DRAIN_DONE: Final = Verdict(DRAINED, "True", "Drained", "Nothing of the binding is left")
 DRAIN_UNCONFIRMED: Final = Verdict(
     DRAINED, "Unknown", "Unconfirmed", "Given up after {after} s; not confirmed gone: {remaining}"
+)
+CONFLICT_POLICIES: Final = Verdict(
+    CONFLICTED,
+    "True",
+    "PolicyClaimed",
+    "Another computing cluster has a binding of this name, too, and claimed first: {policies}."
+    " These lend nothing here until it lets go of them",
+)
+CONFLICT_NONE: Final = Verdict(
+    CONFLICTED, "False", "NoConflict", "No policy for this binding is claimed by another cluster"
 )
 
 BINDING_VERDICTS: Final = (
@@ -188,12 +267,26 @@ BINDING_VERDICTS: Final = (
     BINDING_PROXIER_FAILED,
     BINDING_SYNCER_FAILED,
     BINDING_READY,
+    BINDING_FORBIDDEN,
+    BINDING_UNPREPARED,
+    BINDING_DELETING,
     CONNECTION_FAILED,
     CONNECTION_PASSED,
     CONNECTION_LOST,
+    CONNECTION_WITHOUT_POLICIES,
+    PERMISSIONS_GRANTED,
+    PERMISSIONS_MISSING,
     SYNCER_CREATED,
+    SYNCER_UPDATING,
+    SYNCER_NOT_READY,
+    SYNCER_NOT_SET_UP,
     PROXIER_CREATED,
+    PROXIER_UPDATING,
+    PROXIER_NOT_READY,
+    PROXIER_NOT_SET_UP,
     DRAIN_RUNNING,
     DRAIN_DONE,
     DRAIN_UNCONFIRMED,
+    CONFLICT_POLICIES,
+    CONFLICT_NONE,
 )

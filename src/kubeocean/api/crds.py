@@ -87,10 +87,21 @@ def binding_definition() -> Json:
         fieldPath=".spec.clusterID",
         reason="FieldValueForbidden",
     )
+    kept = rule(
+        "!has(oldSelf.spec) || !has(oldSelf.spec.mountNamespace)"
+        " || oldSelf.spec.mountNamespace == '' || (has(self.spec)"
+        " && has(self.spec.mountNamespace)"
+        " && self.spec.mountNamespace == oldSelf.spec.mountNamespace)",
+        "cannot be changed, because pods run there that would be left behind;"
+        " delete the binding and make another",
+        fieldPath=".spec.mountNamespace",
+        reason="FieldValueForbidden",
+    )
     schema = obj(
         "A worker cluster, bound to this computing cluster: its nodes are shown here as virtual"
         " nodes, as far as policies in the worker lend them.",
         unchanged,
+        kept,
         spec=_binding_spec(),
         status=_binding_status(),
     )
@@ -123,7 +134,10 @@ def _binding_spec() -> Json:
         nodeSelector=node_selector(
             "Which nodes of the worker may become virtual nodes; all, if there is none."
         ),
-        mountNamespace=text("The namespace of the worker that receives everything; it must exist."),
+        mountNamespace=text(
+            "The namespace of the worker that receives everything; it must exist. Once it is set it"
+            " is never changed."
+        ),
         serviceNamespaces=array(
             "Namespaces whose Services are wanted in the worker.", {"type": "string"}
         ),

@@ -29,6 +29,7 @@ __all__ = [
     "COMPONENT_PROXIER",
     "COMPONENT_SYNCER",
     "COMPONENT_TLS",
+    "COMPONENT_WORKER",
     "DEFAULT",
     "DNS_SERVICE",
     "ENV_BINDING_NAME",
@@ -206,12 +207,30 @@ class Domain:
     token_expires = _Key("token-expires")
     token_due = _Key("token-due")
 
+    # New: which cluster a kubeconfig leads to
+    worker_cluster_id = _Key("worker-cluster-id")
+
+    # New, of the system namespace: `kubeocean up` made it, on somebody's machine
+    local_ocean = _Key("local-ocean")
+
     # Annotations of the proxier's certificate, and of the binding about it
     certificate_renewed = _Key("certificate-renewed")
     renewal_reason = _Key("renewal-reason")
     logs_proxy_enabled = _Key("logs-proxy-enabled")
     logs_proxy_secret_name = _Key("logs-proxy-secret-name")
     logs_proxy_secret_namespace = _Key("logs-proxy-secret-namespace")
+
+    # New, an annotation of a binding that is deleted: do not wait any more
+    force_deletion = _Key("force-deletion")
+
+    # New: of what a manager rolls out, a digest of what the templates wanted
+    rollout_digest = _Key("rollout-digest")
+
+    # New, of a binding: how much its syncer and its proxier log
+    log_level = _Key("log-level")
+
+    # New, of virtual nodes that somebody empties: who cordoned them
+    drained = _Key("drained")
 
     # Taints of virtual nodes
     taint_vnode = _Key("vnode")
@@ -293,6 +312,7 @@ COMPONENT_SYNCER: Final = "syncer"
 COMPONENT_PROXIER: Final = "proxier"
 COMPONENT_TLS: Final = "tls"
 COMPONENT_CREDENTIAL: Final = "credential"  # of what a token of the worker is bound to
+COMPONENT_WORKER: Final = "worker"  # of what bindings share in a worker
 COMPONENT_LOGS_PROXY: Final = "logs-proxy"  # of certificate signing requests
 RENEWAL_AUTOMATIC: Final = "auto-renewal"
 

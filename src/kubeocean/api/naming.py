@@ -41,6 +41,7 @@ __all__ = [
     "signing_request_prefix",
     "syncer_deployment",
     "syncer_election",
+    "syncer_ring",
     "tls_secret",
     "token_secret",
     "virtual_node",
@@ -53,6 +54,7 @@ HOST_PORT_PREFIX: Final = "fake-pod-for-hostport-"
 _LONGEST: Final = 63
 _LONGEST_SUBDOMAIN: Final = 253
 _HEAD: Final = 30  # what is kept before a hash
+_LONGEST_RING: Final = 40  # it is a part of label keys
 _TAIL: Final = 33  # a dash and the hash
 _LOG_CONFIG_HEAD: Final = 54
 _LOG_CONFIG_HASH: Final = 6
@@ -138,6 +140,11 @@ def manager_election(domain: Domain = DEFAULT) -> str:
 def syncer_election(binding: str, domain: Domain = DEFAULT) -> str:
     """The lease that the syncers of a binding compete for, unless a flag names another."""
     return _bounded(f"{domain.syncer}-{binding}", _LONGEST_SUBDOMAIN)
+
+
+def syncer_ring(binding: str, domain: Domain = DEFAULT) -> str:
+    """The ring of the syncers that share a binding."""
+    return _bounded(f"{domain.syncer}-{binding}", _LONGEST_RING)
 
 
 def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEFAULT) -> str:

@@ -1,8 +1,12 @@
 """Ownership: whose an object of the worker is, as its labels and annotations prove it.
 
 Whatever we make below carries the binding, both clusters' identities and the virtual object's UID.
-The earlier implementation wrote less: what it made is taken over only if it can be nobody else's.
+The earlier implementation wrote less, and people take labels away: what lacks some is taken over
+only if it can be nobody else's.
 Everything else with our name is foreign and is left alone.
+
+Policies are made by others, and name a binding. Bindings of two computing clusters may have one
+name: who comes first claims the policy, and says so on it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,18 @@ from kubeocean.api import naming
 from kubeocean.api.group import Domain
 from kubeocean.runtime.objects import Key, Object
 
-__all__ = ["Claim", "Ids", "bears_ids", "claim_copy", "claim_pod", "may_be_ours", "ownership"]
+__all__ = [
+    "Claim",
+    "Ids",
+    "bears_ids",
+    "claim_copy",
+    "claim_pod",
+    "claim_policy",
+    "is_holder",
+    "may_be_ours",
+    "ownership",
+    "policy_claim",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,7 @@ class Claim(Enum):
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
-    TAKEABLE = auto()  # of the earlier implementation, and provably of this virtual object
+    TAKEABLE = auto()  # provably of this virtual object: an earlier implementation's, or stripped
     FOREIGN = auto()  # somebody else's, or nobody can tell
 
 
@@ -59,7 +74,7 @@ def claim_pod(obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain) 
     if names != tuple(virtual):
         return Claim.FOREIGN
     same = bool(uid) and said.get(domain.virtual_pod_uid) == uid
-    return _claim(obj, same=same, takeable=same, ids=ids, domain=domain)
+    return _claim(obj, same=same, takeable=False, ids=ids, domain=domain)
 
 
 def claim_copy(
@@ -77,12 +92,34 @@ def claim_copy(
     return _claim(obj, same=same, takeable=pointed, ids=ids, domain=domain)
 
 
+def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
+    """The annotations of a policy that lends to this binding."""
+    return {domain.computing_cluster_id: ids.computing_id, domain.cluster_binding: ids.binding}
+
+
+def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
+    """Whose a policy is that names a binding of our name: ours, to be had, or another cluster's."""
+    holder = obj.annotations.get(domain.computing_cluster_id)
+    if not holder:
+        return Claim.TAKEABLE
+    return Claim.OURS if holder == ids.computing_id else Claim.FOREIGN
+
+
+def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
+    """Whether it was this very binding that claimed a policy, whatever that names now."""
+    return policy_claim(ids, domain).items() <= obj.annotations.items()
+
+
 def _claim(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain) -> Claim:
-    if bears_ids(obj, ids=ids, domain=domain):
+    ours = ownership(ids, domain)
+    if ours.items() <= obj.labels.items():
         return Claim.OURS if same else Claim.STALE
+    if any(obj.labels.get(key, value) != value for key, value in ours.items()):
+        return Claim.FOREIGN
+    # Labels may be lost; no other object was ever told of this UID.
     managed = obj.labels.get(domain.managed_by) == domain.product
     marked = any(key in obj.labels for key in _marks(ids, domain))
-    return Claim.TAKEABLE if managed and not marked and takeable else Claim.FOREIGN
+    return Claim.TAKEABLE if same or (managed and not marked and takeable) else Claim.FOREIGN
 
 
 def _marks(ids: Ids, domain: Domain) -> dict[str, str]:

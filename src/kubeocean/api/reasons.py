@@ -12,6 +12,7 @@ from typing import Final
 __all__ = [
     "PHYSICAL_POD_LOST",
     "POD_CREATED",
+    "POD_SYNCED",
     "BindingEvent",
     "NodeEvent",
     "PodEvent",
@@ -20,6 +21,7 @@ __all__ = [
 
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
+POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
 
 
 class BindingEvent(StrEnum):
@@ -39,6 +41,13 @@ class BindingEvent(StrEnum):
     WORKER_UNREACHABLE = "WorkerUnreachable"
     WORKER_ANSWERS = "WorkerAnswers"
     CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
+    KUBECONFIG_ROTATED = "KubeconfigRotated"
+    KUBECONFIG_REFUSED = "KubeconfigRefused"
+    MOUNT_NAMESPACE_CREATED = "MountNamespaceCreated"
+    ROLLED_OUT = "RolledOut"
+    WORKER_TOO_OLD = "WorkerTooOld"
+    POLICY_CLAIMED = "PolicyClaimed"
+    POLICY_KIND_MISSING = "PolicyKindMissing"
     SERVICE_NOT_MIRRORED = "ServiceNotMirrored"
     LOG_CONFIG_NOT_COPIED = "LogConfigNotCopied"
     ORPHAN_FOUND = "OrphanFound"
@@ -56,6 +65,7 @@ class PolicyEvent(StrEnum):
     RECLAIM_BLOCKED = "ReclaimBlocked"
     RECLAIMED = "Reclaimed"
     RECLAIM_STOPPED = "ReclaimStopped"
+    BINDING_DELETED = "BindingDeleted"
 
 
 class NodeEvent(StrEnum):
@@ -63,6 +73,7 @@ class NodeEvent(StrEnum):
 
     RECLAIMING = "Reclaiming"
     NAME_TAKEN = "NameTaken"
+    ANNOTATIONS_LEFT_OUT = "AnnotationsLeftOut"
 
 
 class PodEvent(StrEnum):

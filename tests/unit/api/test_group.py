@@ -69,7 +69,11 @@ KEYS = {
     "finalizer_virtual_pod": "kubeocean.io/virtual-pod",
     "finalizer_synced_resource": "kubeocean.io/synced-resource",
 }
-NEW = {"computing_cluster_id", "expected_spec", "token_due", "token_expires", "virtual_uid"}
+NEW = {
+    *("computing_cluster_id", "drained", "expected_spec", "force_deletion", "local_ocean"),
+    "log_level",
+    *("rollout_digest", "token_due", "token_expires", "virtual_uid", "worker_cluster_id"),
+}
 OBJECTS = {
     "manager": "kubeocean-manager",
     "syncer": "kubeocean-syncer",

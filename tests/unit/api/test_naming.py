@@ -187,6 +187,7 @@ def test_requests_and_leases_of_a_binding_have_dns_names(
     assert is_dns(request, 253)
     assert request.startswith(naming.signing_request_prefix(binding))
     assert is_dns(naming.syncer_election(binding), 253)
+    assert is_dns(naming.syncer_ring(binding), 40)
 
 
 @given(st.lists(subdomains, min_size=2, max_size=2, unique=True), labels)
@@ -199,6 +200,7 @@ def test_other_names_give_other_names(pair: list[str], namespace: str) -> None:
     assert second != naming.physical_name(one, namespace)
     assert second != naming.second_physical_name(one, namespace, uid="u2")
     assert naming.syncer_election(one) != naming.syncer_election(other)
+    assert naming.syncer_ring(one) != naming.syncer_ring(other)
 
 
 @given(st.text(max_size=300))

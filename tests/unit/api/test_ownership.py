@@ -11,7 +11,10 @@ from kubeocean.api.ownership import (
     bears_ids,
     claim_copy,
     claim_pod,
+    claim_policy,
+    is_holder,
     ownership,
+    policy_claim,
 )
 from kubeocean.runtime.objects import Key, Meta, Object
 
@@ -64,11 +67,13 @@ def test_what_we_make_carries_the_binding_and_both_clusters() -> None:
         (OURS, "u0", Claim.STALE),
         (GO, UID, Claim.TAKEABLE),
         (GO, "u0", Claim.FOREIGN),  # of an earlier pod, or of another computing cluster: who knows
-        ({}, UID, Claim.FOREIGN),
+        ({}, UID, Claim.TAKEABLE),  # somebody took them away
+        ({}, "u0", Claim.FOREIGN),
         (OURS | {D.cluster_binding: "west"}, UID, Claim.FOREIGN),
         (OURS | {D.computing_cluster_id: "other"}, UID, Claim.FOREIGN),
         (OURS | {D.managed_by: "somebody"}, UID, Claim.FOREIGN),
-        (GO | {D.cluster_binding: "east"}, UID, Claim.FOREIGN),
+        (GO | {D.cluster_binding: "east"}, UID, Claim.TAKEABLE),
+        (GO | {D.cluster_binding: "west"}, UID, Claim.FOREIGN),
     ],
 )
 def test_a_pod_is_ours_by_all_of_its_labels_and_its_uid(
@@ -97,6 +102,7 @@ def test_no_uid_proves_nothing() -> None:
         (copy(GO, None), True, Claim.TAKEABLE),
         (copy(GO, None), False, Claim.FOREIGN),
         (copy({}, None), True, Claim.FOREIGN),
+        (copy({}), False, Claim.TAKEABLE),
         (copy(OURS | {D.physical_cluster_id: "c2"}), True, Claim.FOREIGN),
         (copy(OURS, virtual=Key("team", "other")), True, Claim.FOREIGN),
     ],
@@ -116,3 +122,20 @@ def test_the_copy_of_what_has_no_namespace_need_not_say_so() -> None:
 def test_the_binding_knows_what_it_made_for_whatever() -> None:
     assert bears_ids(pod(OURS, "u0", Key("x", "y")), ids=IDS, domain=D)
     assert not bears_ids(pod(GO), ids=IDS, domain=D)
+
+
+def policy(annotations: dict[str, str]) -> Object:
+    return Object(metadata=Meta(name="p", annotations=annotations))
+
+
+def test_a_policy_is_of_who_claimed_it_first() -> None:
+    claimed = policy(policy_claim(IDS, D))
+    namesake, neighbour = Ids("east", "c1", "other"), Ids("west", "c1", "1b2c")
+    assert claim_policy(policy({}), ids=IDS, domain=D) is Claim.TAKEABLE
+    assert claim_policy(claimed, ids=IDS, domain=D) is Claim.OURS
+    assert claim_policy(claimed, ids=namesake, domain=D) is Claim.FOREIGN
+    assert claim_policy(claimed, ids=neighbour, domain=D) is Claim.OURS  # if it names that one
+    assert is_holder(claimed, ids=IDS, domain=D)
+    assert not is_holder(claimed, ids=namesake, domain=D)
+    assert not is_holder(claimed, ids=neighbour, domain=D)
+    assert not is_holder(policy({}), ids=IDS, domain=D)
