@@ -1,4 +1,4 @@
-"""Forms of flags that every process of a binding has."""
+"""Forms of flags that all our processes have, and what has to hold between them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from kubeocean.errors import ConfigError
 from kubeocean.runtime.goflags import integer
 from kubeocean.runtime.labels import check_subdomain
 
-__all__ = ["any_port", "domain", "name", "port"]
+__all__ = ["any_port", "check_timings", "domain", "name", "namespaces", "port"]
 
 _HIGHEST_PORT: Final = 65_535
+_SLACK: Final = 1.2  # an election's pauses are up to this times the retry period
 
 
 def name(written: str, flag: str) -> str:
@@ -24,6 +25,12 @@ def name(written: str, flag: str) -> str:
             said = "must be a lowercase DNS subdomain"
             raise ConfigError(said, source=flag, value=written) from None
     return written
+
+
+def namespaces(written: str, flag: str) -> frozenset[str]:
+    """Namespaces, with commas between them; `*` for all."""
+    words = [each.strip() for each in written.split(",")]
+    return frozenset(each if each == "*" else name(each, flag) for each in words if each)
 
 
 def domain(written: str, flag: str) -> Domain:
@@ -46,3 +53,15 @@ def _port(written: str, flag: str, *, lowest: int) -> int:
     if not lowest <= number <= _HIGHEST_PORT:
         raise ConfigError(f"must be a port, 1 to {_HIGHEST_PORT}", source=flag, value=written)
     return number
+
+
+def check_timings(*, retry_s: float, renew_s: float, lease_s: float) -> None:
+    """That an election with these timings has one leader at most, and one that can renew."""
+    retry, renew = "--leader-election-retry-period", "--leader-election-renew-deadline"
+    for flag, value, bound_s, said in (
+        (retry, retry_s, 0.0, "0s"),
+        (renew, renew_s, retry_s * _SLACK, f"{_SLACK:g} times {retry} ({retry_s:g}s)"),
+        ("--leader-election-lease-duration", lease_s, renew_s, f"{renew} ({renew_s:g}s)"),
+    ):
+        if not value > bound_s:
+            raise ConfigError(f"must be more than {said}", source=flag, value=f"{value:g}s")
