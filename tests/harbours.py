@@ -34,7 +34,7 @@ from kubeocean.runtime.patches import MergePatch
 from syncers import SyncerProcess
 from waiting import until
 
-__all__ = ["Answer", "Harbour", "Talk"]
+__all__ = ["Answer", "Harbour", "Talk", "node_port"]
 
 DOMAIN = group.DEFAULT
 
@@ -77,6 +77,14 @@ class Talk:
         return await self._process.wait()
 
 
+def node_port() -> int:
+    """A free port of those that virtual nodes are given."""
+    while True:
+        with reserve(("127.0.0.1", 0)) as held:
+            if held.ports[0] >= group.PROXIER_PORT_FIRST:
+                return held.ports[0]
+
+
 @dataclass
 class Harbour:
     """A binding between a computing cluster and a worker with a real node."""
@@ -101,8 +109,7 @@ class Harbour:
 
     async def build(self) -> None:
         """Everything but pods."""
-        with reserve(("127.0.0.1", 0)) as held:
-            self.port = held.ports[0]
+        self.port = node_port()
         for client, namespace in ((self.below, DOMAIN.worker_namespace), (self.above, self.name)):
             with suppress(AlreadyExists):
                 await client.create(NAMESPACES, {"metadata": {"name": namespace}})

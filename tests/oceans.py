@@ -23,6 +23,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
+from kubeocean.syncer.settings import Given
 from kubeocean.syncer.world import World
 from running import running
 
@@ -198,8 +199,10 @@ class Sea:
         below: Wrap | None = None,
         clock: Clock | None = None,
         zone: tzinfo = UTC,
+        mount: str = "",
+        given: Given | None = None,
     ) -> AsyncIterator[Syncer]:
-        """A syncer at work."""
+        """A syncer at work; pods run if it knows where (`mount`) and how (`given`)."""
         reach = Reach(clock=clock)
 
         def listening(transport: Transport) -> Transport:
@@ -218,8 +221,9 @@ class Sea:
             worker_events=EventRecorder(worker, component="kubeocean-syncer"),
             clock=clock or RealClock(),
             zone=zone,
+            mount_namespace=mount,
         )
-        syncer = Syncer(world)
+        syncer = Syncer(world, given)
         try:
             async with running(syncer):
                 yield syncer

@@ -32,7 +32,7 @@ from running import running
 from straits import Strait
 from waiting import until
 
-__all__ = ["PodSea", "make_namespace", "matters", "settled", "usable", "writes"]
+__all__ = ["GIVEN", "PodSea", "make_namespace", "matters", "settled", "usable", "writes"]
 
 GIVEN = Given(server=Address("10.9.9.9", 443), dns=Address("10.9.9.10"))
 

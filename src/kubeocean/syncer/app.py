@@ -56,7 +56,8 @@ class Syncer:
             reclaims,
             unconfirmed,
             held=self.policies.held,
-            marked=self.nodes.marked,
+            marked=self.nodes.marks.left,
+            claimed=self.policies.claimed,
             leftovers=Leftovers(self.pods, self.dependents, self.services, self.logconfigs),
         )
         self.sweep = Sweep(

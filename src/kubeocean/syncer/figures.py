@@ -156,6 +156,7 @@ class Figures:
     def __init__(self, world: World, usage: Callable[[str], NodeUsage]) -> None:
         self._world = world
         self._usage = usage
+        self._tells: Callable[[], bool] = lambda: True
         domain = world.domain
         self._virtual = Tally[VirtualPod](
             lambda pod: pod.spec.node_name if is_counted(pod, domain) else ""
@@ -170,9 +171,15 @@ class Figures:
             (_NODES, *_OF_NODES, *_OF_CLUSTERS, _VIRTUAL_PODS, _PHYSICAL_PODS), self._read
         )
 
+    def share(self, tells: Callable[[], bool]) -> None:
+        """Have figures only while this says so; before anything runs."""
+        self._tells = tells
+
     # Reading; in another thread, hence the copies
 
     def _read(self) -> Readings:
+        if not self._tells():
+            return {}
         binding = self._world.binding_name
         vnodes = list(self._world.vnodes.items())
         names = {vnode.name for vnode in vnodes}

@@ -6,7 +6,7 @@ A kind that they do not let us list is named, and what depends on it counts as w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from kubeocean.api import naming
@@ -32,6 +32,7 @@ from kubeocean.syncer.forge.copies import Recipe
 from kubeocean.syncer.forge.csinodes import CSI_NODES
 from kubeocean.syncer.forge.hostports import RESERVATION_PODS
 from kubeocean.syncer.forge.references import references
+from kubeocean.syncer.podplan import is_lent
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, VirtualPod, bound_pods
 from kubeocean.syncer.topdown.uses import Use, uses_of
 
@@ -99,7 +100,7 @@ class Inventory:
             for recipe in (_CONFIG_MAPS, _CLAIMS, _VOLUMES)
         ]
         drivers, reservations, vnodes = await self._read_above(look, managed)
-        await self._read_pods(look)
+        await self._read_pods(look, await self._strangers())
         tokens = [each for each in made if domain.service_account_token in each.labels]
         plain = [each for each in made if domain.service_account_token not in each.labels]
         virtual = untyped(VIRTUAL_PODS)
@@ -121,7 +122,7 @@ class Inventory:
             specs = [claim.content().get("spec") or {} for claim in found]
             return any(spec.get("volumeName") == each.key.name for spec in specs)
         look = Look()
-        await self._read_pods(look, each.virtual.namespace)
+        await self._read_pods(look, await self._strangers(), each.virtual.namespace)
         return (each.kind, each.virtual) in look.used
 
     # Below
@@ -159,7 +160,15 @@ class Inventory:
             vnodes,
         )
 
-    async def _read_pods(self, look: Look, namespace: str = "") -> None:
+    async def _strangers(self) -> set[str]:
+        """Virtual nodes of other workers. The clusterID of one may begin with that of another, so
+        names do not tell; of a node that is gone there is nothing else, and it counts as ours."""
+        domain = self._domain
+        managed = f"{domain.managed_by}={domain.product}"
+        nodes = (await self._computing.list(NODES, labels=managed)).items
+        return {each.name for each in nodes if not is_lent(each, self._ids, domain)}
+
+    async def _read_pods(self, look: Look, strangers: Set[str], namespace: str = "") -> None:
         """The virtual pods of this worker. There may be many others: they go by in pages."""
         prefix = naming.virtual_node_prefix(self._ids.cluster_id)
         async for page in self._computing.pages(
@@ -169,7 +178,8 @@ class Inventory:
                 look.pods.clear()
                 look.used.clear()
             for pod in page.items:
-                if pod.spec.node_name.startswith(prefix):
+                node = pod.spec.node_name
+                if node.startswith(prefix) and node not in strangers:
                     look.pods[pod.key] = self._bound(pod)
                     look.used |= uses_of(references(pod.content()), pod.namespace)
 

@@ -1,9 +1,10 @@
 """Reach: whether the worker's API server answers.
 
-Every answer and every byte of a watch counts. If nothing was heard for a while the server is asked
-for its version, and a request that failed makes us ask at once; so a quiet worker costs a request
-now and then, and a dead one is known within seconds, or within `ASK_EVERY_S` plus `PATIENCE_S` if
-it only stopped talking.
+Every answer and every byte of a watch counts. If nothing was heard for a while, the watch that has
+been open longest is renewed: it would have been sooner or later, and its answer is a sign of life.
+Only if that brings none, and when a request failed, the server is asked for its version. So a quiet
+worker costs no request of its own; a dead one is known within seconds, or within `ASK_EVERY_S` and
+three times `PATIENCE_S` if it only stopped talking.
 
 While it does not answer, nothing is decided from what it said last.
 """
@@ -11,8 +12,8 @@ While it does not answer, nothing is decided from what it said last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -24,7 +25,7 @@ from kubeocean.runtime.tunnel import Tunnel
 
 __all__ = ["Reach"]
 
-ASK_EVERY_S: Final = 25.0
+ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
 ASK_AGAIN_S: Final = 2.0  # while it does not answer
 DOUBTS: Final = 2  # one failure may be a blink
@@ -45,6 +46,7 @@ class Reach:
         self._error = ""
         self._handlers: list[Callable[[bool], None]] = []
         self._transport: Transport | None = None
+        self._watches: dict[_HeardStream, None] = {}  # open ones, the oldest first
 
     @property
     def answers(self) -> bool:
@@ -72,8 +74,10 @@ class Reach:
         """Ask when nothing is heard, until cancelled."""
         while True:
             await self._until_due()
-            if self._clock.monotonic() - self._heard_at >= self._pause_s() or self._doubt.is_set():
+            if self._doubt.is_set():
                 self._doubt.clear()
+                await self._ask()
+            elif self._silent() and not await self._renewed():
                 await self._ask()
 
     def heard(self) -> None:
@@ -84,6 +88,31 @@ class Reach:
 
     def failed(self) -> None:
         self._doubt.set()
+
+    @contextmanager
+    def listening(self, watch: _HeardStream) -> Iterator[None]:
+        """While this watch is open, it may be renewed."""
+        self._watches[watch] = None
+        try:
+            yield
+        finally:
+            del self._watches[watch]
+
+    def _silent(self) -> bool:
+        return self._clock.monotonic() - self._heard_at >= self._pause_s()
+
+    async def _renewed(self) -> bool:
+        """Whether a watch was renewed and brought a sign of life."""
+        if not self._answers or self._failures:
+            return False
+        if (watch := next((watch for watch in self._watches if watch.spoke), None)) is None:
+            return False
+        before = self._heard_at
+        watch.end()
+        deadline = self._clock.monotonic() + PATIENCE_S
+        while self._heard_at == before and self._clock.monotonic() < deadline:
+            await self._clock.sleep(PATIENCE_S / 10)
+        return self._heard_at != before
 
     def _pause_s(self) -> float:
         return ASK_EVERY_S if self._answers and not self._failures else ASK_AGAIN_S
@@ -153,7 +182,12 @@ class _Heard:
         try:
             async with self._inner.stream(request) as stream:
                 self._reach.heard()
-                yield _HeardStream(stream, self._reach)
+                if not request.watches:
+                    yield stream
+                    return
+                heard = _HeardStream(stream, self._reach)
+                with self._reach.listening(heard):
+                    yield heard
         except Unreachable:
             self._reach.failed()
             raise
@@ -166,14 +200,37 @@ class _Heard:
 
 
 class _HeardStream:
+    """A watch that tells when it hears something, and that can be ended from outside."""
+
     def __init__(self, inner: Stream, reach: Reach) -> None:
         self.status = inner.status
         self.headers: Mapping[str, str] = inner.headers
+        self.spoke = False  # one that ends without a word is taken for broken
         self._inner = inner
         self._reach = reach
+        self._bound: asyncio.Timeout | None = None
+        self._ended = False
 
     async def read(self) -> bytes:
-        data = await self._inner.read()
+        if self._ended:
+            return b""
+        self._bound = bound = asyncio.timeout(None)
+        try:
+            async with bound:
+                data = await self._inner.read()
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            return b""
+        finally:
+            self._bound = None
         if data:
+            self.spoke = True
             self._reach.heard()
         return data
+
+    def end(self) -> None:
+        """Let the reader see the end, now."""
+        self._ended = True
+        if self._bound is not None:
+            self._bound.reschedule(asyncio.get_running_loop().time())

@@ -17,6 +17,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.api.zones import zone_names
 from kubeocean.bound import flags
+from kubeocean.bound.rings import ring_config
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
 from kubeocean.runtime.addresses import BindAddress
@@ -24,6 +25,7 @@ from kubeocean.runtime.goflags import address, boolean, duration, flag, integer,
 from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.localzone import local_zone
 from kubeocean.runtime.zapflags import ZapFlags
+from kubeocean.sharding.config import Config
 from kubeocean.syncer.forge.podcontext import CLUSTER_DOMAIN
 
 __all__ = ["Address", "Given", "Settings"]
@@ -112,6 +114,13 @@ class Settings(ZapFlags):
         "Run the credential plugin that the kubeconfig of the computing cluster names. "
         "One that is named in a binding's Secret is never run.",
     )
+    kubeconfig_namespaces: frozenset[str] = flag(
+        "kubeconfig-namespaces",
+        flags.namespaces,
+        "",
+        "Where the Secret that the binding names may be, with commas between namespaces; *: "
+        "anywhere. Without it, where it is at the start. The system namespace is always allowed.",
+    )
     metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
         "metrics-bind-address", address, ":8080", "Where /metrics is served; 0: nowhere."
     )
@@ -123,6 +132,13 @@ class Settings(ZapFlags):
     )
     leader_elect: bool = flag(
         "leader-elect", boolean, "true", "Work only while elected among all replicas."
+    )
+    sharding: bool = flag(
+        "sharding",
+        boolean,
+        "false",
+        "Let all replicas work, each on its part of the nodes and pods; one of them is elected for "
+        "what cannot be shared.",
     )
     leader_election_id: str = flag(
         "leader-election-id",
@@ -216,12 +232,28 @@ class Settings(ZapFlags):
         _above(retry, "0s", 0.0)
         _above(renew, f"{_SLACK:g} times {retry[0]} ({retry[1]:g}s)", retry[1] * _SLACK)
         _above(lease, f"{renew[0]} ({renew[1]:g}s)", renew[1])
+        if self.sharding and not self.leader_elect:
+            said = "needs an election: leave out --leader-elect=false"
+            raise ConfigError(said, source="--sharding", value="true")
 
     @property
     def election_name(self) -> str:
         """The Lease that the replicas of this binding compete for."""
         binding, domain = self.cluster_binding_name, self.label_domain
         return self.leader_election_id or naming.syncer_election(binding, domain)
+
+    def ring(self, namespace: str) -> Config:
+        """How the replicas of this binding share it."""
+        domain = self.label_domain
+        return ring_config(
+            naming.syncer_ring(self.cluster_binding_name, domain),
+            namespace=namespace,
+            election=self.election_name,
+            domain=domain,
+            lease_s=self.lease_s,
+            renew_s=self.renew_s,
+            retry_s=self.retry_s,
+        )
 
     @property
     def given(self) -> Given:

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Final, Protocol
-
-import msgspec
+from typing import Protocol
 
 from kubeocean.api import group, naming
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.api.ownership import Claim, Ids, claim_policy
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.leasing.counted import COUNTED_PODS
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
@@ -26,7 +24,7 @@ from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Condition, Key, Object, ObjectT, Resource
+from kubeocean.runtime.objects import Key, ObjectT, Resource
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -36,34 +34,9 @@ from kubeocean.syncer.podviews import (
     virtual_key,
 )
 from kubeocean.syncer.reach import Reach
+from kubeocean.syncer.replicas import PROXIER_PODS, chosen_replica
 
-__all__ = ["PROXIER_PODS", "Cache", "ProxierPod", "World", "chosen_replica"]
-
-
-class _ProxierStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    phase: str = ""
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    conditions: tuple[Condition, ...] | None = None
-
-
-class ProxierPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A replica of the proxier, as far as virtual nodes point at it."""
-
-    status: _ProxierStatus = msgspec.field(default_factory=_ProxierStatus)
-
-    @property
-    def address(self) -> str:
-        """Where it runs; nothing if it does not."""
-        return self.status.pod_ip if self.status.phase == "Running" else ""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes work, and goes on doing so."""
-        said = self.status.conditions or ()
-        return not self.deleting and any(c.type == "Ready" and c.status == "True" for c in said)
-
-
-PROXIER_PODS: Final = Resource("", "v1", "pods", "Pod", True, ProxierPod)
+__all__ = ["Cache", "World"]
 
 
 class Cache(Protocol):
@@ -188,10 +161,28 @@ class World:
     def binding(self) -> ClusterBinding | None:
         return self.bindings.get(Key("", self.binding_name))
 
+    def is_held(self, binding: ClusterBinding | None) -> bool:
+        """Whether the binding cannot go before we have taken back what we lend to it."""
+        held = binding.metadata.finalizers if binding is not None else None
+        return self.domain.finalizer_syncer in (held or ())
+
     @property
     def ids(self) -> Ids:
         """What everything that we make in the worker is marked with."""
         return Ids(self.binding_name, self.cluster_id, self.computing_id)
+
+    def concerns(self, policy: ResourceLeasingPolicy | None) -> bool:
+        """Whether a policy lends to this binding, and not to one of that name elsewhere."""
+        if policy is None or policy.spec.cluster != self.binding_name:
+            return False
+        return claim_policy(policy, ids=self.ids, domain=self.domain) is not Claim.FOREIGN
+
+    def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
+        """Whether nobody can delete such a policy without us, nor lend by it."""
+        if policy is None or not self.concerns(policy):
+            return False
+        finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
+        return finalized and claim_policy(policy, ids=self.ids, domain=self.domain) is Claim.OURS
 
     def vnode_name(self, pnode: str) -> str:
         return naming.virtual_node(self.cluster_id, pnode)
@@ -200,9 +191,9 @@ class World:
         """The time as Kubernetes writes it."""
         return f"{self.clock.now():%Y-%m-%dT%H:%M:%SZ}"
 
-    def proxier_ip(self) -> str:
-        """The address of the replica that virtual nodes point at; none if none runs."""
-        return chosen_replica(self.proxiers.items())
+    def proxier_ip(self, vnode: str) -> str:
+        """The address of the replica that a virtual node points at; none if none runs."""
+        return chosen_replica(self.proxiers.items(), vnode)
 
     def pnode_of(self, vnode: Node) -> str:
         """The name of the worker's node that a virtual node stands for."""
@@ -218,15 +209,3 @@ class World:
 
     def _policy_of(self, vnode: Node) -> tuple[str, ...]:
         return (vnode.annotations.get(self.domain.policies_applied, ""),)
-
-
-def chosen_replica(replicas: Iterable[ProxierPod]) -> str:
-    """The address of the oldest replica that is ready, so that one that comes moves no node; while
-    none is, of one that may become so, so that a blink moves none either."""
-    running = [replica for replica in replicas if replica.address]
-
-    def preference(replica: ProxierPod) -> tuple[bool, bool, str, str]:
-        age = replica.metadata.creation_timestamp or ""
-        return not replica.ready, replica.deleting, age, replica.address
-
-    return min(running, key=preference).address if running else ""

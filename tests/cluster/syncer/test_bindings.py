@@ -67,6 +67,32 @@ async def test_a_binding_says_whether_its_worker_answers_and_how_many_nodes_it_h
         assert (await sea.condition("Drained"))[0] == ""
 
 
+async def test_nothing_is_lent_to_a_binding_that_we_do_not_hold_yet(sea: Sea) -> None:
+    await sea.bind()
+    policy = await sea.lend()
+    await sea.add_node("a")
+    faults = Faults()
+    holding = f"/clusterbindings/{sea.name}"
+    faults.answer(
+        503,
+        times=1000,
+        when=lambda request: request.writes and request.path.endswith(holding),
+    )
+    async with sea.syncing(above=faults.wrap) as syncer:
+
+        async def tried() -> bool:
+            refused = [each for each in faults.requests if each.path.endswith(holding)]
+            known = syncer.world.synced and len(syncer.world.pnodes) and len(syncer.world.policies)
+            return len(refused) > 2 and bool(known)
+
+        await until(tried)
+        assert await sea.vnodes() == []
+        held = await sea.below.get(RESOURCE_LEASING_POLICIES, policy)
+        assert not held.metadata.finalizers
+        faults.heal()
+        await until(lambda: vnodes(sea, 1))
+
+
 def _condition(type_: str, status: str) -> Json:
     at = "2026-01-01T00:00:00Z"
     given = {"type": type_, "status": status, "reason": "Somebody", "message": "said so"}

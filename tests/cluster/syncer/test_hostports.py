@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from kubeocean.api.group import Domain
+from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.api.ownership import Ids, ownership
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import AlreadyExists, Forbidden
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Faults, watches
@@ -134,6 +136,21 @@ async def test_ports_that_others_hold_are_reserved(strait: Strait) -> None:
     (pod,) = await reservations(strait, pnode)
     assert [owner.uid for owner in pod.metadata.owner_references or ()] == [vnode.uid]
     assert writes(faults) == ["POST pods", "PATCH status"]
+
+
+@pytest.mark.usefixtures("fake")
+async def test_ports_that_pods_of_other_bindings_hold_are_reserved(strait: Strait) -> None:
+    pnode, _ = await lent(strait)
+    here = await identity_of(strait.above)
+    whose = {
+        80: Ids(strait.name, strait.cluster_id, here),  # ours
+        81: Ids(f"{strait.name}b", f"{strait.cluster_id}b", here),
+        82: Ids(strait.name, strait.cluster_id, "elsewhere"),
+    }
+    async with strait.syncing(HostPorts):
+        for port, ids in whose.items():
+            await place(strait, pnode, port, labels=ownership(ids, DEFAULT))
+        await until(lambda: reserves(strait, pnode, 81, 82))
 
 
 @pytest.mark.usefixtures("fake")

@@ -10,9 +10,8 @@ from kubeocean.api.group import Domain
 from kubeocean.errors import NotFound
 from kubeocean.local.faults import Faults, SkewedClock, watches
 from kubeocean.runtime.clock import RealClock
-from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NAMESPACES, SECRETS
+from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, SECRETS
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown import podfollowing
 from kubeocean.syncer.topdown.podcreation import PRIORITY_CLASSES
@@ -314,47 +313,7 @@ async def test_pods_that_belong_to_nodes_stay_away_but_may_leave(podsea: PodSea)
             await until(gone)
 
 
-# What goes wrong
-
-
-async def test_a_refusal_is_told_and_tried_again_ever_more_rarely(podsea: PodSea) -> None:
-    strict = "pod-security.kubernetes.io/enforce"
-    await _label_mount(podsea, strict, "restricted")
-    below = Faults()
-    async with podsea.pods(below=below):
-        await podsea.run()
-        (event, *_) = await until(lambda: podsea.told_of("web", "FailedCreatePod"))
-        assert podsea.ppod_name() in event.message
-        assert "PodSecurity" in event.message
-
-        async def noted() -> str:
-            pod = await podsea.shows(phase="Pending")
-            listed = pod.content()["status"]["conditions"]
-            found = [c for c in listed if c["type"] == "PhysicalPodCreated"]
-            return found[0]["message"] if found else ""
-
-        assert "PodSecurity" in await until(noted)
-        await settled(below, rest_s=3)
-        assert writes(below).count("POST pods") <= 5
-        await _label_mount(podsea, strict, None)
-        shown = await until(podsea.runs)
-        assert "PhysicalPodCreated" not in conditions(shown)
-
-
-async def _label_mount(podsea: PodSea, key: str, value: str | None) -> None:
-    body = {"metadata": {"labels": {key: value}}}
-    await podsea.below.patch(NAMESPACES, podsea.mount, MergePatch(body))
-
-
-async def test_a_pod_waits_for_what_is_missing(podsea: PodSea) -> None:
-    env = [{"configMapRef": {"name": "late"}}]
-    async with podsea.pods():
-        await podsea.run(containers=[{"name": "c", "image": "none", "envFrom": env}])
-        (event, *_) = await until(lambda: podsea.told_of("web", "FailedCreatePod"))
-        assert "late" in event.message
-        body = {"metadata": {"name": "late", "namespace": podsea.namespace}, "data": {"a": "b"}}
-        await podsea.above.create(CONFIG_MAPS, body)
-        await until(podsea.runs)
+# What has to be there
 
 
 async def test_the_priority_class_is_made_when_it_is_needed(podsea: PodSea) -> None:

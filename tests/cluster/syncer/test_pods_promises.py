@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+import msgspec
+
 from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.objects import find_condition
-from kubeocean.syncer.podviews import PHYSICAL_PODS, VirtualPod
+from kubeocean.runtime.kinds import CONFIG_MAPS, SECRETS, Untyped
+from kubeocean.runtime.objects import Resource, find_condition
+from kubeocean.runtime.transport import Request
+from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, VirtualPod
 from podseas import PodSea, settled, writes
 from waiting import until
 
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, Untyped)
 
-async def run_some(sea: PodSea, count: int = 3) -> list[VirtualPod]:
+
+async def run_some(sea: PodSea, count: int = 3, **spec: object) -> list[VirtualPod]:
     """Pods that run, made by a syncer that is gone again."""
     names = [f"web-{n}" for n in range(count)]
     async with sea.pods():
         for name in names:
-            await sea.run(name)
+            await sea.run(name, **spec)
         return [await until(lambda name=name: sea.runs(name)) for name in names]
 
 
@@ -66,15 +73,61 @@ async def test_at_most_one_physical_pod_runs_for_a_virtual_uid(podsea: PodSea) -
     assert set(most.values()) == {1}
 
 
-async def test_eventually_both_sides_match_and_then_nothing_is_written(podsea: PodSea) -> None:
-    await run_some(podsea)
-    plan = Faults()
-    async with podsea.pods(above=plan, below=plan) as pods:
-        await until(lambda: pods.world.vpods.has_synced and pods.world.ppods.has_synced)
-        await asyncio.sleep(6)  # the passing of time is what is tested
-        sent = [r for r in plan.requests if not watches(r) and r.path != "/version"]
-    assert not [r for r in sent if "/pods" in r.path]
-    assert not writes(plan)
+async def test_nothing_that_is_not_ours_is_changed_or_deleted(podsea: PodSea) -> None:
+    """Every write below makes something, or is about what was made so, here and nowhere else."""
+    named = [(CONFIG_MAPS, "cfg"), (SECRETS, "key")]
+    theirs = [(kind, podsea.ppod_name(name), podsea.mount) for kind, name in named]
+    theirs += [(kind, podsea.ppod_name(name), "default") for kind, name in named]
+    before = [
+        await podsea.below.create(kind, {"metadata": {"name": name, "namespace": namespace}})
+        for kind, name, namespace in theirs
+    ]
+    for kind, name in named:
+        await podsea.above.create(kind, {"metadata": {"name": name, "namespace": podsea.namespace}})
+    env = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
+    below = Faults()
+    async with podsea.pods(below=below):
+        pod = await podsea.run(containers=[{"name": "c", "image": "none", "envFrom": env}])
+        await until(podsea.runs)
+        await podsea.patch_above(pod, metadata={"labels": {"a": "b"}})
+        await podsea.delete(pod)
+        await until(podsea.gone)
+        await until(lambda: [w for w in writes(below) if w == "DELETE secrets"])
+        await settled(below)
+    made = {_named(request) for request in below.requests if request.method == "POST"}
+    changed = {request.path for request in below.requests if request.method in _CHANGING}
+    assert changed
+    assert changed <= made
+    assert all(f"/namespaces/{podsea.mount}/" in path for path in changed)
+    for (kind, name, namespace), object_ in zip(theirs, before, strict=True):
+        now = await podsea.below.get(kind, name, namespace)
+        assert now.resource_version == object_.resource_version
+        await podsea.below.delete(kind, name, namespace, uid=now.uid)
+
+
+_CHANGING = ("DELETE", "PATCH", "PUT")
+
+
+def _named(request: Request) -> str:
+    """The path of what a request makes."""
+    metadata = msgspec.json.decode(request.body or b"{}").get("metadata") or {}
+    return f"{request.path}/{metadata.get('name', '')}"
+
+
+async def test_how_far_each_side_is_behind_is_measured_and_told(podsea: PodSea) -> None:
+    async with podsea.pods() as pods:
+        names = [f"web-{n}" for n in range(10)]
+        for name in names:
+            await podsea.run(name)
+        for name in names:
+            await until(lambda name=name: podsea.runs(name))
+        told = pods.world.metrics.render().decode()
+    bound = f'cluster_binding="{podsea.name}"'
+    for lag in ("create", "status"):
+        figure = f"kubeocean_pod_{lag}_lag_seconds"
+        (count,) = re.findall(rf"{figure}_count{{{bound}}} ([0-9.]+)", told)
+        (soon,) = re.findall(rf'{figure}_bucket{{{bound},le="30.0"}} ([0-9.]+)', told)
+        assert 10 <= float(soon) == float(count)
 
 
 async def test_an_unreachable_worker_loses_nothing_and_recovery_resumes(podsea: PodSea) -> None:
@@ -118,7 +171,16 @@ async def test_a_forced_deletion_ends_above_at_once_and_below_when_the_worker_is
 
 async def test_a_stale_list_at_the_start_makes_no_pod_look_dangling(podsea: PodSea) -> None:
     """A cache of the computing cluster that starts empty deletes nothing below."""
-    await run_some(podsea)
+    for kind, name in ((CONFIG_MAPS, "cfg"), (SECRETS, "key")):
+        body = {"metadata": {"name": name, "namespace": podsea.namespace}}
+        await podsea.above.create(kind, body)
+    env = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
+    token = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+    await run_some(
+        podsea,
+        containers=[{"name": "c", "image": "none", "envFrom": env}],
+        volumes=[{"name": "token", **token}],
+    )
     before = await uids(podsea)
     above, below = Faults(), Faults()
     above.lose(1.0)
@@ -127,9 +189,29 @@ async def test_a_stale_list_at_the_start_makes_no_pod_look_dangling(podsea: PodS
         await until(lambda: world.vpods.has_synced and world.ppods.has_synced)
         await until(lambda: len(world.ppods) == 3)
         assert len(world.vpods) == 0
-        await settled(below)
-        assert not [word for word in writes(below) if word.startswith("DELETE")]
+        await settled(below, rest_s=2.5)  # longer than unused copies linger
+        assert not writes(below)
     assert await uids(podsea) == before
+
+
+async def test_an_old_list_makes_no_new_pod_look_dangling(podsea: PodSea) -> None:
+    """A cache of the computing cluster that is old deletes nothing that came since."""
+    old_pods = await run_some(podsea)
+    above, below = Faults(), Faults()
+    async with podsea.pods(above=above, below=below) as stale:
+        await until(lambda: stale.world.vpods.has_synced and stale.world.ppods.has_synced)
+        above.freeze()
+        async with podsea.pods():
+            await podsea.delete(old_pods[0])
+            await podsea.run("new")
+            await until(lambda: podsea.runs("new"))
+            await until(lambda: podsea.gone(old_pods[0].name))
+        before = await uids(podsea)
+        await until(lambda: {p.uid for p in stale.world.ppods.items()} == set(before.values()))
+        await settled(below, rest_s=2.5)
+        assert not [word for word in writes(below) if word.startswith(("DELETE", "POST"))]
+        assert await uids(podsea) == before
+        above.thaw()
 
 
 async def test_an_old_deletion_is_not_replayed_on_a_new_pod_of_that_name(podsea: PodSea) -> None:
@@ -186,6 +268,31 @@ async def test_a_pod_that_is_evicted_below_does_not_stay_running_above(podsea: P
 
 def _virtual(pod: object) -> str:
     return str(getattr(pod, "annotations", {})["kubeocean.io/virtual-pod-name"])
+
+
+async def test_a_controller_above_replaces_a_pod_that_is_lost_below(podsea: PodSea) -> None:
+    template = podsea.body("web", metadata={"labels": {"app": "web"}})
+    body = {
+        "metadata": {"name": "web", "namespace": podsea.namespace},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": template["spec"]},
+        },
+    }
+
+    async def two_run() -> set[str]:
+        shown = (await podsea.above.list(VIRTUAL_PODS, podsea.namespace)).items
+        running = {pod.uid for pod in shown if pod.status.phase == "Running"}
+        return running if len(running) == len(await podsea.ppods()) == 2 else set()
+
+    async with podsea.pods():
+        await podsea.above.create(REPLICA_SETS, body)
+        before = await until(two_run)
+        lost = (await podsea.ppods())[0]
+        await podsea.below.delete(PHYSICAL_PODS, lost.name, lost.namespace, uid=lost.uid, grace_s=0)
+        after = await until(two_run)
+    assert len(after & before) == 1
 
 
 async def test_watches_that_break_all_the_time_make_no_storm(podsea: PodSea) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.group import DEFAULT
 from kubeocean.errors import NotFound
 from kubeocean.local import accounts
 from kubeocean.local.audit import AuditedRequest
@@ -19,6 +21,10 @@ from kubeocean.runtime.fencing import Fenced
 from kubeocean.runtime.goflags import parse
 from kubeocean.runtime.kinds import LEASES, NAMESPACES, NODES, SECRETS, Lease
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding.heartbeat import MEMBER
+from kubeocean.sharding.members import MemberRecord
+from kubeocean.sharding.membertext import encode_member
+from kubeocean.sharding.names import Names
 from kubeocean.syncer.process import Program
 from kubeocean.syncer.settings import Settings
 from oceans import Sea
@@ -188,6 +194,28 @@ async def test_a_successor_takes_over_at_once_from_one_that_stops(sea: Sea, star
         await second.says("Became leader", within=LEASE_S)
 
 
+async def test_who_leads_alone_waits_for_who_still_shares(sea: Sea, start: Start) -> None:
+    await sea.bind()
+    await sea.lend()
+    await sea.add_node("n")
+    names = Names(naming.syncer_ring(sea.name), f"sharding.{DEFAULT.name}")
+    member = MemberRecord(id="replica_1", pulse="")
+    metadata = {
+        "name": names.member(member.id),
+        "namespace": "default",
+        "labels": names.labels(MEMBER),
+        "annotations": {names.said: encode_member(member)},
+    }
+    spec = {"holderIdentity": member.id, "leaseDurationSeconds": 3600}
+    shares = await sea.above.create(LEASES, {"metadata": metadata, "spec": spec})
+    async with start() as one:
+        await one.says("Waiting for replicas that share the work")
+        assert (await one.page("health", "/readyz"))[0] == 200  # a rollout would wait otherwise
+        assert await sea.vnodes() == []
+        await sea.above.delete(LEASES, shares.name, "default", uid=shares.uid)
+        await until(sea.vnodes)
+
+
 async def test_a_rotated_secret_is_used_without_a_restart(sea: Sea, start: Start) -> None:
     await sea.bind()
     await sea.lend()
@@ -218,7 +246,21 @@ async def test_a_rotated_secret_is_used_without_a_restart(sea: Sea, start: Start
 
             await until(used)
         assert len(one.lines("Started service")) == 1
+        await lure(sea, one)
         assert await one.process.stop() == 0
+
+
+async def lure(sea: Sea, one: SyncerProcess) -> None:
+    """Who edits a binding cannot make a syncer take a kubeconfig from just anywhere."""
+    reference = {"name": "kubeconfig", "namespace": "kube-system"}
+    moved = MergePatch({"spec": {"secretRef": reference}})
+    await sea.above.patch(CLUSTER_BINDINGS, sea.name, moved)
+    await one.says("Did not follow binding to another namespace")
+
+    async def told() -> bool:
+        return "KubeconfigRefused" in await sea.events(sea.name)
+
+    await until(told)
 
 
 async def test_a_worker_that_is_down_at_the_start_is_waited_for(sea: Sea, start: Start) -> None:
@@ -243,7 +285,7 @@ async def test_a_worker_that_is_down_at_the_start_is_waited_for(sea: Sea, start:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--cluster-binding-name=nobody"], '"nobody" not found'),
+        (["--cluster-binding-name=nobody"], "ClusterBinding nobody: is not in this cluster"),
         (["--kubeconfig=/nowhere"], "/nowhere: there is no such file"),
         (["--leader-election-namespace="], "--leader-election-namespace: is required outside"),
     ],

@@ -387,8 +387,9 @@ async def test_repair_of_a_binding_that_is_not_there_says_so(mess: Mess, home: H
     kubeconfig = str(mess.strait.computing.kubeconfig)
     words = ("repair", "--cluster-binding-name", "nobody", "--kubeconfig", kubeconfig)
     result = await home.run(*words)
-    assert result.code == 1
-    assert 'clusterbindings.cloud.tencent.com "nobody" not found' in result.err
+    assert result.code == 2
+    assert "--cluster-binding-name: there is no such binding" in result.err
+    assert "(got 'nobody')" in result.err
 
 
 @pytest.mark.parametrize("n", [1, 2])

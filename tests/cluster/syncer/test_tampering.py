@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from kubeocean.errors import NotFound
 from kubeocean.runtime.kinds import NODES, PODS
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
@@ -90,3 +92,81 @@ async def test_nonsense_in_what_we_remember_is_as_good_as_nothing(sea: Sea) -> N
             return "kubeocean.io/out-of-time-windows" in [taint.key for taint in taints]
 
         await until(tainted)
+
+
+async def test_a_node_that_lost_what_it_is_found_by_is_mended(sea: Sea, namespace: str) -> None:
+    await sea.bind()
+    await sea.lend()
+    await sea.add_node("n")
+    keys = ("kubeocean.io/managed-by", "kubeocean.io/cluster-binding")
+    async with sea.syncing():
+        vnode = (await until(sea.vnodes))[0]
+        guest = await sea.guest(namespace, f"{sea.name}-guest", vnode.name)
+
+        async def mended() -> bool:
+            now = await sea.above.get(NODES, vnode.name)
+            assert now.uid == vnode.uid
+            return all(now.labels.get(key) == vnode.labels[key] for key in keys)
+
+        for key in keys:
+            for value in (None, "somebody"):
+                labels = MergePatch({"metadata": {"labels": {key: value}}})
+                await sea.above.patch(NODES, vnode.name, labels)
+                await until(mended)
+        assert not await sea.is_gone(guest)
+    # The same, while nobody looks.
+    stripped = MergePatch({"metadata": {"labels": dict.fromkeys(keys)}})
+    await sea.above.patch(NODES, vnode.name, stripped)
+    async with sea.syncing():
+        await until(mended)
+        assert not await sea.is_gone(guest)
+        # And while the binding goes.
+        await sea.unbind()
+        with suppress(NotFound):
+            await sea.above.patch(NODES, vnode.name, stripped)
+        await until(sea.is_unbound)
+
+        async def gone() -> bool:
+            try:
+                await sea.above.get(NODES, vnode.name)
+            except NotFound:
+                return True
+            return False
+
+        await until(gone)
+
+
+async def test_large_annotations_of_a_node_stop_nothing(sea: Sea, namespace: str) -> None:
+    await sea.bind()
+    policy = await sea.lend(forceReclaim=True, forceReclaimDeadlineSeconds=1)
+    await sea.add_node("n")
+    async with sea.syncing():
+        vnode = (await until(sea.vnodes))[0]
+        guest = await sea.guest(namespace, f"{sea.name}-guest", vnode.name)
+
+        async def annotate(**annotations: str) -> None:
+            body = MergePatch({"metadata": {"annotations": annotations}})
+            await sea.below.patch(NODES, f"{sea.name}-n", body)
+
+        async def shows(key: str) -> bool:
+            return key in (await sea.vnodes())[0].annotations
+
+        await annotate(inventory="x" * 130_000)
+        await until(lambda: shows("inventory"))
+        users = MergePatch({"metadata": {"annotations": {"users": "u" * 110_000}}})
+        await sea.above.patch(NODES, vnode.name, users)
+        await annotate(last="here")
+        await until(lambda: shows("last"))
+        assert not await shows("inventory")
+
+        async def told() -> bool:
+            return "AnnotationsLeftOut" in await sea.events(vnode.name)
+
+        await until(told)
+        # No room is left at all.
+        there = (await sea.vnodes())[0].annotations
+        rest = 256 * 1024 - sum(len(key) + len(value) for key, value in there.items())
+        users = MergePatch({"metadata": {"annotations": {"more": "u" * (rest - len("more"))}}})
+        await sea.above.patch(NODES, vnode.name, users)
+        await sea.patch_policy(policy, timeWindows=closed())
+        await until(lambda: sea.is_gone(guest))

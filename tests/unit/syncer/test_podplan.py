@@ -93,7 +93,13 @@ def test_one_of_the_earlier_implementation_is_followed() -> None:
     assert planned(None, theirs) == Plan(Move.CLEAR)  # nothing proves whose it is
 
 
-@pytest.mark.parametrize("labels", [OURS | {D.cluster_binding: "west"}, {}])
+def test_one_that_was_stripped_of_its_labels_is_followed() -> None:
+    stripped = ppod(labels={})
+    assert planned(vpod(), stripped) == Plan(Move.FOLLOW, stripped)
+    assert planned(None, stripped) == Plan(Move.CLEAR)
+
+
+@pytest.mark.parametrize("labels", [OURS | {D.cluster_binding: "west"}, {D.managed_by: "helm"}])
 def test_foreign_pods_are_not_seen(labels: dict[str, str]) -> None:
     foreign = ppod(labels=labels)
     assert planned(vpod(), foreign) == Plan(Move.CREATE)

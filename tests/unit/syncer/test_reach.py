@@ -12,7 +12,8 @@ import pytest
 from kubeocean.errors import Unreachable
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.transport import Request, Response, Stream
-from kubeocean.syncer.reach import ASK_AGAIN_S, ASK_EVERY_S, Reach
+from kubeocean.syncer.reach import ASK_AGAIN_S, ASK_EVERY_S, PATIENCE_S, Reach
+from scripted import ScriptedStream
 
 
 class Worker:
@@ -71,6 +72,7 @@ class Watched:
 
 
 GET = Request("GET", "/x")
+WATCH = Request("GET", "/x", query=(("watch", "true"),))
 
 
 async def test_a_worker_that_talks_is_not_asked() -> None:
@@ -122,12 +124,93 @@ async def test_a_watch_that_talks_counts_and_one_that_breaks_too() -> None:
     watched = Watched()
     async with watched.running():
         with pytest.raises(Unreachable):
-            async with watched.transport.stream(GET) as stream:
+            async with watched.transport.stream(WATCH) as stream:
                 for _ in range(10):
                     assert await stream.read()
-                    await watched.clock.advance(20)
+                    await watched.clock.advance(15)
                 assert watched.worker.asked == []
                 watched.worker.up = False
                 await stream.read()
         await watched.clock.advance(ASK_AGAIN_S * 2)
     assert watched.turns == [False]
+
+
+class Watcher:
+    """Reads a watch as a reflector does: opens it anew whenever it ends."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self.source = Source(watched.worker)
+        watched.transport = watched.reach.wrap(self.source)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._watch())
+        try:
+            async with self.watched.running():
+                yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _watch(self) -> None:
+        while True:
+            async with self.watched.transport.stream(WATCH) as stream:
+                while await stream.read():
+                    pass
+
+
+class Source:
+    """A worker whose watches say one line each and are then silent; or do not open at all."""
+
+    generation = 0
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.opened = 0
+        self.opens = True
+        self.speaks = True
+        self.send = worker.send
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        if not self.opens:
+            await asyncio.Event().wait()
+        self.opened += 1
+        stream = ScriptedStream()
+        if self.speaks:
+            stream.say(b"bookmark\n")
+        yield stream
+
+
+async def test_a_quiet_watch_is_renewed_instead_of_asking() -> None:
+    watched = Watched()
+    watcher = Watcher(watched)
+    async with watcher.running():
+        await watched.clock.advance(1)
+        for _ in range(4):
+            await watched.clock.advance(ASK_EVERY_S + PATIENCE_S)
+    assert watcher.source.opened >= 4
+    assert watched.worker.asked == []
+    assert watched.reach.answers
+
+
+async def test_a_watch_that_has_said_nothing_yet_is_left_alone() -> None:
+    watched = Watched()
+    watcher = Watcher(watched)
+    watcher.source.speaks = False
+    async with watcher.running():
+        await watched.clock.advance(ASK_EVERY_S * 2 + 1)
+    assert watcher.source.opened == 1
+    assert watched.worker.asked == ["/version"] * 2
+
+
+async def test_a_renewal_without_an_answer_is_looked_into() -> None:
+    watched = Watched()
+    watcher = Watcher(watched)
+    async with watcher.running():
+        await watched.clock.advance(1)
+        watcher.source.opens = watched.worker.up = False
+        await watched.clock.advance(ASK_EVERY_S + PATIENCE_S + 2 * ASK_AGAIN_S)
+    assert watched.turns == [False]
+    assert set(watched.worker.asked) == {"/version"}

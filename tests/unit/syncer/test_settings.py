@@ -84,6 +84,17 @@ def test_the_lease_follows_the_domain() -> None:
     assert read("--label-domain=").label_domain == Domain("kubeocean.io")
 
 
+def test_a_ring_is_named_after_the_binding_and_elected_where_leaders_are() -> None:
+    settings = read("--sharding", "--leader-election-lease-duration=90s")
+    config = settings.ring("here")
+    assert (config.names.ring, config.sharding.namespace) == ("kubeocean-syncer-b", "here")
+    assert config.names.assigner == settings.election_name
+    assert config.names.domain == "sharding.kubeocean.io"
+    timing = config.timing()
+    assert (timing.lease_s, timing.renew_s, timing.retry_s) == (90, 10, 2)
+    assert not read().sharding
+
+
 def test_the_zone_is_the_one_named_or_the_machines() -> None:
     assert read("--time-zone=Asia/Shanghai").zone({"TZ": "UTC"}) == ZoneInfo("Asia/Shanghai")
     assert read().zone({"TZ": "Asia/Tokyo"}) == ZoneInfo("Asia/Tokyo")
@@ -98,6 +109,7 @@ def test_the_zone_is_the_one_named_or_the_machines() -> None:
         (["--leader-election-id=X"], "--leader-election-id: must be a lowercase DNS subdomain"),
         (["--leader-election-namespace=X"], "--leader-election-namespace: must be a lowercase"),
         (["--label-domain=no domain"], "--label-domain: must be a lowercase DNS subdomain"),
+        (["--sharding", "--leader-elect=false"], "--sharding: needs an election"),
         (["--time-zone=Mars"], "--time-zone: must be a name of the tz database"),
         (["--prometheus-vnode-base-port=0"], "--prometheus-vnode-base-port: must be a port, 1"),
         (["--prometheus-vnode-base-port=65536"], "--prometheus-vnode-base-port: must be a port"),

@@ -1,7 +1,8 @@
 """The binding, as the syncer sees it: held while there is something of it, and then let go.
 
-Two conditions of it are ours, and nobody else's: `Connected`, whether the worker answers and since
-when not; and, while it is deleted, `Drained`, what is still waited for.
+Three conditions of it are ours, and nobody else's: `Connected`, whether the worker answers and
+since when not; `Conflicted`, if policies that name it lend to another cluster's binding of that
+name; and, while it is deleted, `Drained`, what is still waited for.
 
 When it is deleted its virtual nodes are taken back, by the rules of a deletion that has to end;
 then pods, copies and mirrors go, our label from the worker's nodes and our finalizer from its
@@ -20,6 +21,7 @@ import msgspec
 
 from kubeocean.api import conditions as said
 from kubeocean.api.binding import CLUSTER_BINDINGS, BindingStatus, ClusterBinding
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.api.reasons import BindingEvent
 from kubeocean.errors import NotFound
 from kubeocean.leasing.instants import instant_of, text_of
@@ -43,6 +45,7 @@ GIVE_UP_S: Final = DEADLINE_S + ABANDON_S  # what an answering worker may take t
 FREE_S: Final = 10.0  # what the computing cluster may take to be freed of a dead worker's marks
 TELL_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0
+_ASK_EVERY_S: Final = 30.0
 
 _log = get_logger(__name__)
 _Names = Callable[[], Iterable[str]]
@@ -51,8 +54,8 @@ _Names = Callable[[], Iterable[str]]
 class Bindings:
     """One binding; the key is its name.
 
-    `held` are the policies that carry our finalizer, `marked` the worker's nodes with our label,
-    `leftovers` everything else that is ours.
+    `held` are the policies that carry our finalizer, `claimed` those that another cluster holds,
+    `marked` the worker's nodes with our label, `leftovers` everything else that is ours.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Bindings:
         unconfirmed: Unconfirmed,
         *,
         held: _Names,
+        claimed: _Names,
         marked: _Names,
         leftovers: Leftovers,
     ) -> None:
@@ -69,9 +73,11 @@ class Bindings:
         self._reclaims = reclaims
         self._unconfirmed = unconfirmed
         self._held = held
+        self._claimed = claimed
         self._marked = marked
         self._leftovers = leftovers
         self._told_at = -TELL_EVERY_S
+        self._asks_at = 0.0
         self.controller: Controller[Key] = Controller(
             f"clusterbinding-{world.binding_name}",
             self.reconcile,
@@ -88,7 +94,7 @@ class Bindings:
         world.bindings.on_change(lambda old, new: self._enqueue())
         world.vnodes.on_change(lambda old, new: self._counts(old is None or new is None))
         world.pnodes.on_change(lambda old, new: self._counts(False))
-        world.policies.on_change(lambda old, new: self._counts(False))
+        world.policies.on_change(self._policy_changed)
         world.reach.on_change(self._reached)
         self._reclaims.on_change(lambda policy: self._counts(False))
 
@@ -99,6 +105,12 @@ class Bindings:
         binding = self._world.binding
         if binding is not None and (always or binding.deleting):
             self._enqueue()
+
+    def _policy_changed(
+        self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None
+    ) -> None:
+        named = [p for p in (old, new) if p and p.spec.cluster == self._world.binding_name]
+        self._counts(any(not self._world.concerns(policy) for policy in named))
 
     def _reached(self, answers: bool) -> None:
         if answers:
@@ -122,8 +134,11 @@ class Bindings:
         if ours not in finalizers:
             version = await self._finalizers(binding, [*finalizers, ours], version)
         if world.reach.answers and not world.synced:
+            if not world.policies.has_synced:
+                await self._look_for_policies(binding, version)
             return After(_LOOK_AGAIN_S)  # nobody knows yet
-        return _later(await self._tell(binding, [self._connected(binding)], version))
+        told = [self._connected(binding), *self._conflicted(binding)]
+        return _later(await self._tell(binding, told, version))
 
     def _connected(self, binding: ClusterBinding) -> Condition:
         reach, generation = self._world.reach, binding.metadata.generation
@@ -131,6 +146,29 @@ class Bindings:
             return said.CONNECTION_PASSED.condition(generation=generation)
         since = text_of(reach.since)
         return said.CONNECTION_LOST.condition(generation=generation, since=since, error=reach.error)
+
+    async def _look_for_policies(self, binding: ClusterBinding, version: str) -> None:
+        """Say so, if the worker has no policies because it does not know what that is."""
+        now = self._world.clock.monotonic()
+        if now < self._asks_at:
+            return
+        self._asks_at = now + _ASK_EVERY_S
+        try:
+            await self._world.worker.list(RESOURCE_LEASING_POLICIES)
+        except NotFound:
+            kind, generation = RESOURCE_LEASING_POLICIES.kind, binding.metadata.generation
+            told = said.CONNECTION_WITHOUT_POLICIES.condition(generation=generation, kind=kind)
+            if _differs(binding.status, told):
+                await self._write(binding, [told], version)
+                self._emit("Warning", BindingEvent.POLICY_KIND_MISSING, told.message)
+
+    def _conflicted(self, binding: ClusterBinding) -> list[Condition]:
+        generation, claimed = binding.metadata.generation, list(self._claimed())
+        if claimed:
+            policies = first_few(claimed)
+            return [said.CONFLICT_POLICIES.condition(generation=generation, policies=policies)]
+        known = find_condition(binding.status.conditions, said.CONFLICTED) is not None
+        return [said.CONFLICT_NONE.condition(generation=generation)] if known else []
 
     # The end
 
@@ -239,6 +277,10 @@ class Bindings:
             return version
         self._world.bindings.wrote(written)
         self._told_at = self._world.clock.monotonic()
+        for condition in told:
+            conflict = condition.reason == said.CONFLICT_POLICIES.reason
+            if conflict and _differs(binding.status, condition):
+                self._emit("Warning", BindingEvent.POLICY_CLAIMED, condition.message)
         return written.resource_version
 
     def _status(self, binding: ClusterBinding, told: list[Condition]) -> BindingStatus:

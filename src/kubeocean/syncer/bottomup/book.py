@@ -1,4 +1,4 @@
-"""The book of policies: those of this binding, read once for each generation.
+"""The book of policies: those that lend to this binding, read once for each generation.
 
 A policy that was made invalid is remembered as it last made sense, for as long as we run. Since
 when a policy takes back by force is remembered for longer than that: its status says it.
@@ -57,7 +57,7 @@ class Entry:
 
 
 class Book:
-    """All policies that name this binding."""
+    """All policies that name this binding, and are not another cluster's."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -69,7 +69,7 @@ class Book:
             assert old is not None
             self._entries.pop(old.name, None)
             return
-        if new.spec.cluster != self._world.binding_name:
+        if not self._world.concerns(new):
             self._entries.pop(new.name, None)
             return
         before = self._entries.get(new.name)

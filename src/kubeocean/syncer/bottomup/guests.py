@@ -28,7 +28,7 @@ from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.podviews import VIRTUAL_PODS, VirtualPod
 from kubeocean.syncer.world import World
 
-__all__ = ["Guests"]
+__all__ = ["Guests", "guest_of"]
 
 _PACE_WINDOW: Final = timedelta(minutes=1)
 _ACTIONS: Final = (Move.EVICT, Move.DELETE, Move.ABANDON)
@@ -73,7 +73,9 @@ class Guests:
             cause=cause,
             rules=rules,
             taints=(node.spec.taints or ()) if node is not None else (),
-            guests=tuple(self._guest(pod) for pod in self._on(vnode)) if cause else (),
+            guests=tuple(guest_of(pod, self._attempts.get(pod.uid)) for pod in self._on(vnode))
+            if cause
+            else (),
             rules_since=since,
             evictions=tuple(self._recent(policy)),
             last_eviction=self._last.get(vnode),
@@ -93,20 +95,6 @@ class Guests:
 
     def _on(self, vnode: str) -> list[VirtualPod]:
         return self._world.vpods.by("node", vnode)
-
-    def _guest(self, pod: VirtualPod) -> Guest:
-        owner = controller_of(pod)
-        return Guest(
-            key=pod.key,
-            uid=pod.uid,
-            created=instant_of(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
-            priority=pod.spec.priority or 0,
-            tolerations=pod.spec.tolerations or (),
-            finished=pod.finished,
-            daemon=owner is not None and owner.kind == "DaemonSet",
-            leaving_by=instant_of(pod.metadata.deletion_timestamp),
-            attempt=self._attempts.get(pod.uid),
-        )
 
     def _recent(self, policy: str) -> deque[datetime]:
         recent = self._evictions.setdefault(policy, deque())
@@ -177,3 +165,19 @@ class Guests:
         if pod is not None and pod.uid == step.guest.uid:
             reason = PodEvent.RECLAIM_FORCED if forced else PodEvent.RECLAIMED
             self._world.events.emit(reference(VIRTUAL_PODS, pod), "Warning", reason, message)
+
+
+def guest_of(pod: VirtualPod, attempt: Attempt | None = None) -> Guest:
+    """What a plan has to know of a pod; `attempt` is the last one to make it go."""
+    owner = controller_of(pod)
+    return Guest(
+        key=pod.key,
+        uid=pod.uid,
+        created=instant_of(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
+        priority=pod.spec.priority or 0,
+        tolerations=pod.spec.tolerations or (),
+        finished=pod.finished,
+        daemon=owner is not None and owner.kind == "DaemonSet",
+        leaving_by=instant_of(pod.metadata.deletion_timestamp),
+        attempt=attempt,
+    )

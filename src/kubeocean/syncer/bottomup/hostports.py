@@ -1,5 +1,7 @@
 """Host ports: each virtual node has its ports taken that other people's pods hold on the worker's.
 
+Other people are also other bindings: their pods are known to other virtual nodes alone.
+
 The key is the name of the virtual node, which has exactly one reservation if any port is held, else
 none. A new one is made before the old one goes, so that no port is free in between. Reservations
 that an earlier implementation made are taken over where they fit, and replaced where they do not;
@@ -14,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from kubeocean.api import group, naming
+from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.reasons import NodeEvent
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from kubeocean.runtime.components import Runnable
@@ -52,7 +55,12 @@ class HostPorts:
         self.world = world
         domain, binding = world.domain, naming.label_value(world.binding_name)
         placeholder = f"{domain.managed_by}={domain.product},{domain.host_port_pod}={group.TRUE}"
-        self.holders = self._holders()
+        # All but our own; those of a binding of our name elsewhere cannot be asked for with them.
+        named, theirs = f"{domain.cluster_binding}={binding}", domain.computing_cluster_id
+        self.holders = self._holders(f"{domain.cluster_binding}!={binding}")
+        self.namesakes = self._holders(
+            f"{named},{theirs}!={naming.label_value(world.computing_id)}"
+        )
         self.reservations = self._reservations(f"{placeholder},{domain.cluster_binding}={binding}")
         self.unclaimed = self._reservations(f"{placeholder},!{domain.cluster_binding}")
         self._written: dict[str, set[Key]] = {}  # by virtual node, until the cache shows it
@@ -67,27 +75,31 @@ class HostPorts:
         )
         self.parts: tuple[Runnable, ...] = (
             self.holders,
+            self.namesakes,
             self.reservations,
             self.unclaimed,
             self.controller,
         )
         self._follow()
 
-    def _holders(self) -> Informer[PortPod]:
+    def _holders(self, labels: str) -> Informer[PortPod]:
         """The worker's pods that hold ports; the others, nearly all, are not kept."""
-        world, domain = self.world, self.world.domain
-        labels = f"{domain.managed_by}!={domain.product}"
+        world = self.world
         return Informer(
             world.worker,
             PORT_PODS,
             labels=labels,
             fields=_UNFINISHED,
             indexes={"node": lambda pod: (pod.spec.node_name,)},
-            prune=partial(forge.lean, domain=domain),
+            prune=partial(forge.lean, ids=world.ids, domain=world.domain),
             clock=world.clock,
             metrics=world.metrics,
-            keep=lambda pod: bool(forge.ports_of(pod)),
+            keep=self._holds,
         )
+
+    def _holds(self, pod: PortPod) -> bool:
+        ours = may_be_ours(pod, ids=self.world.ids, domain=self.world.domain)
+        return not ours and bool(forge.ports_of(pod))
 
     def _reservations(self, labels: str) -> Informer[ReservationPod]:
         world = self.world
@@ -107,6 +119,7 @@ class HostPorts:
         self.world.vnodes.on_change(self._vnode_changed)
         self.world.reach.on_change(self._reached)
         self.holders.on_change(self._holder_changed)
+        self.namesakes.on_change(self._holder_changed)
         self.reservations.on_change(self._reservation_changed)
         self.unclaimed.on_change(self._reservation_changed)
 
@@ -117,8 +130,8 @@ class HostPorts:
 
     def _holder_changed(self, old: PortPod | None, new: PortPod | None) -> None:
         # Ports and node of a pod do not change: what matters is that it comes and goes.
-        domain = self.world.domain
-        before, now = (pod is not None and forge.counts(pod, domain) for pod in (old, new))
+        ids, domain = self.world.ids, self.world.domain
+        before, now = (pod is not None and forge.counts(pod, ids, domain) for pod in (old, new))
         if before != now:
             pods = (pod for pod in (old, new) if pod is not None)
             self._enqueue({self.world.vnode_name(pod.spec.node_name) for pod in pods})
@@ -135,7 +148,13 @@ class HostPorts:
             self.controller.enqueue(Key("", vnode))
 
     async def _caught_up(self, key: Key) -> bool:
-        caches = (self.world.vnodes, self.holders, self.reservations, self.unclaimed)
+        caches = (
+            self.world.vnodes,
+            self.holders,
+            self.namesakes,
+            self.reservations,
+            self.unclaimed,
+        )
         if not all(cache.has_synced for cache in caches):
             return False
         written = self._written.get(key.name, set())
@@ -160,7 +179,8 @@ class HostPorts:
         pnode = world.pnode_of(vnode)
         if world.vnode_name(pnode) != vnode.name or not world.reach.answers:
             return Done()  # we are called again when it answers
-        ports = forge.held(self.holders.by("node", pnode), world.domain)
+        holders = (*self.holders.by("node", pnode), *self.namesakes.by("node", pnode))
+        ports = forge.held(holders, world.ids, world.domain)
         if not ports:
             await self._remove(there)
             return Done()

@@ -6,6 +6,7 @@ stop, and Kubernetes shows them as NotReady by its own rules. When it answers ag
 A new node's lease is made, or taken over, by a controller. From then on it is renewed in rounds, as
 cheaply as can be: with many nodes that is nearly all that a syncer does. A renewal that fails has
 three more turns before the lease ends; a lease that is gone, or another one, is the controller's.
+Where several share a binding, the heartbeat of a node that is not ours is left to its owner.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding.fencing import NotOurs
 from kubeocean.syncer.bottomup.rounds import Rounds
+from kubeocean.syncer.parts import WHOLE, Part, of_node
 from kubeocean.syncer.world import World
 
 __all__ = ["Leases"]
@@ -37,6 +40,7 @@ class Leases:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._part: Part = WHOLE
         self._known: dict[str, str] = {}  # node -> UID of its lease, which names it as its owner
         self._failing = False
         self._rounds = Rounds(self._beat, period_s=RENEW_S, at_once=WORKERS, clock=world.clock)
@@ -54,6 +58,10 @@ class Leases:
         self._renewed, self._failed = renewals.labels("renewed"), renewals.labels("failed")
         world.vnodes.on_change(self._follow)
         world.reach.on_change(self._reached)
+
+    def share(self, part: Part) -> None:
+        """Renew the leases of this part only; before anything runs."""
+        self._part = part
 
     def _follow(self, old: Node | None, new: Node | None) -> None:
         if old is not None and (new is None or new.uid != old.uid or new.deleting):
@@ -115,6 +123,13 @@ class Leases:
         uid = self._known.get(name)
         if uid is None or not self._world.reach.answers:
             return
+        try:
+            async with self._part.turn(of_node(name)):
+                await self._renew(name, uid)
+        except NotOurs:
+            self._forget(name)
+
+    async def _renew(self, name: str, uid: str) -> None:
         body = MergePatch({"metadata": {"uid": uid}, "spec": self._spec(name)})
         try:
             await self._world.computing.patch(LEASES, name, body, NODE_LEASE_NAMESPACE)

@@ -25,7 +25,7 @@ from kubeocean.leasing.windows import within
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.nodeselectors import NodeSelector
 
-__all__ = ["Decision", "Hold", "Ignore", "Lend", "TakeBack", "decide", "is_lendable"]
+__all__ = ["Decision", "Hold", "Ignore", "Lend", "TakeBack", "applies", "decide", "is_lendable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def decide(
         return _unless_free(applied, TakeBack(Cause.NODE_GONE, rules))
 
     verdict = choose(
-        known, applies=lambda terms: _applies(terms, pnode, binding), current=applied or ""
+        known, applies=lambda terms: applies(terms, pnode, binding), current=applied or ""
     )
     if verdict.frozen is not None:
         return Hold(f"policy {verdict.frozen.name} is invalid: {verdict.frozen.message}")
@@ -124,7 +124,8 @@ def _withdraw(applied: str, own: Candidate | None, verdict: Verdict) -> Decision
     return TakeBack(cause, rules_of(spec, cause), policy, since)
 
 
-def _applies(terms: Terms, pnode: Node, binding: ClusterBinding) -> bool:
+def applies(terms: Terms, pnode: Node, binding: ClusterBinding) -> bool:
+    """Whether a policy's terms are about this node: both it and the binding have to select it."""
     if not is_lendable(pnode.labels):
         return False
     selector = NodeSelector.from_document(binding.spec.node_selector or {})

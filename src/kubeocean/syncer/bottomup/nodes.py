@@ -8,7 +8,6 @@ away because something is missing, the server is asked whether it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
@@ -18,7 +17,7 @@ from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.api.reasons import NodeEvent
-from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.capacity import Capacity, base_of, offer
 from kubeocean.leasing.plans import Plan
@@ -36,9 +35,10 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.bottomup.book import Book
 from kubeocean.syncer.bottomup.counting import Counting
-from kubeocean.syncer.bottomup.drain import Unconfirmed
+from kubeocean.syncer.bottomup.drain import Unconfirmed, first_few
 from kubeocean.syncer.bottomup.guests import Guests
 from kubeocean.syncer.bottomup.lending import Hold, Ignore, Lend, TakeBack, decide
+from kubeocean.syncer.bottomup.marks import Marks
 from kubeocean.syncer.bottomup.ports import ProxierPorts
 from kubeocean.syncer.bottomup.reclaims import Reclaims
 from kubeocean.syncer.forge import nodes as forge
@@ -72,7 +72,9 @@ class Nodes:
         self._reclaims = reclaims
         self._unconfirmed = unconfirmed
         self._ports = ProxierPorts(world.domain)
-        self._may_mark = True
+        self.marks = Marks(world, book)
+        self._lost: set[str] = set()  # virtual nodes that nobody deleted, and the cache lost
+        self._left_out: dict[str, tuple[str, ...]] = {}  # by virtual node: what was told of it
         self.controller: Controller[Key] = Controller(
             f"node-{world.binding_name}",
             self.reconcile,
@@ -103,12 +105,18 @@ class Nodes:
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
         # What it says of itself concerns no node.
-        if old is None or new is None or (old.spec, old.deleting) != (new.spec, new.deleting):
+        if old is None or new is None or self._matter(old) != self._matter(new):
             self.enqueue_all()
+
+    def _matter(self, binding: ClusterBinding) -> tuple[object, ...]:
+        return binding.spec, binding.deleting, self._world.is_held(binding)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         vnode = _either(old, new)
         if new is None:
+            if not vnode.deleting:
+                self._lost.add(vnode.name)
+            self._left_out.pop(vnode.name, None)
             self._reclaims.gone(vnode.name)
             self._guests.forget(vnode.name)
         self._enqueue_owner(vnode)
@@ -171,6 +179,8 @@ class Nodes:
         vnode = world.vnodes.get(self._vnode_key(key))
         if vnode is not None and vnode.deleting:
             return await self._let_go(vnode)
+        if vnode is None and await self._recovers(self._vnode_key(key).name):
+            return Done()
         if key.namespace == _STRAY and vnode is not None and not self._strays(vnode):
             self._enqueue_owner(vnode)
             return Done()
@@ -191,16 +201,20 @@ class Nodes:
                 assert vnode is not None
                 return await self._take_back(key.name, vnode, decision)
             case Hold(why=why):
+                if vnode is not None:
+                    await self._write(vnode, forge.Change({}, self._readdressed(vnode)))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
-                await self._unmark(pnode)
+                await self.marks.take_off(pnode)
                 return Done()
 
     async def _lend(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
         world, policy = self._world, decision.policy.name
         name = world.vnode_name(pnode.name)
-        if vnode is None and not self._is_held(policy):
-            # Who deletes it now would take its rules along; we are called again when we hold it.
+        held = world.is_held(world.binding) and world.holds(world.policies.get(Key("", policy)))
+        if vnode is None and not held:
+            # Who deletes one of them now would take its rules along, or leave a node that nobody
+            # takes back; we are called again when we hold both.
             return Done()
         situation = self._guests.situation(
             name,
@@ -216,8 +230,9 @@ class Nodes:
             # The rest follows when it shows in the cache: first all nodes, then all labels.
             return await self._create(lent, pnode)
         await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
+        self._tell_left_out(vnode, forge.left_out(lent, vnode.annotations))
         await self._carry_out(to_do, situation, name, policy)
-        await self._mark(pnode, policy)
+        await self.marks.put(pnode, policy)
         return self._again(to_do.again_at)
 
     async def _carry_out(self, to_do: Plan, situation: Situation, vnode: str, policy: str) -> None:
@@ -249,7 +264,7 @@ class Nodes:
             default_taint=not binding.spec.disable_node_default_taint,
             reclaim_taints=to_do.taints,
             unschedulable=to_do.unschedulable,
-            proxier_ip=world.proxier_ip(),
+            proxier_ip=world.proxier_ip(name),
             proxier_port=self._ports.of(name),
             metrics_port=world.metrics_port,
             domain=world.domain,
@@ -275,29 +290,88 @@ class Nodes:
 
     async def _name_taken(self, name: str) -> Outcome:
         there = await self._world.computing.get(NODES, name)
-        domain = self._world.domain
-        if there.labels.get(domain.cluster_binding) == self._world.binding_name:
+        if self._labels().items() <= there.labels.items():
             return After(_LOOK_AGAIN_S)  # it is ours; the cache is behind
+        if await self._mends(there):
+            return Done()
         message = f"node {name} belongs to somebody else"
         self._world.events.emit(
             reference(NODES, there), "Warning", NodeEvent.NAME_TAKEN, f"Kubeocean: {message}"
         )
         return Stuck(NodeEvent.NAME_TAKEN, message)
 
+    async def _recovers(self, name: str) -> bool:
+        """Whether a virtual node that was lost to the cache is there, and comes back to it."""
+        if name not in self._lost:
+            return False
+        try:
+            there = await self._world.computing.get(NODES, name)
+        except NotFound:
+            self._lost.discard(name)
+            return False
+        found = not there.deleting and await self._mends(there)
+        self._lost.discard(name)
+        return found
+
+    async def _mends(self, there: Node) -> bool:
+        """Put back the labels that a virtual node is found by, if it is provably ours."""
+        world, labels = self._world, self._labels()
+        if self._strays(there) or not forge.is_ours(there, labels, world.domain):
+            return False
+        version = {"uid": there.uid, "resourceVersion": there.resource_version}
+        body = MergePatch({"metadata": {"labels": labels, **version}})
+        world.vnodes.wrote(await world.computing.patch(NODES, there.name, body))
+        _log.info("Mended labels of virtual node", node=there.name)
+        return True
+
+    def _labels(self) -> dict[str, str]:
+        """Those that all virtual nodes of this binding are found by."""
+        domain, binding = self._world.domain, naming.label_value(self._world.binding_name)
+        return {domain.managed_by: domain.product, domain.cluster_binding: binding}
+
+    def _tell_left_out(self, vnode: Node, names: tuple[str, ...]) -> None:
+        if self._left_out.get(vnode.name, ()) == names:
+            return
+        self._left_out[vnode.name] = names
+        if names:
+            message = f"Too large to be shown here, of the worker's node: {first_few(names)}"
+            regarding, reason = reference(NODES, vnode), NodeEvent.ANNOTATIONS_LEFT_OUT
+            self._world.events.emit(regarding, "Warning", reason, message)
+
+    def _readdressed(self, vnode: Node) -> Json:
+        """All that may change of a node that is not lent: its pods are still asked for logs."""
+        world = self._world
+        return forge.readdressed(
+            vnode.content(),
+            proxier_ip=world.proxier_ip(vnode.name),
+            metrics_port=world.metrics_port,
+            name=vnode.name,
+            domain=world.domain,
+        )
+
     async def _write(self, vnode: Node, change: forge.Change) -> None:
-        world, version = self._world, vnode.resource_version
+        version = vnode.resource_version
         for body, subresource in ((change.main, ""), (change.status, "status")):
-            if not body:
-                continue
-            metadata = body.get("metadata", {}) | {"resourceVersion": version}
-            written = await world.computing.patch(
-                NODES,
-                vnode.name,
-                MergePatch(body | {"metadata": metadata}),
-                subresource=subresource,
-            )
-            world.vnodes.wrote(written)
-            version = written.resource_version
+            if body:
+                version = await self._send(vnode, body, subresource, version)
+
+    async def _send(self, vnode: Node, body: Json, subresource: str, version: str) -> str:
+        """One patch; the version that the node has then.
+
+        What users annotate may leave no room for anything. The rest is written all the same.
+        """
+        world = self._world
+        metadata: Json = body.get("metadata", {}) | {"resourceVersion": version}
+        patch = MergePatch(body | {"metadata": metadata})
+        try:
+            written = await world.computing.patch(NODES, vnode.name, patch, subresource=subresource)
+        except Invalid as error:
+            if not metadata.pop("annotations", None):
+                raise
+            _log.warning("Left annotations of virtual node", node=vnode.name, error=str(error))
+            written = await world.computing.patch(NODES, vnode.name, patch, subresource=subresource)
+        world.vnodes.wrote(written)
+        return written.resource_version
 
     # Taking it back
 
@@ -321,7 +395,7 @@ class Nodes:
         if notice:
             reason = f"it is taken back: {decision.cause}"
             world.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, reason)
-        await self._write(vnode, forge.Change(notice, {}))
+        await self._write(vnode, forge.Change(notice, self._readdressed(vnode)))
         await self._carry_out(to_do, situation, vnode.name, policy)
         return self._again(to_do.again_at)
 
@@ -335,8 +409,7 @@ class Nodes:
                 there = await worker.get(NODES, pnode)
                 return there.deleting or not self._stands_for(vnode, there)
             if decision.cause is Cause.POLICY_REMOVED and self._book.get(applied) is None:
-                policy = await worker.get(RESOURCE_LEASING_POLICIES, applied)
-                return policy.spec.cluster != world.binding_name
+                return not world.concerns(await worker.get(RESOURCE_LEASING_POLICIES, applied))
         except NotFound:
             return True
         return True
@@ -351,7 +424,7 @@ class Nodes:
 
     async def _remove(self, pnode: str, vnode: Node, cause: Cause) -> Outcome:
         world = self._world
-        await self._unmark(world.pnodes.get(Key("", pnode)), self._applied(vnode))
+        await self.marks.take_off(world.pnodes.get(Key("", pnode)), self._applied(vnode))
         try:
             await world.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):
@@ -376,61 +449,12 @@ class Nodes:
             pass
         return Done()
 
-    # The worker's node
-
-    async def _mark(self, pnode: Node, policy: str) -> None:
-        """Tell the owner, on the node itself, which policy lends it; of several, the first one."""
-        label = pnode.labels.get(self._world.domain.policy_applied, "")
-        if label != naming.label_value(policy) and not self._is_foreign(label):
-            await self._label(pnode, naming.label_value(policy))
-
-    async def _unmark(self, pnode: Node | None, applied: str | None = None) -> None:
-        """Take off the label, if it names one of this binding's policies, or the one `applied`."""
-        if pnode is None or not self._world.reach.answers:
-            return
-        label = pnode.labels.get(self._world.domain.policy_applied)
-        ours = self._book.labelled(label or "") or label == naming.label_value(applied or "")
-        if label and ours and not self._is_foreign(label):
-            await self._label(pnode, None)
-
-    def _is_foreign(self, label: str) -> bool:
-        """Whether it names a policy of another binding."""
-        named = [p for p in self._world.policies.items() if naming.label_value(p.name) == label]
-        return any(policy.spec.cluster != self._world.binding_name for policy in named)
-
-    async def _label(self, pnode: Node, policy: str | None) -> None:
-        if not self._may_mark:
-            return
-        world = self._world
-        labels: Json = {world.domain.policy_applied: policy}
-        body = MergePatch({"metadata": {"uid": pnode.uid, "labels": labels}})
-        try:
-            world.pnodes.wrote(await world.worker.patch(NODES, pnode.name, body))
-        except Forbidden as error:
-            # The right to label nodes is the owner's to give; everything else works without.
-            self._may_mark = False
-            _log.warning("Left worker nodes unlabelled", error=str(error))
-
-    def marked(self) -> Iterator[str]:
-        """The worker's nodes that still carry a label of ours, and should not."""
-        if not self._may_mark:
-            return
-        for pnode in self._world.pnodes.items():
-            label = pnode.labels.get(self._world.domain.policy_applied)
-            if label and self._book.labelled(label):
-                yield pnode.name
-
     # Small questions
 
     def _applied(self, vnode: Node | None) -> str | None:
         if vnode is None:
             return None
         return vnode.annotations.get(self._world.domain.policies_applied, "")
-
-    def _is_held(self, policy: str) -> bool:
-        found = self._world.policies.get(Key("", policy))
-        ours = self._world.domain.finalizer_policy
-        return found is not None and ours in (found.metadata.finalizers or ())
 
     def _vnode_key(self, key: Key) -> Key:
         return Key("", key.name if key.namespace == _STRAY else self._world.vnode_name(key.name))

@@ -5,6 +5,9 @@ wakes at the next edge of the windows, by timer; then every node is looked at. A
 deleted stays until the last node that it lent is back; one whose binding goes, or that names
 another binding, is let go of then, too.
 
+With the finalizer comes our claim: a binding of the same name in another computing cluster stays
+off a policy that we claimed, and we off one that it did, until the claim is taken away.
+
 What happens to nodes and pods is told at most once in `TELL_EVERY_S`, however much happens.
 """
 
@@ -17,6 +20,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.ownership import is_holder, policy_claim
 from kubeocean.api.policy import (
     RESOURCE_LEASING_POLICIES,
     PolicyStatus,
@@ -61,7 +65,6 @@ class Policies:
         self._enqueue_nodes = enqueue_nodes
         self._seen: dict[str, tuple[Terms | None, bool, bool]] = {}
         self._told_at: dict[str, float] = {}
-        self._left: set[str] = set()  # those that came to name another binding
         self.controller: Controller[Key] = Controller(
             f"resourceleasingpolicy-{world.binding_name}",
             self.reconcile,
@@ -81,16 +84,12 @@ class Policies:
         either = new if new is not None else old
         assert either is not None
         self._book.follow(old, new)
-        was, is_ = self._is_mine(old), self._is_mine(new)
+        was, is_ = self._world.concerns(old), self._world.concerns(new)
         if new is None or (old is not None and was != is_):
             self._seen.pop(either.name, None)
             self._enqueue_nodes()
-        elif is_ and self._holds(new) and not self._holds(old):
+        elif self._world.holds(new) and not self._world.holds(old):
             self._enqueue_nodes()
-        if new is not None and was and not is_:
-            self._left.add(new.name)
-        elif new is None or is_:
-            self._left.discard(either.name)
         self.controller.enqueue(either.key)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
@@ -111,7 +110,8 @@ class Policies:
             self.controller.enqueue(policy.key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        if old is None or new is None or old.deleting != new.deleting:
+        held = self._world.is_held
+        if old is None or new is None or old.deleting != new.deleting or held(old) != held(new):
             self._enqueue_all()
 
     @property
@@ -120,17 +120,25 @@ class Policies:
         binding = self._world.binding
         return binding is None or binding.deleting
 
-    def _is_mine(self, policy: ResourceLeasingPolicy | None) -> bool:
-        return policy is not None and policy.spec.cluster == self._world.binding_name
+    def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
+        return self._world.domain.finalizer_policy in (policy.metadata.finalizers or ())
 
-    def _holds(self, policy: ResourceLeasingPolicy | None) -> bool:
-        ours = self._world.domain.finalizer_policy
-        return policy is not None and ours in (policy.metadata.finalizers or ())
+    def _is_left(self, policy: ResourceLeasingPolicy) -> bool:
+        """Whether we claimed it, and it came to name another binding."""
+        named = policy.spec.cluster == self._world.binding_name
+        return not named and is_holder(policy, ids=self._world.ids, domain=self._world.domain)
 
     def held(self) -> Iterator[str]:
         """Those that nobody can delete without us."""
         for policy in self._world.policies.items():
-            if self._is_mine(policy) and self._holds(policy):
+            if self._world.concerns(policy) and self._has_finalizer(policy):
+                yield policy.name
+
+    def claimed(self) -> Iterator[str]:
+        """Those that name our binding, and lend to another cluster's of that name."""
+        for policy in self._world.policies.items():
+            named = policy.spec.cluster == self._world.binding_name
+            if named and not self._world.concerns(policy):
                 yield policy.name
 
     # The reconcile
@@ -150,6 +158,8 @@ class Policies:
             self._notice(entry, now)
         if entry is None or policy.deleting or self._is_ending:
             return await self._let_go(policy, entry, now)
+        if not self._world.is_held(self._world.binding):
+            return Done()  # who deletes it now finds nothing held; we are called again
         version = await self._hold(policy)
         rest = await self._tell(entry, now, version)
         return self._until_edge(entry, now, rest)
@@ -174,29 +184,33 @@ class Policies:
     # Holding and letting go
 
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
-        """Our finalizer is there; the version that the policy has then."""
-        ours = self._world.domain.finalizer_policy
-        if self._holds(policy):
+        """Our finalizer and claim are there; the version that the policy has then."""
+        if self._world.holds(policy):
             return policy.resource_version
-        written = await self._finalizers(policy, [*(policy.metadata.finalizers or ()), ours])
+        ours, there = self._world.domain.finalizer_policy, policy.metadata.finalizers or ()
+        finalizers = [*(each for each in there if each != ours), ours]
+        claim: Json = dict(policy_claim(self._world.ids, self._world.domain))
+        written = await self._mark(policy, finalizers, claim)
         return policy.resource_version if written is None else written.resource_version
 
     async def _let_go(
         self, policy: ResourceLeasingPolicy, entry: Entry | None, now: datetime
     ) -> Outcome:
         """Once no node is lent by it any more; a policy of another binding is not ours to hold."""
-        rest_s, version = None, policy.resource_version
-        lent = self._world.vnodes.by("policy", policy.name)
+        rest_s, version, world = None, policy.resource_version, self._world
+        lent = world.vnodes.by("policy", policy.name)
         if entry is not None and (lent or not policy.deleting):
             rest_s = await self._tell(entry, now, version)
-        ours, there = self._world.domain.finalizer_policy, policy.metadata.finalizers or ()
-        mine = self._is_mine(policy) or policy.name in self._left
-        if lent or not mine or not self._holds(policy) or rest_s is not None:
+        mine = world.concerns(policy) or self._is_left(policy)
+        claim = policy_claim(world.ids, world.domain)
+        marked = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
+        if lent or not mine or not marked or rest_s is not None:
             return Done() if rest_s is None else After(rest_s)
         if entry is not None and policy.deleting:
             self._tell_end(policy)
-        await self._finalizers(policy, [each for each in there if each != ours])
-        self._left.discard(policy.name)
+        there = policy.metadata.finalizers or ()
+        finalizers = [each for each in there if each != world.domain.finalizer_policy]
+        await self._mark(policy, finalizers, dict.fromkeys(claim))
         return Done()
 
     def _tell_end(self, policy: ResourceLeasingPolicy) -> None:
@@ -207,10 +221,14 @@ class Policies:
             target = reference(RESOURCE_LEASING_POLICIES, policy)
             self._world.worker_events.emit(target, "Normal", PolicyEvent.RECLAIMED, said)
 
-    async def _finalizers(
-        self, policy: ResourceLeasingPolicy, finalizers: list[str]
+    async def _mark(
+        self, policy: ResourceLeasingPolicy, finalizers: list[str], claim: Json
     ) -> ResourceLeasingPolicy | None:
-        metadata: Json = {"resourceVersion": policy.resource_version, "finalizers": finalizers}
+        metadata: Json = {
+            "resourceVersion": policy.resource_version,
+            "finalizers": finalizers,
+            "annotations": claim,
+        }
         try:
             written = await self._world.worker.patch(
                 RESOURCE_LEASING_POLICIES, policy.name, MergePatch({"metadata": metadata})
@@ -226,7 +244,7 @@ class Policies:
         """Write the status, if it says something else; the seconds until the rest may be told."""
         policy, name = entry.policy, entry.policy.name
         news = self._news(entry, now)
-        own = own_status(entry, now=now)
+        own = own_status(entry, now=now, ending=self._is_ending)
         wanted = with_news(
             own,
             news,
@@ -254,7 +272,8 @@ class Policies:
             noticed = any(taint.key in keys for taint in vnode.spec.taints or ())
             if noticed and not self._reclaims.knows(vnode.name):
                 return None
-        return self._reclaims.news(name, lends=entry.lends(now) and not entry.policy.deleting)
+        ending = entry.policy.deleting or self._is_ending
+        return self._reclaims.news(name, lends=entry.lends(now) and not ending)
 
     async def _write(
         self, policy: ResourceLeasingPolicy, wanted: PolicyStatus, version: str

@@ -1,13 +1,13 @@
 """Ports of the proxier: one for each virtual node of a binding, the same for as long as it exists.
 
-The port is kept in the node's label. A new node gets the first free one in the order that its name
-gives.
+The port is kept in the node's label; one that we would not have given is not believed. A new node
+gets the first free one in the order that its name gives.
 """
 
 from __future__ import annotations
 
 from kubeocean.api import naming
-from kubeocean.api.group import Domain
+from kubeocean.api.group import PROXIER_PORT_FIRST, PROXIER_PORT_LAST, Domain
 from kubeocean.errors import InvariantError
 from kubeocean.runtime.kinds import Node
 
@@ -29,7 +29,7 @@ class ProxierPorts:
             self._release(old.name)
         else:
             text = new.labels.get(self._domain.proxier_port, "")
-            if text.isdecimal() and self._port_of.get(new.name) != int(text):
+            if _is_port(text) and self._port_of.get(new.name) != int(text):
                 self._release(new.name)
                 self._take(new.name, int(text))
 
@@ -52,3 +52,9 @@ class ProxierPorts:
         port = self._port_of.pop(vnode, None)
         if port is not None:
             del self._node_at[port]
+
+
+def _is_port(text: str) -> bool:
+    if not (text.isascii() and text.isdecimal()):
+        return False
+    return PROXIER_PORT_FIRST <= int(text) <= PROXIER_PORT_LAST

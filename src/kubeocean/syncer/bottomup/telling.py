@@ -33,18 +33,23 @@ class Happening(NamedTuple):
     message: str
 
 
-def own_status(entry: Entry, *, now: datetime) -> PolicyStatus:
-    """The status with what follows from the policy itself; the rest stays as it is."""
-    before, lends = entry.policy.status, entry.lends(now)
+def own_status(entry: Entry, *, now: datetime, ending: bool = False) -> PolicyStatus:
+    """The status with what follows from the policy itself; the rest stays as it is.
+
+    `ending` says that the binding is deleted: then nothing is lent to it, whatever the policy says.
+    """
+    before, lends = entry.policy.status, entry.lends(now) and not ending
     if entry.policy.deleting:
         return before
-    edge = next_edge(entry.terms.calendar, now) if entry.terms is not None else None
+    edge = None
+    if entry.terms is not None and not ending:
+        edge = next_edge(entry.terms.calendar, now)
     phase = PolicyPhase.FAILED
     if entry.terms is not None:
         phase = PolicyPhase.ACTIVE if lends else PolicyPhase.INACTIVE
     flipped = (before.phase, before.active_time_window) != (phase, lends)
     told = before.conditions
-    for condition in _conditions(entry, lends, edge):
+    for condition in _conditions(entry, lends, edge, ending=ending):
         told = set_condition(told, condition, now=text_of(now))
     return msgspec.structs.replace(
         before,
@@ -58,19 +63,22 @@ def own_status(entry: Entry, *, now: datetime) -> PolicyStatus:
     )
 
 
-def _conditions(entry: Entry, lends: bool, edge: datetime | None) -> tuple[Condition, Condition]:
+def _conditions(
+    entry: Entry, lends: bool, edge: datetime | None, *, ending: bool
+) -> tuple[Condition, Condition]:
     generation = entry.policy.metadata.generation
     if entry.terms is None:
         return (
             said.POLICY_INVALID.condition(generation=generation, problems=entry.problem),
             said.POLICY_NOT_ACTIVATED.condition(generation=generation),
         )
+    valid = said.POLICY_VALID.condition(generation=generation, notes="")
+    if ending:
+        binding = entry.policy.spec.cluster
+        return valid, said.POLICY_UNBOUND.condition(generation=generation, binding=binding)
     verdict = said.POLICY_ACTIVE if lends else said.POLICY_INACTIVE
     until = f" until {text_of(edge)}" if edge is not None else ""
-    return (
-        said.POLICY_VALID.condition(generation=generation, notes=""),
-        verdict.condition(generation=generation, until=until),
-    )
+    return valid, verdict.condition(generation=generation, until=until)
 
 
 def with_news(
@@ -98,6 +106,12 @@ def _of_windows(before: PolicyStatus, after: PolicyStatus) -> Iterator[Happening
     if _reason(after, said.VALID) == said.POLICY_INVALID.reason:
         if _reason(before, said.VALID) != said.POLICY_INVALID.reason:
             yield Happening("Warning", PolicyEvent.INVALID, _message(after, said.VALID))
+        return
+    unbound = said.POLICY_UNBOUND.reason
+    if _reason(after, said.ACTIVE) == unbound:
+        if _reason(before, said.ACTIVE) != unbound:
+            message = _message(after, said.ACTIVE)
+            yield Happening("Normal", PolicyEvent.BINDING_DELETED, message)
         return
     known = bool(before.phase) and before.phase != PolicyPhase.FAILED
     if known and before.active_time_window != after.active_time_window:

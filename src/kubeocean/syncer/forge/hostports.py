@@ -17,6 +17,7 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Ids, may_be_ours, ownership
 from kubeocean.runtime.kinds import NODES, PodCondition
 from kubeocean.runtime.objects import Json, Meta, Object, Resource
 
@@ -143,26 +144,30 @@ def ports_of(pod: PortPod | ReservationPod) -> frozenset[HostPort]:
     )
 
 
-def counts(pod: PortPod, domain: Domain) -> bool:
-    """Whether a pod holds what it asks for, and the computing cluster does not know it."""
-    ours = pod.labels.get(domain.managed_by) == domain.product
+def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
+    """Whether a pod holds what it asks for, and the computing cluster does not know it.
+
+    It knows those of this binding; those of another, also one of that name elsewhere, it does not.
+    """
+    ours = may_be_ours(pod, ids=ids, domain=domain)
     return not ours and pod.status.phase not in _FINISHED
 
 
-def held(pods: Iterable[PortPod], domain: Domain) -> tuple[HostPort, ...]:
+def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
     """The ports that these pods of a node hold, each once, in order."""
-    return tuple(sorted({port for pod in pods if counts(pod, domain) for port in ports_of(pod)}))
+    counted = (pod for pod in pods if counts(pod, ids, domain))
+    return tuple(sorted({port for pod in counted for port in ports_of(pod)}))
 
 
-def lean(pod: PortPod, domain: Domain) -> PortPod:
+def lean(pod: PortPod, ids: Ids, domain: Domain) -> PortPod:
     """The same pod without what nobody asks about it: most of its metadata."""
-    meta, managed = pod.metadata, pod.labels.get(domain.managed_by)
+    meta, marks = pod.metadata, ownership(ids, domain)
     kept = Meta(
         name=meta.name,
         namespace=meta.namespace,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        labels=None if managed is None else {domain.managed_by: managed},
+        labels={key: value for key, value in pod.labels.items() if key in marks} or None,
     )
     return PortPod(metadata=kept, spec=pod.spec, status=pod.status)
 

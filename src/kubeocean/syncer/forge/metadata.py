@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -46,14 +48,20 @@ class Expected:
     @classmethod
     def decode(cls, value: str) -> Expected:
         """What an annotation says; nothing, if it is missing or was tampered with."""
-        try:
-            wire = _decode(base64.b64decode(value, validate=True))
-        except (ValueError, msgspec.DecodeError):
-            return cls()
-        return cls(wire.labels or {}, wire.annotations or {}, wire.taints or ())
+        return _decoded(value) if value else _NOTHING
 
 
 _decode = msgspec.json.Decoder(_Wire).decode
+_NOTHING: Final = Expected()
+
+
+@lru_cache(maxsize=512)  # one object is looked at several times within moments
+def _decoded(value: str) -> Expected:
+    try:
+        wire = _decode(base64.b64decode(value, validate=True))
+    except (ValueError, msgspec.DecodeError):
+        return _NOTHING
+    return Expected(wire.labels or {}, wire.annotations or {}, wire.taints or ())
 
 
 def merge(

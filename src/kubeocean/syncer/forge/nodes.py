@@ -3,6 +3,9 @@
 `forge` makes the whole node from what is known; `changes` says what to write to make an existing
 one so. Labels, annotations and taints that users put on a virtual node stay. Times alone are no
 difference: a node whose heartbeat is newer, and nothing else, is not written.
+
+Annotations of the worker's node are shown as far as a server has room for them, beside ours and the
+users': the largest are left out first.
 """
 
 from __future__ import annotations
@@ -17,14 +20,28 @@ from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Object
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.forge.foreign import is_copied_annotation, is_derived_taint
 from kubeocean.syncer.forge.metadata import Expected, merge, merge_patch, merge_taints
 
-__all__ = ["Change", "Lent", "changes", "expected", "forge", "inner_ip", "notice"]
+__all__ = [
+    "Change",
+    "Lent",
+    "changes",
+    "expected",
+    "forge",
+    "inner_ip",
+    "is_ours",
+    "left_out",
+    "notice",
+    "readdressed",
+]
 
 _TIMES: Final = ("lastHeartbeatTime", "lastTransitionTime")
+_MOST_ANNOTATION_BYTES: Final = 256 * 1024  # that a server accepts, keys and values together
+_SPARE_BYTES: Final = 32 * 1024  # for what we write ourselves, and what others may yet write
+_REMEMBERED: Final = 256  # to know that an annotation was ours its key is enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +80,7 @@ def forge(lent: Lent, *, now: str) -> Json:
     want = expected(lent)
     annotations = {
         **want.annotations,
-        lent.domain.expected_metadata: want.encode(),
+        lent.domain.expected_metadata: _remembered(want).encode(),
         lent.domain.last_sync_time: now,
     }
     return {
@@ -82,9 +99,10 @@ def forge(lent: Lent, *, now: str) -> Json:
 
 def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     """The difference between a virtual node and what it should be."""
-    domain, want, meta = lent.domain, expected(lent), vnode["metadata"]
+    domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
     annotations_now: Mapping[str, str] = meta.get("annotations") or {}
+    want = expected(lent, annotations_now)
     before = Expected.decode(annotations_now.get(domain.expected_metadata, ""))
 
     labels = merge_patch(labels_now, merge(labels_now, before.labels, want.labels))
@@ -92,7 +110,7 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     annotations_then = merge(
         {key: value for key, value in annotations_now.items() if key not in forgotten},
         before.annotations,
-        {**want.annotations, domain.expected_metadata: want.encode()},
+        {**want.annotations, domain.expected_metadata: _remembered(want).encode()},
     )
     annotations = merge_patch(annotations_now, annotations_then)
     spec = _spec_change(vnode.get("spec") or {}, before, want, lent)
@@ -127,8 +145,35 @@ def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: 
     return {"spec": change} if change else {}
 
 
-def expected(lent: Lent) -> Expected:
-    """What we want in metadata and taints; the rest is the user's."""
+def readdressed(
+    vnode: Json, *, proxier_ip: str, metrics_port: int, name: str, domain: Domain
+) -> Json:
+    """What to write, in one request to its status, for a virtual node to point at this replica."""
+    wanted = _addresses(proxier_ip, name)
+    if not proxier_ip or (vnode.get("status") or {}).get("addresses") == wanted:
+        return {}
+    url = _prometheus_url(proxier_ip, metrics_port, name)
+    annotations = {domain.prometheus_url: url}
+    return {"metadata": {"annotations": annotations}, "status": {"addresses": wanted}}
+
+
+def is_ours(vnode: Object, labels: Mapping[str, str], domain: Domain) -> bool:
+    """Whether a node that lost some of these labels is one that we made: by what it remembers, or,
+    if nothing else claims it, by our finalizer."""
+    remembered = Expected.decode(vnode.annotations.get(domain.expected_metadata, ""))
+    if labels.items() <= remembered.labels.items():
+        return True
+    unclaimed = all(vnode.labels.get(key, value) == value for key, value in labels.items())
+    return unclaimed and domain.finalizer_vnode in (vnode.metadata.finalizers or ())
+
+
+def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
+    """The annotations of the worker's node for which the virtual one, annotated so, has no room."""
+    return tuple(sorted(_copied(lent).keys() - _fitting(lent, now).keys()))
+
+
+def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
+    """What we want in metadata and taints; the rest is the user's. `now` are its annotations."""
     domain, node = lent.domain, lent.pnode["metadata"]
     name, ip = node["name"], inner_ip(lent.pnode)
     labels = {
@@ -149,20 +194,65 @@ def expected(lent: Lent) -> Expected:
     }
     if ip:
         labels[domain.physical_node_inner_ip] = naming.label_value(ip)
-    copied = {
-        key: value
-        for key, value in (node.get("annotations") or {}).items()
-        if is_copied_annotation(key) and not domain.owns(key)
-    }
     annotations = {
-        **copied,
+        **_fitting(lent, now or {}),
         domain.physical_node_name: name,
         domain.physical_node_uid: node["uid"],
         domain.policies_applied: lent.policy,
         domain.policy_details: lent.details,
-        domain.prometheus_url: f"{lent.proxier_ip or '<pending>'}:{lent.metrics_port}/{lent.vnode}",
+        domain.prometheus_url: _prometheus_url(lent.proxier_ip, lent.metrics_port, lent.vnode),
     }
     return Expected(labels, annotations, _taints(lent))
+
+
+def _addresses(proxier_ip: str, vnode: str) -> list[Json]:
+    return [
+        {"type": "InternalIP", "address": proxier_ip},
+        {"type": "Hostname", "address": vnode},
+    ]
+
+
+def _prometheus_url(proxier_ip: str, port: int, vnode: str) -> str:
+    return f"{proxier_ip or '<pending>'}:{port}/{vnode}"
+
+
+def _copied(lent: Lent) -> dict[str, str]:
+    annotations: Mapping[str, str] = lent.pnode["metadata"].get("annotations") or {}
+    return {
+        key: value
+        for key, value in annotations.items()
+        if is_copied_annotation(key) and not lent.domain.owns(key)
+    }
+
+
+def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
+    """What is copied, without the largest ones that there is no room for."""
+    copied = _copied(lent)
+    before = Expected.decode(now.get(lent.domain.expected_metadata, "")).annotations
+    theirs = {
+        key: value
+        for key, value in now.items()
+        if key not in copied and key not in before and not lent.domain.owns(key)
+    }
+    room = _MOST_ANNOTATION_BYTES - _SPARE_BYTES - sum(_size(*each) for each in theirs.items())
+    taken = 0
+    fitting: set[str] = set()
+    for key, value in sorted(copied.items(), key=lambda each: (_size(*each), each[0])):
+        # What is remembered of it is written in four characters for every three.
+        taken += _size(key, value) + (len(key.encode()) + _REMEMBERED) * 4 // 3
+        if taken > room:
+            break
+        fitting.add(key)
+    return {key: value for key, value in copied.items() if key in fitting}
+
+
+def _remembered(want: Expected) -> Expected:
+    short = {k: v if len(v) <= _REMEMBERED else "" for k, v in want.annotations.items()}
+    return Expected(want.labels, short, want.taints)
+
+
+def _size(key: str, value: str) -> int:
+    return len(key.encode()) + len(value.encode())
 
 
 def inner_ip(node: Json) -> str:
@@ -198,10 +288,7 @@ def _status(lent: Lent) -> Json:
         "capacity": amounts,
         "allocatable": dict(amounts),
         "conditions": status.get("conditions") or [],
-        "addresses": [
-            {"type": "InternalIP", "address": lent.proxier_ip},
-            {"type": "Hostname", "address": lent.vnode},
-        ],
+        "addresses": _addresses(lent.proxier_ip, lent.vnode),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lent.proxier_port}},
         "nodeInfo": status.get("nodeInfo") or {},
     }

@@ -46,13 +46,15 @@ class Names:
 
     A token is known by its volume and its place among the tokens of that volume. Secrets to pull
     images with may be missing: such a Secret does not exist, and the pod does without. Nothing else
-    may: who fills this has looked at all `references`.
+    may: who fills this has looked at all `references`. `keys` are those of what gives containers
+    their whole environment, by kind and virtual name.
     """
 
     config_maps: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     tokens: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    keys: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def config_map(self, name: str) -> str:
         return _known("ConfigMap", self.config_maps.get(name), name)

@@ -3,11 +3,11 @@
 Kubelets tell each container of the API server and, unless the pod declines, of the Services of its
 namespace. The worker's kubelet would tell of the worker's: it is asked not to, and the variables of
 the virtual namespace are written into the containers. They come first, so that a container's own
-variables may refer to them and win over them, as they do above.
+variables may refer to them and win over them, as they do above. Those that come from `envFrom` win
+over them, too: a Service's of that name is left out, by the keys of the moment.
 
 Two differences from a kubelet are of old. The API server's host and port win over a container's own
-(its own were right where the API server is near), and `HOSTNAME` is always the pod's name. A third
-is in the nature of things: a variable of a Service wins over one of the same name in `envFrom`.
+(its own were right where the API server is near), and `HOSTNAME` is always the pod's name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kubeocean.api.group import ENV_HOSTNAME, ENV_SERVICE_HOST, ENV_SERVICE_PORT
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.downward import translate_field
 from kubeocean.syncer.forge.podcontext import Context, Endpoint, Names, ServiceEnv, ServicePort
+from kubeocean.syncer.forge.references import CONFIG_MAP, SECRET
 
 __all__ = ["inherited", "service_variables", "translate_env"]
 
@@ -36,9 +37,11 @@ def translate_env(pod: Json, container: Json, context: Context, around: Mapping[
     env = _own(pod, container.get("env") or (), context)
     forced = _FORCED & around.keys()
     kept = [variable for variable in env if variable["name"] not in forced]
-    then["env"] = [*_first(around, kept), *kept]
     if sources := container.get("envFrom"):
         then["envFrom"] = [_source(source, context.names) for source in sources]
+        hidden = _given(sources, context.names) - forced
+        around = {name: value for name, value in around.items() if name not in hidden}
+    then["env"] = [*_first(around, kept), *kept]
     return then
 
 
@@ -129,6 +132,16 @@ def _variable(variable: Json, context: Context) -> Json:
     if (ref := source.get("secretKeyRef")) is not None:
         then["secretKeyRef"] = ref | {"name": context.names.secret(ref["name"])}
     return variable | {"valueFrom": then} if then else variable
+
+
+def _given(sources: Iterable[Json], names: Names) -> set[str]:
+    """The variables that sources set."""
+    return {
+        f"{source.get('prefix') or ''}{key}"
+        for source in sources
+        for kind in (CONFIG_MAP, SECRET)
+        for key in names.keys.get((kind, (source.get(f"{kind}Ref") or {}).get("name", "")), ())
+    }
 
 
 def _source(source: Json, names: Names) -> Json:

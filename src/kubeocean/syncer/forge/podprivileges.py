@@ -1,4 +1,4 @@
-"""Privileges: what of the worker's nodes a pod asks for, and whether it may.
+"""Privileges: what of the worker's nodes a pod asks for, by itself or by its volumes.
 
 By default all is allowed that a pod of the worker itself would be allowed; the worker's own
 admission has the last word.
@@ -9,13 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kubeocean.api.binding import ClusterBinding
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.podcontext import Privileges, Refused
 from kubeocean.syncer.forge.references import CONTAINERS
 
-__all__ = ["container_problems", "problems"]
+__all__ = ["container_problems", "privileges_of", "problems", "volume_problem"]
 
 _WHY: Final = "the binding does not allow it"
+# A volume of either kind is a directory of the node, whoever made it.
+_ON_HOST: Final = ("hostPath", "local")
+
+
+def privileges_of(binding: ClusterBinding | None) -> Privileges:
+    """What pods may do on their node: all that the binding does not deny; nothing, without."""
+    if binding is None:
+        return Privileges(*[False] * 5)
+    denied = binding.spec.pod_privileges.denied
+    return Privileges(
+        host_network="hostNetwork" not in denied,
+        host_pid="hostPID" not in denied,
+        host_ipc="hostIPC" not in denied,
+        host_path="hostPath" not in denied,
+        privileged="privileged" not in denied,
+    )
 
 
 def problems(spec: Json, privileges: Privileges) -> Iterator[Refused]:
@@ -36,6 +53,15 @@ def problems(spec: Json, privileges: Privileges) -> Iterator[Refused]:
     for kind in CONTAINERS[:-1]:
         for i, container in enumerate(spec.get(kind) or ()):
             yield from container_problems(container, f"spec.{kind}[{i}]", privileges)
+
+
+def volume_problem(volume: Json, privileges: Privileges) -> Refused | None:
+    """What a PersistentVolume asks of the node and may not."""
+    spec: Json = volume.get("spec") or {}
+    for kind in _ON_HOST if not privileges.host_path else ():
+        if (source := spec.get(kind)) is not None:
+            return Refused(f"spec.{kind}", _WHY, value=source.get("path"))
+    return None
 
 
 def container_problems(container: Json, field: str, privileges: Privileges) -> Iterator[Refused]:

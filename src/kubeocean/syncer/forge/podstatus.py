@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from kubeocean.api.reasons import PHYSICAL_POD_LOST, POD_CREATED
+from kubeocean.api.reasons import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "FINISHED",
     "gates",
+    "is_news",
     "lost",
     "merge_diff",
     "mirror",
     "refusal",
     "refused_for",
+    "trouble",
     "waits_for_node",
 ]
 
@@ -53,6 +55,7 @@ _ABOVE: Final = frozenset(
         "resourceClaimStatuses",
     }
 )
+_OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # what we say of how it goes
 _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
 
@@ -77,6 +80,16 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     return patch
 
 
+def is_news(patch: Json) -> bool:
+    """Whether it says more than that the worker has a node for the pod.
+
+    Which node that is was decided above; what its kubelet says of the pod follows.
+    """
+    told: list[Json] = patch.get("conditions") or []
+    found_node = {"type": _SCHEDULED, "status": "True"}.items()
+    return bool(patch.keys() - {"conditions"}) or any(not found_node <= c.items() for c in told)
+
+
 def lost(vpod: Json, *, now: str) -> Json:
     """The status of a pod whose physical pod disappeared; nothing if it had ended before."""
     status: Json = vpod.get("status") or {}
@@ -88,7 +101,7 @@ def lost(vpod: Json, *, now: str) -> Json:
     conditions = [
         _ended(condition, now) if condition["type"] in _READY else condition
         for condition in _conditions(status)
-        if condition["type"] != POD_CREATED
+        if condition["type"] not in _OURS
     ]
     ended: Json = {"phase": "Failed", "reason": PHYSICAL_POD_LOST, "message": message}
     return merge_diff({"conditions": _conditions(status)}, {"conditions": conditions}) | ended
@@ -96,14 +109,19 @@ def lost(vpod: Json, *, now: str) -> Json:
 
 def refusal(vpod: Json, *, reason: str, message: str, now: str) -> Json:
     """The condition that says why there is no physical pod."""
-    conditions = _conditions(vpod.get("status") or {})
-    before = next((c for c in conditions if c["type"] == POD_CREATED), None)
     said = {"type": POD_CREATED, "status": "False", "reason": reason, "message": message}
-    if before is not None and said.items() <= before.items():
+    return _saying(_conditions(vpod.get("status") or {}), said, now)
+
+
+def trouble(vpod: Json, message: str, *, now: str) -> Json:
+    """The condition that says what of a pod could not be carried down; gone without a message."""
+    status: Json = vpod.get("status") or {}
+    if message:
+        said = {"type": POD_SYNCED, "status": "False", "message": message}
+        return _saying(_conditions(status), said | {"reason": PodEvent.FAILED_UPDATE}, now)
+    if all(c["type"] != POD_SYNCED for c in status.get("conditions") or ()):
         return {}
-    since = before.get("lastTransitionTime") if before is not None else None
-    others = [c for c in conditions if c["type"] != POD_CREATED]
-    return {"conditions": [*others, said | {"lastTransitionTime": since or now}]}
+    return {"conditions": [c for c in _conditions(status) if c["type"] != POD_SYNCED]}
 
 
 def refused_for(vpod: Json) -> str:
@@ -166,6 +184,16 @@ def _later(above: Json, below: Json | None) -> Json:
         return above
     since = [each.get("lastTransitionTime") or "" for each in (above, below)]
     return below if since[1] > since[0] else above
+
+
+def _saying(conditions: list[Json], said: Json, now: str) -> Json:
+    """The conditions with this one, if that is news."""
+    before = next((c for c in conditions if c["type"] == said["type"]), None)
+    if before is not None and said.items() <= before.items():
+        return {}
+    since = before.get("lastTransitionTime") if before is not None else None
+    others = [c for c in conditions if c["type"] != said["type"]]
+    return {"conditions": [*others, said | {"lastTransitionTime": since or now}]}
 
 
 def _ended(condition: Json, now: str) -> Json:

@@ -15,7 +15,9 @@ from kubeocean.api import naming
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "CONFIG_MAP",
     "CONTAINERS",
+    "SECRET",
     "SECRET_VOLUMES",
     "References",
     "TokenSource",
@@ -24,6 +26,8 @@ __all__ = [
     "token_secret",
 ]
 
+CONFIG_MAP: Final = "configMap"
+SECRET: Final = "secret"  # noqa: S105 - as fields of containers call it
 CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 # Kinds of volumes that name a Secret of the pod's namespace, and the field that does
@@ -66,6 +70,7 @@ class References:
     ephemeral_claims: tuple[str, ...]  # that a controller makes for this pod, and owned by it
     pull_secrets: tuple[str, ...]  # never required
     tokens: tuple[TokenSource, ...]
+    env_from: tuple[tuple[str, str], ...] = ()  # kind and name of what gives whole environments
 
     @property
     def all_claims(self) -> tuple[str, ...]:
@@ -77,8 +82,8 @@ def references(pod: Json) -> References:
     spec: Json = pod["spec"]
     volumes: list[Json] = spec.get("volumes") or []
     containers: list[Json] = [c for kind in CONTAINERS for c in spec.get(kind) or ()]
-    config_maps = [*_volume_config_maps(volumes), *_env(containers, "configMap")]
-    secrets = [*_volume_secrets(volumes), *_env(containers, "secret")]
+    config_maps = [*_volume_config_maps(volumes), *_env(containers, CONFIG_MAP)]
+    secrets = [*_volume_secrets(volumes), *_env(containers, SECRET)]
     pod_name: str = pod["metadata"]["name"]
     ephemeral = [v["name"] for v in volumes if v.get("ephemeral") is not None]
     return References(
@@ -91,6 +96,7 @@ def references(pod: Json) -> References:
         ephemeral_claims=tuple(ephemeral_claim(pod_name, name) for name in ephemeral),
         pull_secrets=_unique(each.get("name", "") for each in spec.get("imagePullSecrets") or ()),
         tokens=tuple(_tokens(volumes)),
+        env_from=tuple(dict.fromkeys(_env_from(containers))),
     )
 
 
@@ -136,6 +142,14 @@ def _env(containers: Iterable[Json], kind: str) -> Iterator[tuple[str, bool]]:
         for each in container.get("env") or ():
             if (ref := (each.get("valueFrom") or {}).get(f"{kind}KeyRef")) is not None:
                 yield ref.get("name", ""), bool(ref.get("optional"))
+
+
+def _env_from(containers: Iterable[Json]) -> Iterator[tuple[str, str]]:
+    for container in containers:
+        for each in container.get("envFrom") or ():
+            for kind in (CONFIG_MAP, SECRET):
+                if name := (each.get(f"{kind}Ref") or {}).get("name"):
+                    yield kind, name
 
 
 def _tokens(volumes: list[Json]) -> Iterator[TokenSource]:

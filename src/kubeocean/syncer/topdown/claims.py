@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kubeocean.api import group
+from kubeocean.api.binding import ClusterBinding
 from kubeocean.errors import NotFound
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.deadlines import within
@@ -22,6 +23,8 @@ from kubeocean.syncer.forge import secrets as secret_forge
 from kubeocean.syncer.forge import volumes as volume_forge
 from kubeocean.syncer.forge.claims import CLAIMS, Unbound
 from kubeocean.syncer.forge.copies import ClaimRef, Copy, Original
+from kubeocean.syncer.forge.podcontext import Refused
+from kubeocean.syncer.forge.podprivileges import privileges_of, volume_problem
 from kubeocean.syncer.forge.secrets import SECRETS
 from kubeocean.syncer.forge.volumes import VOLUMES
 from kubeocean.syncer.topdown.copies import LINGER_S, Copies, Rules
@@ -64,6 +67,7 @@ class Claims:
         self.claims.pairs.originals.on_change(self._claim_changed)
         self.volumes.pairs.copies.on_change(self._volume_copy_changed)
         self.volumes.pairs.originals.on_change(self._volume_changed)
+        world.bindings.on_change(self._binding_changed)
 
     # Claims
 
@@ -74,6 +78,7 @@ class Claims:
             unused=lambda key, copy, since: self._uses.unused((CLAIM, key), since=since),
             known=lambda: self._uses.known and self.volumes.pairs.synced,
             amend=self._nudge,
+            fits=lambda original, copy: self._is_allowed(original),
             dropped=claim_forge.DROPPED,
         )
 
@@ -134,8 +139,8 @@ class Claims:
 
     def _claim_changed(self, old: Original | None, new: Original | None) -> None:
         if new is None and old is not None:
-            for name in CLAIMS.refers(old.content()):
-                self.volumes.check(Key("", name))
+            for volume in _volumes_of(old):
+                self.volumes.check(volume)
 
     # Volumes
 
@@ -146,7 +151,7 @@ class Claims:
             unused=self._volume_unused,
             held=self._volume_held,
             amend=self._rebind,
-            fits=self._is_bound,
+            fits=self._fits,
             known=lambda: (
                 self._uses.known
                 and self.claims.pairs.synced
@@ -158,6 +163,9 @@ class Claims:
 
     async def _translate_volume(self, original: Original, name: str) -> Json | Missing:
         content = original.content()
+        if (problem := self._problem(content)) is not None:
+            message = f"{VOLUMES.originals.kind} {original.name} is not copied: {problem}"
+            return Missing(self.volumes.kind, original.key, message)
         copies: dict[Key, Key] = {}
         for key, optional in volume_forge.secrets_of(content).items():
             there = await self.secrets.ensure(key)
@@ -169,6 +177,27 @@ class Claims:
             copies[key] = Key(self.world.mount_namespace, there)
         claim = self._copy_of(volume_forge.claim_of(content))
         return volume_forge.translate(content, claim=claim, secrets=copies, host=self._host)
+
+    def _problem(self, content: Json) -> Refused | None:
+        """Why pods may not have a volume."""
+        binding = self.world.binding  # without one there are no pods, either
+        return None if binding is None else volume_problem(content, privileges_of(binding))
+
+    def _is_allowed(self, claim: Original) -> bool:
+        """Whether pods may have the volume of a claim that was copied, perhaps long ago."""
+        binding = self.world.binding
+        if binding is None or privileges_of(binding).host_path:
+            return True
+        volumes = map(self.volumes.pairs.originals.get, _volumes_of(claim))
+        return all(self._problem(each.content()) is None for each in volumes if each is not None)
+
+    def _fits(self, volume: Original, copy: Copy) -> bool:
+        return self._is_bound(volume, copy) and self._problem(volume.content()) is None
+
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        if privileges_of(old) != privileges_of(new):
+            self.volumes.retry()
+            self.claims.retry()
 
     def _volume_used(self, key: Key) -> bool:
         claims = self.claims
@@ -296,3 +325,7 @@ class Claims:
     def _check_secrets(self, volume: Original | None) -> None:
         for name in VOLUMES.refers(volume.content()) if volume else ():
             self.secrets.check(Key.parse(name))
+
+
+def _volumes_of(claim: Original) -> list[Key]:
+    return [Key("", name) for name in CLAIMS.refers(claim.content())]

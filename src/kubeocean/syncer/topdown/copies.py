@@ -22,6 +22,7 @@ from kubeocean.errors import (
     BadRequest,
     Conflict,
     Forbidden,
+    InternalError,
     Invalid,
     NotFound,
     RequestTooLarge,
@@ -45,7 +46,10 @@ WORKERS: Final = 8
 LINGER_S: Final = 10.0  # the next pod of a workload often needs what the last one left
 _LOOK_AGAIN_S: Final = 30.0  # for what is waited for without a watch
 _BEHIND_S: Final = 1.0
-_REFUSALS: Final = (BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
+# Of the last the likeliest cause is a webhook of the worker that does not answer.
+_REFUSALS: Final = (
+    BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge, InternalError,
+)  # fmt: skip
 _LEAVING: Final = "is not copied: the binding is being deleted"
 _REFUSED: Final = "CopyRefused"  # the reason of events
 
@@ -142,6 +146,10 @@ class Copies:
         await turn.given.wait()
         return turn.answer
 
+    def asked(self, key: Key) -> bool:
+        """Whether somebody in this process waits for a copy, or everything is to go."""
+        return self.draining or key in self._turns or key in self._missing
+
     def ready(self, key: Key) -> str | None:
         """The name of the copy, if the caches show that it is there and stays."""
         pairs = self.pairs
@@ -180,7 +188,17 @@ class Copies:
 
     def wanted(self, key: Key) -> bool:
         """Whether there shall be a copy."""
-        return not self.draining and (key in self._turns or self._rules.used(key))
+        if self.draining:
+            return False
+        return key in self._turns or (self._rules.used(key) and not self._ends())
+
+    def _ends(self) -> bool:
+        """Whether the binding goes and lends no more: whoever drains it, perhaps another process,
+        must not find again what it has removed. Pods that still run have what they need."""
+        world = self.world
+        binding = world.binding
+        ending = binding is not None and binding.deleting and world.computing_synced
+        return ending and not len(world.vnodes)
 
     async def is_unused(self, key: Key, copy: Copy) -> bool:
         """Whether nothing needs a copy, asked of the servers."""

@@ -14,7 +14,7 @@ from functools import partial
 
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.objects import Json, Key
-from kubeocean.syncer.forge import configmaps
+from kubeocean.syncer.forge import configmaps, references
 from kubeocean.syncer.forge.configmaps import CONFIG_MAPS
 from kubeocean.syncer.forge.copies import Original
 from kubeocean.syncer.forge.podcontext import Names
@@ -22,6 +22,7 @@ from kubeocean.syncer.forge.references import References
 from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown.claims import Claims
 from kubeocean.syncer.topdown.copies import LINGER_S, Copies, Rules
+from kubeocean.syncer.topdown.envkeys import EnvKeys
 from kubeocean.syncer.topdown.missing import Missing
 from kubeocean.syncer.topdown.tokens import Tokens
 from kubeocean.syncer.topdown.uses import CLAIM, CONFIG_MAP, SECRET, Uses, uses_of
@@ -45,6 +46,10 @@ class Dependents:
             CONFIG_MAP: self.config_maps,
             SECRET: self.secrets,
             CLAIM: self.claims,
+        }
+        self._env_keys = {
+            references.CONFIG_MAP: EnvKeys(self.config_maps),
+            references.SECRET: EnvKeys(self.secrets),
         }
         self.parts: tuple[Runnable, ...] = (
             *self.config_maps.parts,
@@ -91,8 +96,12 @@ class Dependents:
             found[want.copies.kind][want.key.name] = name
         if (stranger := self._not_made_for(pod, refs)) is not None:
             return stranger
+        keys = {
+            (kind, name): await self._env_keys[kind].of(Key(pod.namespace, name))
+            for kind, name in refs.env_from
+        }
         tokens = self.tokens.names(pod, refs)
-        return Names(found[CONFIG_MAP], found[SECRET], found[CLAIM], tokens)
+        return Names(found[CONFIG_MAP], found[SECRET], found[CLAIM], tokens, keys)
 
     async def attach(self, pod: VirtualPod, ppod: PhysicalPod, refs: References) -> float | None:
         """Give the physical pod its tokens. They are renewed here: nobody need come again.

@@ -27,7 +27,7 @@ from kubeocean.errors import (
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
-from kubeocean.runtime.outcomes import After, Outcome
+from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.syncer.figures import PodCounts
 from kubeocean.syncer.forge.podcontext import Context, Names, Refused
 from kubeocean.syncer.forge.pods import forge
@@ -35,6 +35,7 @@ from kubeocean.syncer.forge.podshown import users_own
 from kubeocean.syncer.forge.references import References, references
 from kubeocean.syncer.podviews import PHYSICAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown.missing import Missing
+from kubeocean.syncer.topdown.podadmission import Admission
 from kubeocean.syncer.topdown.podneeds import PodNeeds
 from kubeocean.syncer.topdown.podrefusals import Refusals
 from kubeocean.syncer.topdown.podwrites import PodWrites
@@ -91,6 +92,7 @@ class Creation:
         self._surroundings = surroundings
         self._writes = writes
         self._refusals = refusals
+        self._admission = Admission(world, writes)
         self.counts = PodCounts(world.binding_name, world.metrics)
 
     async def create(
@@ -104,10 +106,10 @@ class Creation:
 
         `is_current` asks above, if so much time passed that the virtual pod may be gone again.
         """
-        if (left_s := self._refusals.left_s(vpod)) > 0:
-            return After(left_s)
         if not self._surroundings.synced:
             return After(_LOOK_AGAIN_S)
+        if await self._admission.rejects(vpod, vnode):
+            return Done()
         pod = users_own(vpod.content(), self._world.domain)
         refs = references(pod)
         lack = self._surroundings.lacking(dns=_asks_dns(pod))

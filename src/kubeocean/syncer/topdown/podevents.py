@@ -17,6 +17,7 @@ from kubeocean.runtime.kinds import EVENTS, Event
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 from kubeocean.syncer.forge.references import references
+from kubeocean.syncer.parts import WHOLE, Part, of_pod
 from kubeocean.syncer.podviews import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.world import World
 
@@ -33,10 +34,15 @@ class PodEvents:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._part: Part = WHOLE
         scope = Scope(EVENTS, world.mount_namespace, fields="involvedObject.kind=Pod")
         self._watch = Watch(
             world.worker, scope, clock=world.clock, metrics=world.metrics, silence_s=_SILENCE_S
         )
+
+    def share(self, part: Part) -> None:
+        """Tell of the pods of this part only; before anything runs."""
+        self._part = part
 
     async def run(self) -> None:
         """Tell what happens until cancelled."""
@@ -61,7 +67,7 @@ class PodEvents:
         if ppod is None or ppod.uid != about.uid:
             return
         vpod = world.vpods.get(virtual_key(ppod, world.domain))
-        if vpod is None or not self._is_ours(vpod, ppod):
+        if vpod is None or not self._is_ours(vpod, ppod) or not self._part.owns(of_pod(vpod.key)):
             return
         said = reference(VIRTUAL_PODS, vpod, field_path=about.field_path)
         kind: Literal["Normal", "Warning"] = "Warning" if event.type == "Warning" else "Normal"

@@ -7,12 +7,21 @@ first status that there is to tell; a status that is as good as here already is 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from kubeocean.api.reasons import PodEvent
-from kubeocean.errors import BadRequest, Conflict, Forbidden, Invalid, NotFound
+from kubeocean.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
 from kubeocean.runtime.codec import encode
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
@@ -30,6 +39,7 @@ from kubeocean.syncer.topdown.podcreation import Creation
 from kubeocean.syncer.topdown.podlags import PodLags
 from kubeocean.syncer.topdown.podneeds import PodNeeds
 from kubeocean.syncer.topdown.podrefusals import Refusals
+from kubeocean.syncer.topdown.podtroubles import CHANGES, TOKENS, Troubles
 from kubeocean.syncer.topdown.podwrites import PodWrites
 from kubeocean.syncer.world import World
 
@@ -37,7 +47,11 @@ __all__ = ["UNSCHEDULED_S", "Following", "soonest"]
 
 UNSCHEDULED_S: Final = 300.0
 _FIRST_STATUS_S: Final = 0.4  # within which a kubelet says something of a new pod, if it is there
-_NO: Final = (BadRequest, Forbidden, Invalid)
+_SOON_S: Final = 0.05
+_ACCOUNT_S: Final = 30.0  # nobody tells us of a service account that comes back
+# What another attempt will not change by itself.
+_NO: Final = (BadRequest, Forbidden, InternalError, Invalid, RequestTooLarge)
+_NO_TOKEN: Final = (*_NO, AlreadyExists, NotFound)
 
 _log = get_logger(__name__)
 
@@ -60,7 +74,7 @@ class Following:
         self._needs = needs
         self._creation = creation
         self._writes = writes
-        self._refusals = refusals
+        self._troubles = Troubles(world, refusals)
         self._made_at: dict[str, float] = {}  # by physical UID, until its first status
         self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
@@ -75,6 +89,7 @@ class Following:
 
     def forget(self, vpod: VirtualPod) -> None:
         """The virtual pod is gone."""
+        self._troubles.forget(vpod)
         self._vain.pop(vpod.uid, None)
         self._carried.pop(vpod.uid, None)
         self._settled.pop(vpod.uid, None)
@@ -91,11 +106,24 @@ class Following:
 
     async def follow(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
         """Carry everything that differs to the other side."""
+        return await self._unless_settled(vpod, ppod, lambda: self._exchange(vpod, ppod, vnode))
+
+    async def show_end(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
+        """How a pod ends that was told to; nothing goes down any more."""
+
+        def show() -> Awaitable[Outcome]:
+            return self.show(vpod, ppod, above=vpod.content(), below=ppod.content())
+
+        return await self._unless_settled(vpod, ppod, show)
+
+    async def _unless_settled(
+        self, vpod: VirtualPod, ppod: PhysicalPod, exchange: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        """Most news are of our own writes: the pods that they show need not be read again."""
         versions = (vpod.resource_version, ppod.resource_version)
         if self._settled.get(vpod.uid) == versions:
             return Done()
-        outcome = await self._exchange(vpod, ppod, vnode)
-        # Most news are of our own writes: the pods that they show need not be read again.
+        outcome = await exchange()
         version = self._version.pop(vpod.uid, vpod.resource_version)
         patched = ppod.uid in self._patched
         self._patched.discard(ppod.uid)
@@ -113,6 +141,7 @@ class Following:
             await self._open_gates(vpod, ppod, above=above, below=below),
             await self.attach(vpod, ppod, references(above)),
             await self._give_up(vpod, ppod, below=below),
+            await self._tell_trouble(vpod, above),
         ]
         return soonest(outcomes)
 
@@ -128,7 +157,7 @@ class Following:
         if not status and not metadata:
             self._lags.shown(vpod.key, written=False)
             return Done()
-        if not status and (wait_s := self._first_status_s(ppod)) > 0:
+        if not podstatus.is_news(status) and (wait_s := self._first_status_s(ppod)) > 0:
             return After(wait_s)
         versions = (vpod.resource_version, ppod.resource_version)
         if self._vain.get(vpod.uid) == versions:
@@ -148,23 +177,42 @@ class Following:
         *,
         ppod: PhysicalPod | None = None,
     ) -> VirtualPod | None:
-        """One patch of a virtual pod's status; None if the pod is gone."""
-        meta = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
-        body: Json = {"metadata": (metadata or {}) | meta}
-        if status:
-            body["status"] = status
+        """One patch of a virtual pod's status; None if the pod is gone.
+
+        Where its annotations have no room for the worker's, the status is written without them.
+        """
         try:
-            written = await self._world.computing.patch(
-                VIRTUAL_PODS, vpod.name, MergePatch(body), vpod.namespace, subresource="status"
-            )
+            written = await self._patch_above(vpod, status, metadata or {})
         except NotFound:
             return None
+        except Invalid as error:
+            if not metadata:
+                raise
+            written = await self._patch_above(vpod, status, self._where(metadata))
+            message = f"Labels and annotations of the worker's pod are not shown: {error}"
+            said = reference(VIRTUAL_PODS, vpod)
+            self._world.events.emit(said, "Warning", PodEvent.FAILED_UPDATE, message)
         self._writes.wrote_above(written)
         self._version[vpod.uid] = written.resource_version
         if ppod is not None and written.resource_version == vpod.resource_version:
             # A server of another version drops what it does not know: we would write for ever.
             self._vain[vpod.uid] = (vpod.resource_version, ppod.resource_version)
         return written
+
+    async def _patch_above(self, vpod: VirtualPod, status: Json, metadata: Json) -> VirtualPod:
+        precondition = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
+        body: Json = {"metadata": metadata | precondition}
+        if status:
+            body["status"] = status
+        return await self._world.computing.patch(
+            VIRTUAL_PODS, vpod.name, MergePatch(body), vpod.namespace, subresource="status"
+        )
+
+    def _where(self, metadata: Json) -> Json:
+        """Of what is shown of a pod only where it runs."""
+        domain, said = self._world.domain, metadata.get("annotations") or {}
+        where = (domain.physical_pod_namespace, domain.physical_pod_name, domain.physical_pod_uid)
+        return {"annotations": {key: said[key] for key in where if key in said}}
 
     def _first_status_s(self, ppod: PhysicalPod) -> float:
         made_at = self._made_at.get(ppod.uid)
@@ -176,11 +224,25 @@ class Following:
 
     async def attach(self, vpod: VirtualPod, ppod: PhysicalPod, refs: References) -> Outcome:
         """What belongs to the physical pod itself: its tokens."""
+        if (left_s := self._troubles.left_s(vpod, TOKENS)) > 0:
+            return After(left_s)
         try:
             due_s = await self._needs.attach(vpod, ppod, refs)
-        except _NO as error:
-            return self._failed(vpod, str(error))
+        except _NO_TOKEN as error:
+            return self._troubles.tell(vpod, TOKENS, str(error), at_most_s=_ACCOUNT_S)
+        self._troubles.over(vpod, TOKENS)
         return Done() if due_s is None else After(due_s)
+
+    async def _tell_trouble(self, vpod: VirtualPod, above: Json) -> Outcome:
+        """What could not be carried down is said on the virtual pod for as long as that is so."""
+        said = self._troubles.message(vpod)
+        status = podstatus.trouble(above, said, now=self._world.now_text() if said else "")
+        if not status:
+            return Done()
+        if vpod.uid in self._version:
+            return After(_SOON_S)  # we have written it in this turn, and know an old one
+        await self.write_above(vpod, status)
+        return Done()
 
     async def _carry_down(
         self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node, *, above: Json, below: Json
@@ -193,18 +255,20 @@ class Following:
         if own["spec"].get("ephemeralContainers"):  # the only ones that come later
             found = await self._needs.prepare(vpod, references(own))
             if isinstance(found, Missing):
-                return self._failed(vpod, found.message)
+                return self._troubles.tell(vpod, CHANGES, found.message)
             names = found
         try:
             wanted = changes(own, below, self._creation.context(vpod, vnode, names))
             for patch in wanted.patches:
                 await self._patch_below(vpod.key, ppod, patch)
         except (Refused, *_NO) as error:
-            return self._failed(vpod, str(error))
+            return self._troubles.tell(vpod, CHANGES, str(error))
         except NotFound:
             return Done()  # it is gone, which the cache will show
-        for refused in wanted.refused:
-            self._tell(vpod, str(refused))
+        if wanted.refused:
+            self._troubles.note(vpod, CHANGES, "; ".join(map(str, wanted.refused)))
+        else:
+            self._troubles.over(vpod, CHANGES)
         if not wanted.patches:
             self._carried[vpod.uid] = seen
         return Done()
@@ -258,14 +322,6 @@ class Following:
             self._creation.counts.unmade.inc()
             _log.info("Gave up pod that was not scheduled", vpod=str(vpod.key), why=why)
         return Done()
-
-    def _failed(self, vpod: VirtualPod, message: str) -> Outcome:
-        self._tell(vpod, message)
-        return After(self._refusals.put_off(vpod))
-
-    def _tell(self, vpod: VirtualPod, message: str) -> None:
-        said = reference(VIRTUAL_PODS, vpod)
-        self._world.events.emit(said, "Warning", PodEvent.FAILED_UPDATE, message)
 
 
 def soonest(outcomes: Iterable[Outcome]) -> Outcome:

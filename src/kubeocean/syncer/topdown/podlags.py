@@ -1,6 +1,7 @@
 """Lags: how far each side of a pod is behind the other, as figures.
 
-From the moment in which a cache shows something until the other side has it.
+From the moment in which a cache shows something until the other side has it. Where several share a
+binding, each tells of its own pods, from when they are its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
+from kubeocean.syncer.parts import WHOLE, Part, of_pod
 
 __all__ = ["PodLags"]
 
@@ -23,6 +25,7 @@ class PodLags:
 
     def __init__(self, binding: str, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
+        self._part: Part = WHOLE
         self._bound: dict[Key, float] = {}
         self._changed: dict[Key, float] = {}
         label = ["cluster_binding"]
@@ -39,9 +42,14 @@ class PodLags:
             _BUCKETS,
         ).labels(binding)
 
+    def share(self, part: Part) -> None:
+        """Tell of the pods of this part only; before anything runs."""
+        self._part = part
+
     def bound(self, key: Key) -> None:
         """A virtual pod came into sight."""
-        self._bound.setdefault(key, self._clock.monotonic())
+        if self._part.owns(of_pod(key)):
+            self._bound.setdefault(key, self._clock.monotonic())
 
     def created(self, key: Key) -> None:
         since = self._bound.pop(key, None)
@@ -50,7 +58,8 @@ class PodLags:
 
     def changed(self, key: Key) -> None:
         """A physical pod is another one than before."""
-        self._changed.setdefault(key, self._clock.monotonic())
+        if self._part.owns(of_pod(key)):
+            self._changed.setdefault(key, self._clock.monotonic())
 
     def shown(self, key: Key, *, written: bool) -> None:
         """The virtual pod shows it; or nothing of it concerned the virtual pod."""

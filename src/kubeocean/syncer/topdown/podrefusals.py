@@ -21,11 +21,11 @@ from kubeocean.syncer.podviews import VIRTUAL_PODS, VirtualPod
 from kubeocean.syncer.topdown.podwrites import PodWrites
 from kubeocean.syncer.world import World
 
-__all__ = ["Refusals"]
+__all__ = ["LONGEST_MESSAGE", "LONGEST_S", "Refusals"]
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 300.0
-_LONGEST_MESSAGE: Final = 1024
+LONGEST_MESSAGE: Final = 1024
 
 _log = get_logger(__name__)
 
@@ -88,7 +88,7 @@ class Refusals:
         _log.info("Could not create pod", vpod=str(vpod.key), why=message, retry_in_s=delay_s)
         said = reference(VIRTUAL_PODS, vpod)
         self._world.events.emit(said, "Warning", PodEvent.FAILED_CREATE, message)
-        await self._note(vpod, reason=reason, message=message[:_LONGEST_MESSAGE])
+        await self._note(vpod, reason=reason, message=message[:LONGEST_MESSAGE])
         return delay_s
 
     async def _note(self, vpod: VirtualPod, *, reason: str, message: str) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
-from kubeocean.api.ownership import Claim, bears_ids, claim_pod
+from kubeocean.api.ownership import Claim, bears_ids, claim_pod, ownership
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.runtime.components import Runnable
@@ -26,7 +26,9 @@ from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, find_condition
 from kubeocean.runtime.outcomes import After, Done, Outcome
+from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.forge import podshown, podstatus
+from kubeocean.syncer.parts import Part
 from kubeocean.syncer.podplan import Move, Plan, grace_of, is_due, is_lent, is_wanted, plan
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
@@ -103,6 +105,11 @@ class Pods:
         needs.on_change(self._hurry)
         surroundings.on_change(self._hurry_all)
 
+    def share(self, part: Part) -> None:
+        """Tell of the pods of this part only; before anything runs."""
+        self.events.share(part)
+        self._lags.share(part)
+
     def remaining(self) -> list[PhysicalPod]:
         """The physical pods of this binding that are still there, as far as we know."""
         world = self.world
@@ -156,6 +163,7 @@ class Pods:
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
         if old is None or new is None or old.spec != new.spec:
+            self._hurry_all()  # what it did not allow it may allow now
             self._enqueue_all()
 
     def _reached(self, answers: bool) -> None:
@@ -224,6 +232,8 @@ class Pods:
                 return Done()
 
     async def _create(self, vpod: VirtualPod, vnode: Node) -> Outcome:
+        if (left_s := self._refusals.left_s(vpod)) > 0:
+            return After(left_s)
         if vpod.uid in self._dated and not await self._is_current(vpod):
             return After(_BEHIND_S)
         answer = await self._creation.create(vpod, vnode, is_current=self._is_current)
@@ -244,7 +254,7 @@ class Pods:
 
     async def _stop(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
         await self._delete_below(vpod.key, ppod, grace_of(vpod))
-        return await self._following.show(vpod, ppod, above=vpod.content(), below=ppod.content())
+        return await self._following.show_end(vpod, ppod)
 
     async def _release(self, vpod: VirtualPod) -> Outcome:
         """Nothing runs for a pod that was deleted: nobody else would remove it."""
@@ -260,13 +270,14 @@ class Pods:
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0
             )
         self._let_go.add(vpod.uid)
-        _log.info("Removed deleted pod", vpod=str(vpod.key))
+        _log.debug("Removed deleted pod", vpod=str(vpod.key))
         return Done()
 
     async def _mourn(self, vpod: VirtualPod) -> Outcome:
         """It ran, and is not there: how it ended, or that it was lost."""
         if (found := await self._find(vpod)) is not None:
             if found.namespace == self.world.mount_namespace:
+                await self._mend(vpod.key, found)
                 return After(_BEHIND_S)
             followed = await self._following.follow(vpod, found, None)
             return soonest([followed, After(_ELSEWHERE_S)])
@@ -280,6 +291,18 @@ class Pods:
         self.world.events.emit(said, "Warning", PodEvent.LOST, status["message"])
         _log.warning("Lost physical pod", vpod=str(vpod.key))
         return Done()
+
+    async def _mend(self, key: Key, ppod: PhysicalPod) -> None:
+        """Give a pod back the labels that our cache knows it by, if somebody took them away."""
+        world = self.world
+        if world.domain.managed_by in ppod.labels:
+            return
+        labels = ownership(world.ids, world.domain)
+        body = MergePatch({"metadata": {"uid": ppod.uid, "labels": labels}})
+        with suppress(NotFound, Conflict):
+            written = await world.worker.patch(PHYSICAL_PODS, ppod.name, body, ppod.namespace)
+            self._writes.wrote_below(key, written)
+            _log.info("Mended labels of pod", vpod=str(key), ppod=str(ppod.key))
 
     async def _last_words(self, vpod: VirtualPod, ended: PhysicalPod | None) -> VirtualPod | None:
         """How the containers ended, if that is known and not told yet; None if the pod is gone.

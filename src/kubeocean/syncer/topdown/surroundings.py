@@ -27,6 +27,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.forge.podcontext import Endpoint, Privileges, ServiceEnv, ServicePort
+from kubeocean.syncer.forge.podprivileges import privileges_of
 from kubeocean.syncer.serviceviews import SERVICE_VIEWS, Service, lean
 from kubeocean.syncer.settings import Address, Given
 from kubeocean.syncer.world import World
@@ -108,18 +109,8 @@ class Surroundings:
 
     @property
     def privileges(self) -> Privileges:
-        """What pods may do on their node: all that the binding does not deny; nothing, without."""
-        binding = self.world.binding
-        if binding is None:
-            return Privileges(*[False] * 5)
-        denied = binding.spec.pod_privileges.denied
-        return Privileges(
-            host_network="hostNetwork" not in denied,
-            host_pid="hostPID" not in denied,
-            host_ipc="hostIPC" not in denied,
-            host_path="hostPath" not in denied,
-            privileged="privileged" not in denied,
-        )
+        """What pods may do on their node."""
+        return privileges_of(self.world.binding)
 
     def services(self, namespace: str) -> Sequence[ServiceEnv]:
         """The Services of a namespace that have an address, by name.

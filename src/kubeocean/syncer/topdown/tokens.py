@@ -12,25 +12,35 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.ownership import Claim, claim_pod, ownership
-from kubeocean.errors import AlreadyExists, Conflict, NotFound
+from kubeocean.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Untyped
-from kubeocean.runtime.outcomes import After, Done, Outcome
+from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.forge import tokens as forge
 from kubeocean.syncer.forge.references import References, TokenSource, references, token_secret
 from kubeocean.syncer.forge.tokens import Bearer, Token
-from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
+from kubeocean.syncer.podviews import PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.world import World
 
 __all__ = ["Tokens"]
 
 WORKERS: Final = 8
 _DEFAULT_ACCOUNT: Final = "default"
+_REFUSALS: Final = (AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
 
 _log = get_logger(__name__)
 
@@ -41,6 +51,7 @@ class Tokens:
     def __init__(self, world: World) -> None:
         self.world = world
         self._handlers: list[Callable[[Key], None]] = []
+        self._refused: dict[Key, ApiError] = {}  # by Secret: why it has no new token
         self.secrets = self._secrets()
         self.controller: Controller[Key] = Controller(
             f"token-{world.binding_name}",
@@ -68,7 +79,7 @@ class Tokens:
         )
 
     def on_change(self, handler: Callable[[Key], None]) -> None:
-        """Call with the virtual pod whose Secret was lost."""
+        """Call with a virtual pod whose Secret was lost, or whose token is not renewed."""
         self._handlers.append(handler)
 
     def names(self, pod: VirtualPod, refs: References) -> dict[tuple[str, int], str]:
@@ -80,7 +91,7 @@ class Tokens:
     async def attach(self, pod: VirtualPod, ppod: PhysicalPod, refs: References) -> None:
         """Every token of the pod is in a Secret that its physical pod owns.
 
-        :raises ApiError: one of them could not be had; the others may be there.
+        :raises ApiError: one of them could not be had, or not renewed; the others may be there.
         """
         if not refs.tokens:
             return
@@ -95,6 +106,9 @@ class Tokens:
                 continue
             bearer = self._bearer(pod, key, owner=ppod.name, owner_uid=ppod.uid)
             await self._write(bearer, await self._request(source, bearer), secret)
+        for source in refs.tokens if self._refused else ():
+            if (refused := self._refused.get(self._name(source, pod))) is not None:
+                raise refused.with_traceback(None)
 
     # Renewal
 
@@ -102,11 +116,26 @@ class Tokens:
         if new is not None:
             self.controller.enqueue(new.key)
         elif old is not None:
-            pod, uid = forge.pod_of(old, self.world.domain)
-            vpod = self.world.vpods.get(pod)
-            if vpod is not None and vpod.uid == uid:
-                for handler in self._handlers:
-                    handler(pod)
+            self._refused.pop(old.key, None)
+            vpod = self._vpod_of(old)
+            if vpod is not None:
+                self._tell(vpod.key)
+
+    def _vpod_of(self, secret: Untyped) -> VirtualPod | None:
+        """The virtual pod of a token: it says so, or its owner does, if it was stripped."""
+        world = self.world
+        pod, uid = forge.pod_of(secret, world.domain)
+        for owner in secret.metadata.owner_references or () if not uid else ():
+            ppod = world.ppods.get(Key(secret.namespace, owner.name))
+            if ppod is not None and ppod.uid == owner.uid:
+                uid = ppod.annotations.get(world.domain.virtual_pod_uid, "")
+                pod = virtual_key(ppod, world.domain)
+        vpod = world.vpods.get(pod)
+        return vpod if vpod is not None and vpod.uid == uid else None
+
+    def _tell(self, pod: Key) -> None:
+        for handler in self._handlers:
+            handler(pod)
 
     def _reached(self, answers: bool) -> None:
         if answers:
@@ -122,9 +151,8 @@ class Tokens:
         secret = self.secrets.get(key)
         if secret is None or secret.deleting or not world.reach.answers:
             return Done()
-        pod, uid = forge.pod_of(secret, world.domain)
-        vpod = world.vpods.get(pod)
-        if vpod is None or vpod.uid != uid or vpod.finished:
+        vpod = self._vpod_of(secret)
+        if vpod is None or vpod.finished:
             return Done()  # it goes with its physical pod
         due = forge.due_of(secret, world.domain)
         wait_s = (due - world.clock.now()).total_seconds() if due else 0.0
@@ -135,8 +163,21 @@ class Tokens:
         if source is None or owner is None:
             return Done()
         bearer = self._bearer(vpod, key, owner=owner.name, owner_uid=owner.uid)
-        await self._write(bearer, await self._request(source, bearer), secret)
+        try:
+            await self._write(bearer, await self._request(source, bearer), secret)
+        except _REFUSALS as error:
+            return self._refuse(vpod, key, error)
+        if self._refused.pop(key, None) is not None:
+            self._tell(vpod.key)
         return Done()  # what we wrote says when the next one is due
+
+    def _refuse(self, vpod: VirtualPod, secret: Key, error: ApiError) -> Outcome:
+        """The old token is good for a while yet; people have to know that there is no new one."""
+        known = self._refused.get(secret)
+        self._refused[secret] = error
+        if known is None or str(known) != str(error):
+            self._tell(vpod.key)
+        return Stuck(error.reason, str(error))
 
     # Reading and writing
 
@@ -155,7 +196,7 @@ class Tokens:
             except AlreadyExists:
                 secret = await self._found(bearer)
             else:
-                _log.info("Created token", pod=bearer.pod, account=bearer.account)
+                _log.debug("Created token", pod=bearer.pod, account=bearer.account)
                 return
         patch = MergePatch(forge.changes(secret, bearer, token))
         self.secrets.wrote(await worker.patch(SECRETS, key.name, patch, key.namespace))
@@ -179,7 +220,8 @@ class Tokens:
             ids=bearer.ids,
             domain=bearer.domain,
         )
-        if claim is Claim.FOREIGN:
+        # Whoever stripped it of all that we wrote left it to its owner, which is our pod.
+        if claim is Claim.FOREIGN and not forge.is_held_by(secret, bearer.owner_uid):
             message = f"could not create the token of pod {bearer.pod}: {key} is somebody else's"
             raise AlreadyExists(message)
         return secret

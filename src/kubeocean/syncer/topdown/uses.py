@@ -10,12 +10,15 @@ That nobody uses something is never concluded from a cache alone: `unused` asks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 from kubeocean.api import naming
+from kubeocean.errors import NotFound
+from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.forge.references import References, references
-from kubeocean.syncer.podplan import is_wanted
+from kubeocean.syncer.podplan import is_lent, is_wanted
 from kubeocean.syncer.podviews import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.world import World
 
@@ -24,6 +27,8 @@ __all__ = ["CLAIM", "CONFIG_MAP", "SECRET", "Use", "Uses", "uses_of"]
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"  # noqa: S105 - a kind
 CLAIM = "PersistentVolumeClaim"
+
+_EPHEMERAL: Final = b'"ephemeralContainers"'
 
 Use: TypeAlias = tuple[str, Key]  # kind and virtual object
 
@@ -56,7 +61,8 @@ class Uses:
 
     @property
     def known(self) -> bool:
-        return self._world.vpods.has_synced and self._world.ppods.has_synced
+        world = self._world
+        return world.vpods.has_synced and world.ppods.has_synced and world.vnodes.has_synced
 
     def on_change(self, handler: Callable[[Use], None]) -> None:
         """Call for what is not used any more by some pod that used it."""
@@ -105,13 +111,26 @@ class Uses:
             VIRTUAL_PODS, namespace, labels=scope.labels, fields=scope.fields, keep_raw=True
         )
         found: set[Use] = set()
+        lent: dict[str, bool] = {}
         for pod in listing.items:
-            cached = self._world.vpods.get(pod.key)
-            if cached is not None and cached.uid == pod.uid:
+            cached, node = self._world.vpods.get(pod.key), pod.spec.node_name
+            if cached is not None and cached.resource_version == pod.resource_version:
                 continue  # what is known of it is looked up anyway
-            if pod.spec.node_name.startswith(self._prefix) and self._counts(pod):
+            if not node.startswith(self._prefix):
+                continue
+            if node not in lent:
+                lent[node] = await self._is_lent(node)
+            if self._counts(pod, lent=lent[node]):
                 found |= uses_of(references(pod.content()), namespace)
         return frozenset(found)
+
+    async def _is_lent(self, node: str) -> bool:
+        """Whether a node is not of another worker, whose clusterID begins like ours."""
+        world = self._world
+        known = world.vnodes.get(Key("", node))
+        with suppress(NotFound):
+            known = known or await world.computing.get(NODES, node)
+        return known is None or is_lent(known, world.ids, world.domain)
 
     # What the caches say
 
@@ -123,6 +142,9 @@ class Uses:
             self._unread.add(new.key)
         elif new.finished and not old.finished and not self._counts(new):
             self.drop(new.key)
+        elif _EPHEMERAL in new.raw:
+            # They come later, and with them what they refer to; only the pod's owner notes that.
+            self._unread.add(new.key)
 
     def _ppod_changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
         if old is None or new is not None:
@@ -138,10 +160,16 @@ class Uses:
         if vpod is not None and self._counts(vpod):
             self._put(pod, uses_of(references(vpod.content()), pod.namespace))
 
-    def _counts(self, pod: VirtualPod) -> bool:
-        """Whether it runs in the worker, or may be about to."""
+    def _counts(self, pod: VirtualPod, *, lent: bool | None = None) -> bool:
+        """Whether it runs in the worker, or may be about to. `lent` says whether its node is ours,
+        where somebody asked; the cache may know no node of that name yet, but none of ours then."""
         if self._runs_below(pod.key):
             return True
+        if lent is None:
+            vnode = self._world.vnodes.get(Key("", pod.spec.node_name))
+            lent = is_lent(vnode, self._world.ids, self._world.domain)
+        if not lent:
+            return False
         binding = self._world.binding
         unknown = binding is None
         return not pod.finished and (unknown or is_wanted(pod, binding, self._world.domain))

@@ -38,3 +38,12 @@ def test_a_port_that_is_taken_is_passed_over() -> None:
     ports = ProxierPorts(DEFAULT)
     ports.follow(None, vnode("other", str(proxier_port("x"))))
     assert ports.of("x") != proxier_port("x")
+
+
+def test_a_port_that_nobody_would_have_given_out_is_not_believed() -> None:
+    for port in ("0", "14999", "65536", "99999999", "１６０００"):
+        ports = ProxierPorts(DEFAULT)
+        ports.follow(None, vnode("x", port))
+        assert ports.of("x") == proxier_port("x")
+    ports.follow(vnode("x", port), vnode("x", "65535"))
+    assert ports.of("x") == 65535

@@ -149,3 +149,18 @@ def test_rules_begin_with_the_later_of_force_and_deletion() -> None:
     deleted = "2026-11-16T13:00:00Z"
     both = entry(policy(deleting=deleted), since=NOON).candidate()
     assert both.rules_since == NOON + timedelta(hours=1)
+
+
+def test_a_policy_whose_binding_goes_says_so() -> None:
+    lent = own_status(entry(policy(DAY)), now=NOON)
+    status = own_status(entry(policy(DAY, status=lent)), now=NOON, ending=True)
+    active = find_condition(status.conditions, said.ACTIVE)
+    assert active is not None
+    assert (active.status, active.reason) == ("False", "BindingDeleted")
+    assert "ClusterBinding b" in active.message
+    assert (status.phase, status.active_time_window) == ("Inactive", False)
+    assert status.next_transition_time is None
+    assert reasons(lent, status) == ["BindingDeleted"]
+    assert reasons(status, status) == []
+    again = own_status(entry(policy(DAY, status=status)), now=NOON)
+    assert (again.phase, reasons(status, again)) == ("Active", ["WindowOpened"])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.api.naming import host_port_pod
+from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.hostports import (
     HostPort,
@@ -26,6 +27,7 @@ from kubeocean.syncer.forge.hostports import (
     ports_of,
 )
 
+IDS = Ids("b1", "c1", "computing")
 HTTP = HostPort("0.0.0.0", "TCP", 80)
 DNS = HostPort("10.0.0.1", "UDP", 53)
 
@@ -87,7 +89,7 @@ def test_a_pod_without_containers_or_ports_holds_nothing() -> None:
 
 def test_what_two_pods_hold_is_held_once() -> None:
     both = [pod_of({"hostPort": 80}), pod_of({"hostPort": 80, "hostIP": "0.0.0.0"})]
-    assert held(both, DEFAULT) == (HTTP,)
+    assert held(both, IDS, DEFAULT) == (HTTP,)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +103,15 @@ def test_what_two_pods_hold_is_held_once() -> None:
         (pod_of(phase="Failed"), False),
         (pod_of(labels={"kubeocean.io/managed-by": "kubeocean"}), False),
         (pod_of(labels={"kubeocean.io/managed-by": "helm"}), True),
+        (pod_of(labels=ownership(IDS, DEFAULT)), False),
+        (pod_of(labels=ownership(Ids("b2", "c1", "computing"), DEFAULT)), True),
+        (pod_of(labels=ownership(Ids("b1", "c1", "another"), DEFAULT)), True),
         (pod_of(labels={"tapestry.io/managed-by": "tapestry"}), True),
     ],
     ids=lambda value: str(value) if isinstance(value, bool) else "",
 )
 def test_unfinished_pods_of_others_count(pod: PortPod, holds: bool) -> None:
-    assert counts(pod, DEFAULT) is holds
+    assert counts(pod, IDS, DEFAULT) is holds
 
 
 ports = st.builds(
@@ -146,10 +151,10 @@ def test_exactly_the_ports_of_those_who_count_are_held_in_order(
         made.append(pod_of(*documents[0], init=tuple(documents[1]), phase=phase, labels=labels))
         if not ours and phase in ("Pending", "Running"):
             expected |= {port for port, _ in (*main, *init)}
-    found = held(made, DEFAULT)
+    found = held(made, IDS, DEFAULT)
     assert set(found) == expected
     assert list(found) == sorted(expected)
-    assert found == held(reversed([lean(pod, DEFAULT) for pod in made]), DEFAULT)
+    assert found == held(reversed([lean(pod, IDS, DEFAULT) for pod in made]), IDS, DEFAULT)
 
 
 @given(st.sets(ports, min_size=1, max_size=8), st.sets(ports, min_size=1, max_size=8))
@@ -170,10 +175,10 @@ def test_a_reservation_holds_its_ports_and_is_named_by_them(
 
 def test_only_what_is_asked_about_is_kept_of_a_pod() -> None:
     labels = {"app": "x", "kubeocean.io/managed-by": "kubeocean"}
-    kept = lean(pod_of({"hostPort": 80}, labels=labels), DEFAULT)
+    kept = lean(pod_of({"hostPort": 80}, labels=labels), IDS, DEFAULT)
     assert kept.labels == {"kubeocean.io/managed-by": "kubeocean"}
     assert (kept.key, kept.uid) == (("ns", "p"), "u")
-    assert lean(pod_of(labels={"app": "x"}), DEFAULT).metadata.labels is None
+    assert lean(pod_of(labels={"app": "x"}), IDS, DEFAULT).metadata.labels is None
 
 
 # The reservation

@@ -5,13 +5,21 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from kubeocean.api.group import TAPESTRY
+from kubeocean.api.group import DEFAULT, TAPESTRY
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Meta, Object
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.forge.foreign import is_copied_annotation
 from kubeocean.syncer.forge.metadata import Expected
-from kubeocean.syncer.forge.nodes import Lent, changes, forge, inner_ip, notice
+from kubeocean.syncer.forge.nodes import (
+    Lent,
+    changes,
+    forge,
+    inner_ip,
+    is_ours,
+    left_out,
+    notice,
+)
 
 NOW, LATER = "2026-11-15T00:00:00Z", "2026-11-15T00:00:10Z"
 READY = {"type": "Ready", "status": "True", "lastHeartbeatTime": NOW, "lastTransitionTime": NOW}
@@ -187,3 +195,74 @@ def test_addresses_and_annotations_are_chosen() -> None:
     refused = ("csi.volume.kubernetes.io/nodeid", "io.cilium.network.ipv4", "k8s.ovn.org/x")
     assert not any(is_copied_annotation(key) for key in refused)
     assert is_copied_annotation("example.com/owner")
+
+
+MOST = 256 * 1024  # what a server accepts
+
+
+def annotated(**annotations: str) -> Lent:
+    node = pnode()
+    node["metadata"]["annotations"] = annotations
+    return lent(node)
+
+
+def bytes_of(annotations: dict[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+
+
+def test_large_annotations_of_the_worker_are_shown_once() -> None:
+    made = annotated(inventory="x" * 130_000, note="hi")
+    annotations = forge(made, now=NOW)["metadata"]["annotations"]
+    assert annotations["inventory"] == "x" * 130_000
+    assert bytes_of(annotations) < 140_000
+    remembered = Expected.decode(annotations["kubeocean.io/expected-metadata"]).annotations
+    assert (remembered["inventory"], remembered["note"]) == ("", "hi")
+    assert left_out(made, annotations) == ()
+
+    node = forge(made, now=NOW)
+    assert not changes(node, made, now=LATER)
+    main = changes(node, annotated(note="hi"), now=LATER).main
+    assert main["metadata"]["annotations"]["inventory"] is None
+
+
+def test_the_largest_annotations_are_left_out_where_there_is_no_room() -> None:
+    small = {f"a{i}": "ü" * 1000 for i in range(20)}
+    made = annotated(large="x" * 150_000, larger="y" * 160_000, **small)
+    annotations = forge(made, now=NOW)["metadata"]["annotations"]
+    assert bytes_of(annotations) < MOST
+    assert left_out(made, {}) == ("larger",)
+    assert annotations.keys() >= {"large", *small}
+    assert left_out(made, annotations) == ("larger",)
+
+
+def test_what_users_annotate_leaves_less_room() -> None:
+    made = annotated(large="x" * 150_000, note="hi")
+    node = forge(made, now=NOW)
+    node["metadata"]["annotations"]["users"] = "u" * 100_000
+    change = changes(node, made, now=LATER)
+    assert change.main["metadata"]["annotations"]["large"] is None
+    assert left_out(made, node["metadata"]["annotations"]) == ("large",)
+    del node["metadata"]["annotations"]["large"]
+    assert left_out(made, node["metadata"]["annotations"]) == ("large",)
+
+
+LABELS = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: "b"}
+
+
+def stripped(labels: dict[str, str], *, remembers: bool, finalizer: bool) -> Object:
+    said = Expected(labels=LABELS).encode()
+    meta = Meta(
+        labels=labels,
+        annotations={DEFAULT.expected_metadata: said} if remembers else {},
+        finalizers=(DEFAULT.finalizer_vnode,) if finalizer else (),
+    )
+    return Object(metadata=meta)
+
+
+def test_a_node_without_labels_is_ours_by_what_it_remembers() -> None:
+    assert is_ours(stripped({}, remembers=True, finalizer=False), LABELS, DEFAULT)
+    assert is_ours(stripped({}, remembers=False, finalizer=True), LABELS, DEFAULT)
+    assert not is_ours(stripped({}, remembers=False, finalizer=False), LABELS, DEFAULT)
+    other = {DEFAULT.cluster_binding: "other"}
+    assert is_ours(stripped(other, remembers=True, finalizer=True), LABELS, DEFAULT)
+    assert not is_ours(stripped(other, remembers=False, finalizer=True), LABELS, DEFAULT)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from forging import context_for, vpod
+from forging import context_for, names_for, vpod
 from kubeocean.api import naming
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.podcontext import Endpoint, ServiceEnv, ServicePort
@@ -167,6 +168,27 @@ def test_the_api_servers_host_and_port_win_over_a_containers_own() -> None:
     env = forged(with_env(*own), server=SERVER)
     assert values(env) == OF_SERVER | {"KUBERNETES_PORT": "mine", "HOSTNAME": "web"}
     assert len(env) == len(values(env))
+
+
+FROM_BOTH: list[Json] = [
+    {"configMapRef": {"name": "a"}, "prefix": "REDIS_"},
+    {"secretRef": {"name": "a", "optional": True}},
+    {"secretRef": {"name": "unknown", "optional": True}},
+]
+
+
+def test_what_comes_from_whole_objects_wins_over_services_and_loses_to_the_containers_own() -> None:
+    own: list[Json] = [{"name": "URL", "value": "$(REDIS_PRIMARY_PORT)"}]
+    pod = vpod(containers=[{"name": "app", "image": "a", "env": own, "envFrom": FROM_BOTH}])
+    keys = {
+        ("configMap", "a"): frozenset({"PRIMARY_PORT", "ELSE"}),
+        ("secret", "a"): frozenset({"REDIS_PRIMARY_SERVICE_HOST", "KUBERNETES_SERVICE_HOST"}),
+    }
+    names = replace(names_for(pod), keys=keys)
+    env = values(forged(pod, server=SERVER, services=(REDIS,), names=names))
+    hidden = {"REDIS_PRIMARY_PORT", "REDIS_PRIMARY_SERVICE_HOST"}
+    assert env.keys() == (OF_REDIS.keys() - hidden) | OF_SERVER.keys() | {"URL", "HOSTNAME"}
+    assert env["KUBERNETES_SERVICE_HOST"] == SERVER.host
 
 
 def test_without_an_api_server_a_containers_own_stay() -> None:

@@ -13,6 +13,7 @@ from kubeocean.api.group import TAPESTRY
 from kubeocean.errors import InvariantError
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.podcontext import Names, Privileges, Refused
+from kubeocean.syncer.forge.podprivileges import volume_problem
 from kubeocean.syncer.forge.pods import forge
 
 ON_THE_NODE = {
@@ -286,6 +287,15 @@ def test_a_privilege_that_is_refused_is_named_with_its_value() -> None:
         forge(pod, context_for(pod, privileges=Privileges(host_path=False)))
     said = "spec.volumes[0].hostPath: the binding does not allow it (got '/etc')"
     assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("kind", ["hostPath", "local"])
+def test_a_volume_that_is_a_directory_of_the_node_needs_the_same_privilege(kind: str) -> None:
+    volume = {"spec": {kind: {"path": "/etc"}}}
+    assert volume_problem(volume, Privileges()) is None
+    denied = volume_problem(volume, Privileges(host_path=False))
+    assert str(denied) == f"spec.{kind}: the binding does not allow it (got '/etc')"
+    assert volume_problem({"spec": {"nfs": {}}}, Privileges(host_path=False)) is None
 
 
 def test_claimed_devices_cannot_be_lent() -> None:

@@ -7,11 +7,13 @@ import pytest
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.podstatus import (
     gates,
+    is_news,
     lost,
     merge_diff,
     mirror,
     refusal,
     refused_for,
+    trouble,
     waits_for_node,
 )
 
@@ -167,8 +169,30 @@ def test_why_there_is_no_pod_is_said_until_there_is_one() -> None:
     assert refused_for(vpod) == ""
 
 
+def test_what_is_wrong_with_a_pod_that_runs_is_said_until_it_is_right() -> None:
+    vpod = pod(condition("PodScheduled"))
+    assert trouble(vpod, "", now="") == {}
+    told = applied(vpod, trouble(vpod, "no token", now=EARLY))
+    assert types(told["status"]) == {"PodScheduled": "True", "PhysicalPodSynced": "False"}
+    assert trouble(told, "no token", now=LATE) == {}
+    assert mirror(told, pod()) == {}, "the kubelet has no say in it"
+    (other,) = trouble(told, "no secret", now=LATE)["conditions"][1:]
+    assert (other["message"], other["lastTransitionTime"]) == ("no secret", EARLY)
+    assert types(trouble(told, "", now="")) == {"PodScheduled": "True"}
+    assert types(lost(told, now=LATE)) == {"PodScheduled": "True"}
+
+
 def test_a_patch_is_what_differs() -> None:
     assert merge_diff({"a": 1, "b": None}, {"a": 1}) == {}
     assert merge_diff({"a": {"x": 1}}, {"a": {"x": 1}}) == {}
     assert merge_diff({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == {"a": {"x": 3, "y": None}}
     assert merge_diff({"a": [1]}, {"b": 2}) == {"a": None, "b": 2}
+
+
+def test_a_node_below_is_no_news_but_all_else_is() -> None:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "now"}
+    assert not is_news({})
+    assert not is_news({"conditions": [scheduled]})
+    assert is_news({"conditions": [scheduled | {"status": "False"}]})
+    assert is_news({"conditions": [scheduled, {"type": "Ready", "status": "False"}]})
+    assert is_news({"phase": "Running"})

@@ -119,6 +119,16 @@ def test_each_token_of_a_volume_is_one_of_its_own() -> None:
     assert names[1] != names[0]
 
 
+def test_what_gives_whole_environments_is_named_once_with_its_kind() -> None:
+    sources = [
+        {"configMapRef": {"name": "a"}},
+        {"secretRef": {"name": "a", "optional": True}},
+        {"configMapRef": {"name": "a"}, "prefix": "P_"},
+    ]
+    given = pod(containers=[{"name": "c", "envFrom": sources, "env": []}])
+    assert references(given).env_from == (("configMap", "a"), ("secret", "a"))
+
+
 def test_a_pod_that_needs_nothing_refers_to_nothing() -> None:
     found = references(pod(containers=[{"name": "c"}]))
     assert not any((found.config_maps, found.secrets, found.claims, found.pull_secrets))
