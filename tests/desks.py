@@ -61,7 +61,7 @@ class _Places(Places):
     def find(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> Place:
         if pod != Key("ns", "pod"):
             raise Refusal(404, "not there")
-        return Place(pod, "u1", vnode, Key("below", "pod-1"))
+        return Place(pod, "u1", vnode, Key("below", "pod-1"), "b1")
 
 
 class _Pages(Pages):

@@ -141,7 +141,9 @@ async def make_namespace(client: Client, name: str, *, account: bool = True) -> 
 async def bind_pod(
     strait: Strait, namespace: str, name: str, *volumes: Json, node: str = "n", **spec: object
 ) -> VirtualPod:
-    """A pod above on a virtual node, which need not exist, without a token unless it asks."""
+    """A pod above on a virtual node, made if there is none, without a token unless it asks."""
+    with suppress(AlreadyExists):
+        await strait.lend(node)
     body: Json = {
         "metadata": {"name": name, "namespace": namespace},
         "spec": {

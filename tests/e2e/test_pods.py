@@ -15,9 +15,9 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.local.images import BUSYBOX
 from kubeocean.local.realnodes import RealNode
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS
+from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.patches import MergePatch, StrategicPatch
 from oceans import Sea
 from ourkinds import install_our_kinds
 from syncers import SyncerProcess, syncer
@@ -264,3 +264,52 @@ async def test_a_deployment_lives_below_and_is_seen_above(
         return False
 
     await until(cleared, within=60)
+
+
+async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
+    sea: Sea, syncing: SyncerProcess
+) -> None:
+    spec: Json = {
+        "nodeSelector": sea.label,
+        "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "containers": [
+            {"name": "c", "image": "Not/An:Image:Name", "command": ["sleep", "1000"]},
+        ],
+    }
+    await sea.above.create(PODS, {"metadata": {"name": "bad"}, "spec": spec}, namespace=sea.name)
+
+    async def told() -> bool:
+        pod = (await sea.above.get(PODS, "bad", sea.name, keep_raw=True)).content()
+        status = pod["status"]
+        (state,) = (each["state"] for each in status["containerStatuses"])
+        unready = [c for c in status["conditions"] if c["type"] == "ContainersReady"]
+        fields = "involvedObject.name=bad,type=Warning"
+        events = (await sea.above.list(EVENTS, sea.name, fields=fields)).items
+        return (
+            state["waiting"]["reason"] == "InvalidImageName"
+            and "[c]" in unready[0]["message"]
+            and any("couldn't parse image name" in event.message for event in events)
+        )
+
+    await until(_once_there(told), within=60)
+    good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": BUSYBOX}]}})
+    await sea.above.patch(PODS, "bad", good, sea.name)
+
+    async def ready() -> bool:
+        return holds((await sea.above.get(PODS, "bad", sea.name, keep_raw=True)).content(), "Ready")
+
+    await until(ready, within=90)
+    pod = await sea.above.get(PODS, "bad", sea.name)
+    await sea.above.delete(PODS, "bad", sea.name, uid=pod.uid)
+
+
+def _once_there(probe: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
+    async def asked() -> bool:
+        try:
+            return await probe()
+        except (KeyError, IndexError, ValueError):  # parts of a status come later
+            return False
+
+    return asked

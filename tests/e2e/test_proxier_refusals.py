@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from harbours import DOMAIN, Harbour
+from harbours import DOMAIN, Harbour, node_port
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import Authority, Subject
-from kubeocean.local.ports import reserve
 from kubeocean.runtime.kinds import NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
@@ -48,12 +47,13 @@ async def ask(
     *headers: str,
     tls: ssl.SSLContext | None = None,
     raw: bytes = b"",
+    host: str = "127.0.0.1",
 ) -> int:
     """The status of the answer; 0 if TLS was refused."""
     context = tls or strangers()
     head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: here", *headers, "", ""])
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", harbour.port, ssl=context)
+        reader, writer = await asyncio.open_connection(host, harbour.port, ssl=context)
         writer.write(raw or head.format(ns=harbour.name).encode())
         async with asyncio.timeout(15):
             line = await reader.readline()
@@ -106,6 +106,13 @@ def refusals(proxier: SyncerProcess, status: int) -> int:
     return sum(line["status"] == status for line in lines)
 
 
+async def leaves_line(proxier: SyncerProcess, before: int, status: int, **said: str) -> None:
+    """That the last of the refusals with a status, one more than before, tells all of this."""
+    await until(lambda: refusals(proxier, status) == before + 1)
+    lines = [x for x in proxier.lines("Refused kubelet request") if x["status"] == status]
+    assert lines[-1].items() >= said.items(), lines[-1]
+
+
 def told(proxier: SyncerProcess, what: str) -> str:
     """Why all those were refused who did not get as far as a route."""
     lines = proxier.lines("Refused kubelet request")
@@ -156,7 +163,11 @@ async def test_who_may_only_read_gets_no_shell_by_websocket(
     reading: Json = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}
     header = await token(harbour, "reader", reading)
     assert await ask(harbour, "GET", "/containerLogs/{ns}/web/main", header) == 200
+    before = refusals(proxier, 403)
     assert await ask(harbour, "GET", EXEC, header, *WEBSOCKET) == 403
+    user = f"system:serviceaccount:{harbour.name}:reader"
+    said = {"user": user, "by": "token", "method": "GET", "what": "exec", "container": "main"}
+    await leaves_line(proxier, before, 403, **said, pod=f"{harbour.name}/web", node=harbour.vnode)
     entering = reading | {"verbs": ["get", "create"]}
     header = await token(harbour, "writer", entering)
     assert await ask(harbour, "GET", EXEC, header, *WEBSOCKET) == 101
@@ -168,8 +179,18 @@ async def test_metrics_do_not_take_more_than_their_own_right(
     rule: Json = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
     header = await token(harbour, "scraper", rule)
     assert await ask(harbour, "GET", "/metrics/resource", header) == 200
-    assert await ask(harbour, "GET", "/stats/summary", header) == 403
-    assert await ask(harbour, "GET", "/containerLogs/{ns}/web/main", header) == 403
+    user = f"system:serviceaccount:{harbour.name}:scraper"
+    for method, target, headers, what in (
+        ("GET", "/stats/summary", (), "stats/summary"),
+        ("GET", "/containerLogs/{ns}/web/main", (), "logs"),
+        ("POST", EXEC, UPGRADE, "exec"),
+        ("POST", "/attach/{ns}/web/main?output=1", UPGRADE, "attach"),
+        ("POST", "/portForward/{ns}/web", UPGRADE, "portforward"),
+        ("POST", "/run/{ns}/web/main?cmd=id", (), "run"),
+    ):
+        before = refusals(proxier, 403)
+        assert await ask(harbour, method, target, header, *headers) == 403
+        await leaves_line(proxier, before, 403, user=user, by="token", what=what)
 
 
 @pytest.fixture
@@ -194,8 +215,7 @@ async def test_a_pod_of_another_node_is_not_found_through_this_ones_door(
     harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
 ) -> None:
     """Though it is of the same binding, runs, and is served through its own node's door."""
-    with reserve(("127.0.0.1", 0)) as held:
-        port = held.ports[0]
+    port = node_port()
     other = f"{harbour.vnode}-2"
     node = (await harbour.above.get(NODES, harbour.vnode, keep_raw=True)).content()
     labels = node["metadata"]["labels"] | {DOMAIN.proxier_port: str(port)}
@@ -220,9 +240,8 @@ async def _is(harbour: Harbour, target: str, tls: ssl.SSLContext, status: int) -
         return False
 
 
-@pytest.mark.usefixtures("proxier")
 async def test_annotations_that_point_at_another_pod_lead_nowhere(
-    harbour: Harbour, admin: ssl.SSLContext
+    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
 ) -> None:
     victim = await harbour.run("victim", "echo secret; while true; do sleep 1; done")
     body = {
@@ -236,13 +255,66 @@ async def test_annotations_that_point_at_another_pod_lead_nowhere(
         "spec": {"nodeName": harbour.vnode, "containers": [{"name": "main", "image": "x"}]},
     }
     await harbour.above.create(PODS, body, namespace=harbour.name)
-    target = "/containerLogs/{ns}/thief/main"
+    target, before = "/containerLogs/{ns}/thief/main", refusals(proxier, 404)
     assert await ask(harbour, "GET", target, tls=admin) == 404
+    await leaves_line(proxier, before, 404, user="admin", pod=f"{harbour.name}/thief", what="logs")
     # Not even if the pod below says that it runs for the thief, under its own name.
     claim = {DOMAIN.virtual_pod_name: "thief"}
     patch = MergePatch({"metadata": {"annotations": claim}})
     await harbour.below.patch(PODS, victim.name, patch, victim.namespace)
     assert await ask(harbour, "GET", target, tls=admin) == 404
+
+
+async def test_a_pod_that_has_taken_the_name_below_is_not_entered(
+    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
+) -> None:
+    """It is another binding's, or nobody's: what it runs for is not the pod above."""
+    physical = await harbour.run("gone", "while true; do sleep 1; done")
+    target = "/containerLogs/{ns}/gone/main"
+    assert await ask(harbour, "GET", target, tls=admin) == 200
+    ours = await harbour.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
+    await harbour.below.delete(PODS, physical.name, physical.namespace, uid=ours.uid, grace_s=0)
+    labels = ours.labels | {DOMAIN.cluster_binding: "another"}
+    metadata = {"name": physical.name, "labels": labels, "annotations": dict(ours.annotations)}
+    spec = ours.content()["spec"]
+    other: Json = {"metadata": metadata, "spec": {"containers": spec["containers"]}}
+    other["spec"] |= {"nodeName": harbour.node.name, "automountServiceAccountToken": False}
+    made = await harbour.below.create(PODS, other, namespace=physical.namespace)
+    before = refusals(proxier, 404)
+    assert await ask(harbour, "GET", target, tls=admin) == 404
+    assert await ask(harbour, "POST", EXEC.replace("web", "gone"), *UPGRADE, tls=admin) == 404
+    await until(lambda: refusals(proxier, 404) == before + 2)
+    await harbour.below.delete(PODS, made.name, made.namespace, uid=made.uid, grace_s=0)
+
+
+async def test_no_secret_and_no_command_is_in_the_log_of_a_talkative_replica(
+    harbour: Harbour, admin: ssl.SSLContext
+) -> None:
+    rule: Json = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "create"]}
+    header = await token(harbour, "talker", rule)
+    key = (harbour.worker.root / "pki" / "ca.key").read_text().splitlines()[1]
+    secrets = (header.partition("Bearer ")[2], "canary-bad", "canary-word", key)
+    async with harbour.proxier(
+        "--zap-log-level=debug", name="talkative", address="127.0.0.3"
+    ) as it:
+        here = "127.0.0.3"
+        for target, status in (
+            ("/exec/{ns}/web/main?command=echo&command=canary-word&output=1", 101),
+            ("/exec/{ns}/web/main?command=canary-word&output=2", 400),
+            ("/exec/{ns}/nobody/main?command=canary-word&output=1", 404),
+        ):
+            assert await ask(harbour, "GET", target, header, *WEBSOCKET, host=here) == status
+        run = "/run/{ns}/web/main?cmd=sh+-c+canary-word"
+        assert await ask(harbour, "POST", run, header, host=here) == 500
+        assert (
+            await ask(harbour, "GET", "/pods", "Authorization: Bearer canary-bad", host=here) == 401
+        )
+        await until(lambda: len(it.lines("Refused kubelet request")) == 4)
+        log = it.process.log.read_text()
+    for secret in secrets:
+        assert secret not in log
+    # What a door was opened for is not what is asked through it.
+    assert not any("reconcile" in line for line in it.lines("Refused kubelet request"))
 
 
 @pytest.mark.parametrize(

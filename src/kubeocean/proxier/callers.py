@@ -9,7 +9,6 @@ kubelet. How often strangers can make us ask is limited by where they come from.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 from kubeocean.errors import ApiError, Refusal
 from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.remembered import Remembered
+from kubeocean.proxier.rooms import network_of
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.objects import Json
@@ -86,7 +86,7 @@ class Callers:
         known = self._known.get(key)
         if known is not None and scheme.lower() == "bearer":
             return known
-        if not self._strangers.allows(_network(peer)):
+        if not self._strangers.allows(network_of(peer)):
             raise Refusal(429, "too many requests without a name from there")
         if scheme.lower() != "bearer" or not token or len(token) > _LONGEST_TOKEN:
             raise Refusal(401, "neither a client certificate nor a bearer token")
@@ -135,14 +135,3 @@ class Callers:
 
 def _extra(extra: Mapping[str, Iterable[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(values)) for name, values in sorted(extra.items()))
-
-
-def _network(peer: str) -> str:
-    """Where somebody comes from: an address, or the network of IPv6 that is one machine's."""
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0])
-    except ValueError:
-        return peer
-    if isinstance(address, ipaddress.IPv4Address) or address.ipv4_mapped is not None:
-        return peer
-    return f"{int(address) >> 64:x}"

@@ -129,7 +129,8 @@ class SignedCertificate:
         while True:
             try:
                 pair = await self._obtain()
-                self._identity.show(pair)
+                if not self._identity.show(pair):
+                    raise ConfigError("does not hold now; is our clock right?", source=pair.source)
             except KubeoceanError as error:
                 _log.error("Could not get certificate", error=str(error), retry_in_s=_RETRY_S)
                 await self._clock.sleep(_RETRY_S)
@@ -147,7 +148,7 @@ class SignedCertificate:
             "POST", _REQUESTS, body=self._request(name, self._wanted(key))
         )
         try:
-            await self._approve(name)
+            await self._approve(made)
             certificate = await self._await_signature(name)
         finally:
             await self._forget(name, made["metadata"]["uid"])
@@ -191,16 +192,17 @@ class SignedCertificate:
             },
         }
 
-    async def _approve(self, name: str) -> None:
-        found = await self._computing.request_json("GET", f"{_REQUESTS}/{name}")
+    async def _approve(self, made: Json) -> None:
+        """Approve the very request that we made: with its version, so that it is no other's."""
         condition = {
             "type": "Approved",
             "status": "True",
             "reason": _APPROVAL,
             "message": f"The serving certificate of the proxier of {self._binding}",
         }
-        found["status"] = {"conditions": [condition]}
-        await self._computing.request_json("PUT", f"{_REQUESTS}/{name}/approval", body=found)
+        path = f"{_REQUESTS}/{made['metadata']['name']}/approval"
+        approved: Json = made | {"status": {"conditions": [condition]}}
+        await self._computing.request_json("PUT", path, body=approved)
 
     async def _await_signature(self, name: str) -> bytes:
         waited = 0.0

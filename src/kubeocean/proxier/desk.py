@@ -15,6 +15,7 @@ from kubeocean.proxier.authority import Authority
 from kubeocean.proxier.callers import Callers
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.figures import Figures
+from kubeocean.proxier.hearing import while_heard
 from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.pages import Pages
 from kubeocean.proxier.permissions import needed
@@ -69,6 +70,8 @@ class Desk:
         """Serve it, or say why not."""
         if exchange.head.method == "GET" and exchange.head.target == _HEALTH:
             # Probes of a kubelet cannot say who they are, and learn no more than that we listen.
+            # They ask once: who could ask without end would keep us from everybody else.
+            exchange.last = True
             await exchange.answer(200, b"ok")
             return
         entry = Entry(exchange, self._clock)
@@ -113,13 +116,13 @@ class Desk:
             raise Refusal(404, "which virtual node is meant?")
         match asked:
             case Page():
-                await self._pages.answer(exchange, asked, vnode)
+                await while_heard(exchange, self._pages.answer(exchange, asked, vnode))
             case Logs():
                 await self._sessions.logs(exchange, asked, self._place(asked, vnode))
             case Session():
                 await self._sessions.enter(exchange, asked, self._place(asked, vnode), entry)
             case Run():
-                await self._sessions.run(exchange, asked, self._place(asked, vnode))
+                await self._sessions.run(exchange, asked, self._place(asked, vnode), entry)
 
     def _understand(self, exchange: Exchange) -> tuple[str, Route]:
         """The virtual node, and what is asked of it."""

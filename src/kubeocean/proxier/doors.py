@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubeocean.api.group import Domain
+from kubeocean.api.group import PROXIER_PORT_FIRST, PROXIER_PORT_LAST, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.proxier.front import Front
 from kubeocean.runtime.controller import Controller
@@ -52,8 +52,10 @@ class Doors:
             self.controller.enqueue(node.key)
 
     def _port(self, vnode: Node) -> int:
+        """What its label says, if it is a port that virtual nodes are given, and not our own."""
         text = vnode.labels.get(self._domain.proxier_port, "")
-        return int(text) if text.isascii() and text.isdigit() and int(text) < 65_536 else 0
+        port = int(text) if text.isascii() and text.isdigit() else 0
+        return port if PROXIER_PORT_FIRST <= port <= PROXIER_PORT_LAST else 0
 
     async def reconcile(self, key: Key) -> Outcome:
         vnode = self._vnodes.get(key)

@@ -24,6 +24,8 @@ _LABEL: Final = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|\Z)'
 )
 _ABOUT: Final = re.compile(r"# (HELP|TYPE|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?: .*)?")
+# The group of processes that a kubelet makes for a pod, by either of its two ways to name one.
+_CGROUP: Final = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})\b")
 _SUFFIXES: Final = ("_total", "_bucket", "_count", "_sum", "_created", "_info")
 
 
@@ -34,6 +36,7 @@ class PodName:
     namespace: str
     name: str
     uid: str
+    uid_below: str = ""  # of the pod that it runs as; what is said of another one is not its
 
 
 @dataclass(slots=True)
@@ -132,7 +135,13 @@ def _renamed(line: str, pods: Mapping[tuple[str, str], PodName], node: str) -> s
 
 
 def _pod_of(labels: Mapping[str, str], pods: Mapping[tuple[str, str], PodName]) -> PodName | None:
-    return pods.get((labels.get("namespace", ""), labels.get("pod", "")))
+    pod = pods.get((labels.get("namespace", ""), labels.get("pod", "")))
+    if pod is None or not pod.uid_below:
+        return pod
+    # Under one name there may have been another pod before, and there may be another one by now.
+    group = _CGROUP.search(labels.get("id", ""))
+    said = (labels.get("pod_uid", ""), group[1].replace("_", "-") if group else "")
+    return pod if all(uid in ("", pod.uid_below) for uid in said) else None
 
 
 def _labels(text: str | None) -> dict[str, str]:

@@ -4,7 +4,7 @@ A connection is TLS from its first byte. Heads are read with a limit on size and
 the desk, which answers it. A connection whose request has a body of its own is closed after the
 answer, so that no byte of it can be taken for another request.
 
-Who shows a certificate always finds room: connections of everybody else are fewer, and are given
+Who shows a certificate finds room though others come in numbers: those are fewer, and are given
 less time. When the authority of certificates changes, connections that it vouched for are used for
 no further request.
 """
@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from kubeocean.errors import ConfigError, Refusal, Unreachable
 from kubeocean.proxier import heads
@@ -28,6 +29,7 @@ from kubeocean.proxier.figures import Figures
 from kubeocean.proxier.identity import Identity
 from kubeocean.proxier.listening import accept, agree, listen
 from kubeocean.proxier.paces import Paces
+from kubeocean.proxier.rooms import Rooms
 from kubeocean.runtime.failures import explain
 from kubeocean.runtime.logs import get_logger
 
@@ -35,12 +37,10 @@ __all__ = ["Desk", "Front"]
 
 HEAD_S: Final = 10.0
 KEEP_S: Final = 120.0
-MOST: Final = 2_000  # connections in all
-MOST_STRANGERS: Final = 500  # of them, without a certificate; and of those who may become one
 LINGER_S: Final = 3.0  # doors stay open after we are told to go: not everybody has heard of it
 
 _DELIVERY_S: Final = 30.0  # of what was said last, to a caller that is slow
-_TOLD_RATE: Final = 1.0  # lines about somebody with whom TLS was not agreed upon, a second
+_TOLD_RATE: Final = 1.0  # lines about somebody who has no name and made no request, a second
 _TOLD_BURST: Final = 20.0
 
 Desk: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -76,13 +76,13 @@ class Front:
         self._doors: dict[int, list[asyncio.Task[None]]] = {}
         self._open: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()  # waiting for a request
-        self._shaking = 0  # connections on which TLS is not agreed upon yet
-        self._strangers = 0
+        self._rooms = Rooms()
         self._told = Paces(rate=_TOLD_RATE, burst=_TOLD_BURST)
         self._closing = False
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
+        self._context = copy_context()
         self._began.set()
         return self
 
@@ -122,7 +122,11 @@ class Front:
             raise ConfigError(f"cannot listen on port {port}: it is the end")
         made = int(sockets[0].getsockname()[1])
         door = _Door(vnode, metrics_only)
-        self._doors[made] = [self._group.create_task(self._accept(each, door)) for each in sockets]
+        # What is logged of callers must not tell of whoever opened the door for them.
+        self._doors[made] = [
+            self._group.create_task(self._accept(each, door), context=self._context.copy())
+            for each in sockets
+        ]
         return made
 
     async def shut(self, port: int) -> None:
@@ -153,23 +157,30 @@ class Front:
         with closing(listening):
             while True:
                 connection = await accept(listening)
-                if self._shaking >= MOST_STRANGERS:
+                peer = _address(connection)
+                if not self._rooms.knock(peer):
                     self._figures.turned_away()
                     connection.close()
                     continue
-                self._shaking += 1
-                task = self._group.create_task(self._welcome(connection, door))
+                task = self._group.create_task(self._welcome(connection, peer, door))
                 task.add_done_callback(self._open.discard)
                 self._open.add(task)
 
-    async def _welcome(self, connection: socket.socket, door: _Door) -> None:
+    async def _welcome(self, connection: socket.socket, peer: str, door: _Door) -> None:
         """A connection from its first byte to its last."""
-        peer = _address(connection)
+        try:
+            await self._connect(connection, peer, door)
+        except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
+            pass  # the caller is gone, or says nothing
+        except Exception as error:  # of one connection, which must not end the others
+            _log.error("Connection failed", peer=peer, error=error, exc_info=error)
+
+    async def _connect(self, connection: socket.socket, peer: str, door: _Door) -> None:
         try:
             try:
                 reader, writer = await agree(connection, self._identity.context)
             finally:
-                self._shaking -= 1
+                self._rooms.knocked(peer)
         except OSError as error:
             self._figures.turned_away()
             # Who only looks whether there is a port is no news; others are told of, within limits.
@@ -177,39 +188,30 @@ class Front:
                 untrusted(explain(error), peer)
             return
         try:
-            await self._connected(reader, writer, door)
-        except (Unreachable, TimeoutError, ssl.SSLError, ConnectionError):
-            pass  # the caller is gone, or says nothing
-        except Exception as error:  # of one connection, which must not end the others
-            _log.error("Connection failed", peer=peer, error=error, exc_info=error)
+            await self._connected(reader, writer, peer, door)
         finally:
             writer.transport.abort()
 
     async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: _Door
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str, door: _Door
     ) -> None:
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
-        stranger = not writer.get_extra_info("peercert")
+        name = _named(writer.get_extra_info("peercert"))
         # A resumed session was vouched for by whoever was believed when it began.
-        if tls is None or tls.session_reused or not self._has_room(stranger=stranger):
+        resumed = tls is None or tls.session_reused
+        if resumed or self._closing or not self._rooms.enter(peer, name):
             self._figures.turned_away()
             return
 
         def made(head: heads.Head) -> Exchange:
             return Exchange(head, reader, writer, vnode=door.vnode, metrics_only=door.metrics_only)
 
-        self._strangers += stranger
         self._figures.connections(len(self._open))
         try:
-            await self._serve(reader, writer, made, stranger=stranger)
+            await self._serve(reader, writer, made, stranger=not name)
         finally:
-            self._strangers -= stranger
+            self._rooms.leave(peer, name)
             self._figures.connections(len(self._open) - 1)
-
-    def _has_room(self, *, stranger: bool) -> bool:
-        if self._closing or len(self._open) > MOST:
-            return False
-        return not stranger or self._strangers < MOST_STRANGERS
 
     async def _serve(
         self,
@@ -220,17 +222,19 @@ class Front:
         stranger: bool,
     ) -> None:
         patience_s, believed = HEAD_S, self._identity.epoch
-        while not self._closing and believed == self._identity.epoch:
+        while not self._closing:
             try:
                 head = heads.parse(await self._read(reader, patience_s))
             except asyncio.IncompleteReadError:
                 return
             except asyncio.LimitOverrunError:
-                await self._refuse(writer, heads.too_large())
+                await self._refuse(writer, heads.too_large(), stranger=stranger)
                 return
             except Refusal as refusal:
-                await self._refuse(writer, refusal)
+                await self._refuse(writer, refusal, stranger=stranger)
                 return
+            if believed != self._identity.epoch:
+                return  # who vouched for the caller may not be believed any more
             exchange = make(head)
             await self._desk(exchange)
             if exchange.last:
@@ -249,10 +253,15 @@ class Front:
         finally:
             self._idle.discard(task)
 
-    async def _refuse(self, writer: asyncio.StreamWriter, refusal: Refusal) -> None:
+    async def _refuse(
+        self, writer: asyncio.StreamWriter, refusal: Refusal, *, stranger: bool
+    ) -> None:
         """An answer to something that is no request."""
-        peer = writer.get_extra_info("peername")
-        unreadable(refusal, str(peer[0]) if peer else "")
+        found = writer.get_extra_info("peername")
+        peer = str(found[0]) if found else ""
+        # Nobody without a name can fill our log with nonsense.
+        if not stranger or self._told.allows(peer):
+            unreadable(refusal, peer)
         self._figures.refused(refusal.status)
         body = f"{refusal}\n".encode()
         fields = [("Content-Type", PLAIN), ("Content-Length", str(len(body)))]
@@ -268,6 +277,11 @@ async def _close(writer: asyncio.StreamWriter) -> None:
             await writer.wait_closed()
     except (OSError, TimeoutError):
         pass
+
+
+def _named(certificate: Mapping[str, Any] | None) -> str:
+    """What a verified certificate is told from others by; nothing without one."""
+    return repr(certificate.get("subject", ())) if certificate else ""
 
 
 def _address(connection: socket.socket) -> str:

@@ -83,9 +83,9 @@ class Identity:
         if used is not None and used.good_at(now) and not pair.good_at(now):
             return False
         if pair != used:
+            self._current = self._made(pair, self._authority)
             self._pair = pair
             self._figures.certificate(pair.not_after.timestamp())
-            self._renew()
         return True
 
     def believe(self, authority: bytes) -> None:
@@ -97,21 +97,25 @@ class Identity:
         if problem:
             raise ConfigError(problem, source="the authority of client certificates")
         if authority != self._authority:
+            self._current = self._made(self._pair, authority)
             self._authority = authority
             self.epoch += 1
-            self._renew()
 
-    def _renew(self) -> None:
-        if self._pair is None or not self._authority:
-            return
+    def _made(self, pair: Pair | None, authority: bytes) -> ssl.SSLContext | None:
+        """What connections are made with; nothing as long as there is only one of the two.
+
+        Made before anything of them is kept: what TLS cannot use changes nothing.
+        """
+        if pair is None or not authority:
+            return None
         context = _context()
         try:
-            load_pair(context, self._pair.certificate, self._pair.key)
-            trust(context, self._authority)
+            load_pair(context, pair.certificate, pair.key)
+            trust(context, authority)
         except ssl.SSLError as error:
             why = f"cannot be used ({error.reason or 'not PEM'})"
-            raise ConfigError(why, source=self._pair.source) from None
-        self._current = context
+            raise ConfigError(why, source=pair.source) from None
+        return context
 
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
@@ -131,6 +135,8 @@ def _context() -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     # A resumed session would be vouched for by whoever was believed when it began.
     context.options |= ssl.OP_NO_TICKET
+    # Who was let in stays the one who was let in.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     return context
 

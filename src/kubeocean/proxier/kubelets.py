@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -55,8 +57,11 @@ class Kubelets:
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._addresses: Remembered[str, str] = Remembered(16 * _MOST, clock=clock or RealClock())
 
-    async def get(self, node: str, path: str, query: tuple[tuple[str, str], ...] = ()) -> bytes:
-        """A page of the kubelet of a node.
+    @asynccontextmanager
+    async def opened(
+        self, node: str, path: str, query: tuple[tuple[str, str], ...] = ()
+    ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+        """A page of the kubelet of a node, which has begun to answer: what reads it.
 
         :raises ApiError: it does not answer, or not with that page.
         """
@@ -65,13 +70,18 @@ class Kubelets:
         line = self._to(address)
         line.users += 1
         try:
-            async with asyncio.timeout(_TIMEOUT_S), line.transport.stream(request) as stream:
-                body = await _whole(stream, path)
-                if stream.status != 200:
-                    raise api_error(stream.status, body, doing=f"read {path} of the kubelet")
-                return body
-        except TimeoutError:
-            raise Refusal(504, "the kubelet does not answer in time") from None
+            async with AsyncExitStack() as stack:
+                async with _in_time():
+                    stream = await stack.enter_async_context(line.transport.stream(request))
+
+                async def read() -> bytes:
+                    async with _in_time():
+                        body = await _whole(stream, path)
+                    if stream.status != 200:
+                        raise api_error(stream.status, body, doing=f"read {path} of the kubelet")
+                    return body
+
+                yield read
         finally:
             line.users -= 1
             await self._tidy()
@@ -109,6 +119,15 @@ class Kubelets:
     def _source(self, address: str) -> _KubeletAccess:
         host = f"[{address}]" if ":" in address else address
         return _KubeletAccess(self._worker, f"https://{host}:{self._port}", self._authority)
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise Refusal(504, "the kubelet does not answer in time") from None
 
 
 async def _whole(stream: Stream, path: str) -> bytes:

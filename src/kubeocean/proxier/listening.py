@@ -23,6 +23,17 @@ _BUFFER: Final = 64 * 1024  # of each connection: larger than a head may be, for
 _QUIET_S: Final = 60  # after which a caller is asked whether it is still there
 _ABSENT: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # a family that this machine has not
 _FULL: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PASSING: Final = (  # of a connection that was never made, as accept(2) tells of it
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.EPERM,
+)
 _PAUSE_S: Final = 0.5  # while there is no room for another connection
 
 
@@ -75,16 +86,26 @@ async def accept(listening: socket.socket) -> socket.socket:
     while True:
         try:
             connection, _ = await loop.sock_accept(listening)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _QUIET_S)
         except ConnectionError:
             continue  # it left before it was let in
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in (*_FULL, *_PASSING):
                 raise
-            await asyncio.sleep(_PAUSE_S)
-        else:
+            await asyncio.sleep(_PAUSE_S if error.errno in _FULL else 0)
+            continue
+        if _kept_alive(connection):
             return connection
+
+
+def _kept_alive(connection: socket.socket) -> bool:
+    """Whether we shall be told when the other side is gone; if not, it is gone already."""
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _QUIET_S)
+    except OSError:
+        connection.close()
+        return False
+    return True
 
 
 async def agree(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 import msgspec
@@ -80,8 +81,7 @@ class Pages:
             await exchange.answer(200, b"ok")
 
     async def _metrics(self, page: NodePage, vnode: str) -> bytes:
-        async with self._turns:
-            body = await self._kubelet(vnode, _METRICS[page])
+        async with self._kubelet(vnode, _METRICS[page]) as body:
             pods = self._shown(vnode)
             if page is NodePage.RESOURCE:
                 return await _aside(self._resource, body, pods, vnode)
@@ -91,8 +91,7 @@ class Pages:
     async def _stats(self, asked: Page, vnode: str) -> bytes:
         wanted = asked.query.get("only_cpu_and_memory", "")
         query = (("only_cpu_and_memory", wanted),) if wanted in ("true", "false") else ()
-        async with self._turns:
-            body = await self._kubelet(vnode, "/stats/summary", query)
+        async with self._kubelet(vnode, "/stats/summary", query) as body:
             try:
                 summary = msgspec.json.decode(body, type=dict)
             except msgspec.DecodeError as error:
@@ -109,15 +108,19 @@ class Pages:
         answer["metadata"] = {}
         return encode(answer)
 
+    @asynccontextmanager
     async def _kubelet(
         self, vnode: str, path: str, query: tuple[tuple[str, str], ...] = ()
-    ) -> bytes:
+    ) -> AsyncIterator[bytes]:
+        """A page of the kubelet, in its turn: kubelets that do not answer take none."""
         if not self._has_metrics:
             raise Refusal(404, "metrics are turned off here")
         node = self._places.vnodes.get(Key("", vnode))
         if node is None:
             raise Refusal(404, f"node {vnode} is not known here")
-        return await self._kubelets.get(self._places.pnode_of(node), path, query)
+        pnode = self._places.pnode_of(node)
+        async with self._kubelets.opened(pnode, path, query) as read, self._turns:
+            yield await read()
 
     def _shown(self, vnode: str) -> _Pods:
         pods, only = self._places.on(vnode), self._namespace

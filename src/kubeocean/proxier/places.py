@@ -69,6 +69,7 @@ class Place:
     uid: str
     vnode: str
     physical: Key
+    physical_uid: str
 
 
 class Places:
@@ -142,7 +143,7 @@ class Places:
             raise Refusal(404, f"pod {pod} does not run in the worker cluster")
         if container and container not in physical.containers:
             raise Refusal(404, f"container {container} is not in pod {pod}")
-        return Place(pod, virtual.uid, vnode, physical.key)
+        return Place(pod, virtual.uid, vnode, physical.key, physical.uid)
 
     def on(self, vnode: str) -> dict[tuple[str, str], PodName]:
         """What runs on a virtual node: names below, and what they are above."""
@@ -162,7 +163,7 @@ class Places:
                 and self.vnode_of(key) == vnode
                 and self._runs(physical, virtual)
             ):
-                names[physical.key] = PodName(key.namespace, key.name, virtual.uid)
+                names[physical.key] = PodName(key.namespace, key.name, virtual.uid, physical.uid)
         return names
 
     def pnode_of(self, vnode: Node) -> str:

@@ -19,7 +19,8 @@ from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
 from kubeocean.bound.identities import identity_of
-from kubeocean.bound.rotation import Rotation
+from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
+from kubeocean.bound.verbosity import Verbosity
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError, KubeoceanError
 from kubeocean.proxier.authority import Authority
@@ -110,15 +111,21 @@ class Program:
         computing = self._client(HttpTransport(source), "computing")
         binding = await computing.get(CLUSTER_BINDINGS, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
+        namespaces = kubeconfig_namespaces(
+            reference, settings.kubeconfig_namespaces, settings.label_domain
+        )
         access = SecretAccess(
             await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         )
         worker = self._client(HttpTransport(access), "worker")
-        self._rotation = Rotation(computing, access, reference, metrics=self._metrics)
+        self._rotation = Rotation(
+            computing, access, reference, namespaces=namespaces, metrics=self._metrics
+        )
         self._bindings: Informer[ClusterBinding] = Informer(
             computing, CLUSTER_BINDINGS, fields=f"metadata.name={binding.name}"
         )
         self._bindings.on_change(self._rotation.follow)
+        self._bindings.on_change(Verbosity(settings.label_domain).follow)
         self._places = await self._find_places(computing, worker, binding)
         kubelets = Kubelets(
             worker,

@@ -3,25 +3,32 @@
 What was authorized here is asked for there with our own credentials, and only for the pod that was
 found. An upgraded connection is handed on as bytes after the worker's 101 and not before; any other
 answer is the caller's answer, and ends it.
+
+An API server is asked for a pod by its name, and under that name there may be somebody else's by
+now: our cache can be behind. So the worker is asked once more which pod it is, after it has begun
+to answer and before a byte goes either way. A UID does not come back: what was there before and is
+there afterwards was there in between. Where a command begins by itself it is asked before, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from kubeocean.errors import KubeoceanError, Refusal, Unreachable, api_error
+from kubeocean.errors import NotFound, Refusal, Unreachable, api_error
 from kubeocean.proxier.audit import Entry
 from kubeocean.proxier.carrying import Carried, carry
 from kubeocean.proxier.exchange import PLAIN, Exchange
 from kubeocean.proxier.frames import Channel, failed, handshake, messages
+from kubeocean.proxier.hearing import while_heard
 from kubeocean.proxier.places import Place
 from kubeocean.proxier.routes import Logs, Run, Session, SessionKind
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import PODS
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.transport import Request, Stream
 
@@ -75,15 +82,18 @@ class Sessions:
             buffer=_BUFFER,
         )
         exchange.patience_s = self._idle_s
-        await _while_heard(exchange, self._log(exchange, request))
+        await while_heard(exchange, self._log(exchange, request, place))
 
-    async def _log(self, exchange: Exchange, request: Request) -> None:
+    async def _log(self, exchange: Exchange, request: Request, place: Place) -> None:
         async with self._worker.transport.stream(request) as stream:
             if stream.status != 200:
                 raise api_error(stream.status, await _some(stream), doing="read the log")
+            piece = await stream.read()  # first: of a log that breaks off it would be lost
+            await self._confirm(place)
             await exchange.begin(200, PLAIN)
-            while piece := await stream.read():
+            while piece:
                 await exchange.send(piece)
+                piece = await stream.read()
         await exchange.end()
 
     async def enter(self, exchange: Exchange, asked: Session, place: Place, entry: Entry) -> None:
@@ -96,6 +106,8 @@ class Sessions:
         if head.has_body:
             raise Refusal(400, "a request to switch protocols has no body")
         offered = _picked(head.headers, _ASKED)
+        if asked.kind is SessionKind.EXEC:
+            await self._confirm(place)
         async with self._worker.upgrade(
             head.method,
             _path(place.physical, asked.kind),
@@ -104,6 +116,7 @@ class Sessions:
             headers=offered,
         ) as tunnel:
             _check_choice(tunnel.headers, offered)
+            await self._confirm(place)
             picked = _picked(CIMultiDict(tunnel.headers), _ANSWERED)
             switched = [("Connection", "Upgrade"), ("Upgrade", protocol), *picked.items()]
             await exchange.switch(switched)
@@ -117,14 +130,17 @@ class Sessions:
                 entry.received = carried.inwards
                 entry.outcome = carried.broken
 
-    async def run(self, exchange: Exchange, asked: Run, place: Place) -> None:
+    async def run(self, exchange: Exchange, asked: Run, place: Place, entry: Entry) -> None:
         """What a command prints, once it has ended."""
         query = [("container", asked.container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in asked.command]
-        await _while_heard(exchange, self._run(exchange, query, place))
+        await while_heard(exchange, self._run(exchange, query, place, entry))
 
-    async def _run(self, exchange: Exchange, query: list[tuple[str, str]], place: Place) -> None:
+    async def _run(
+        self, exchange: Exchange, query: list[tuple[str, str]], place: Place, entry: Entry
+    ) -> None:
         output, verdict = bytearray(), b""
+        await self._confirm(place)
         async with (
             asyncio.timeout(self._idle_s),
             self._worker.upgrade(
@@ -143,39 +159,25 @@ class Sessions:
                     verdict += content
                 if len(output) + len(verdict) > _MOST_OUTPUT:
                     raise Refusal(500, f"the command printed over {_MOST_OUTPUT >> 20} MiB")
+        await self._confirm(place)
         failure = failed(verdict)
-        if failure:
-            raise Refusal(500, f"{failure}: {output.decode('utf-8', 'replace')}")
-        await exchange.answer(200, bytes(output), _JSON)
+        if not failure:
+            await exchange.answer(200, bytes(output), _JSON)
+            return
+        entry.outcome = "the command failed"  # how, and what it printed, is the caller's own
+        await exchange.answer(500, f"{failure}: {output.decode('utf-8', 'replace')}\n".encode())
 
+    async def _confirm(self, place: Place) -> None:
+        """That it is still the pod that was found which has its name below.
 
-async def _while_heard(exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-    """Do it, unless the caller leaves meanwhile.
-
-    :raises Unreachable: it did.
-    """
-    async with asyncio.TaskGroup() as group:
-        gone = group.create_task(exchange.gone())
-        doing = group.create_task(_kept(work))
-        await asyncio.wait((gone, doing), return_when=asyncio.FIRST_COMPLETED)
-        left = not doing.done()
-        gone.cancel()
-        doing.cancel()
-    if left:
-        raise Unreachable("lost the caller: it has left")
-    if (error := doing.result()) is not None:
-        raise error
-
-
-async def _kept(work: Coroutine[None, None, None]) -> KubeoceanError | None:
-    """How it failed, as a value: a task group would make a group of it."""
-    try:
-        await work
-    except KubeoceanError as error:
-        return error
-    except TimeoutError:
-        return Refusal(504, "it took too long")
-    return None
+        :raises Refusal: it is not.
+        """
+        try:
+            found = await self._worker.get(PODS, place.physical.name, place.physical.namespace)
+        except NotFound:
+            found = None
+        if found is None or found.uid != place.physical_uid:
+            raise Refusal(404, f"pod {place.virtual} does not run in the worker cluster any more")
 
 
 async def _some(stream: Stream) -> bytes:

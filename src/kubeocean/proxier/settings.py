@@ -32,6 +32,13 @@ class Settings(ZapFlags):
         "",
         "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
     )
+    kubeconfig_namespaces: frozenset[str] = flag(
+        "kubeconfig-namespaces",
+        flags.namespaces,
+        "",
+        "Where the Secret that the binding names may be, with commas between namespaces; *: "
+        "anywhere. Without it, where it is at the start. The system namespace is always allowed.",
+    )
     listen_address: str = flag(
         "listen-address", text, "", "The address to listen on; without it, all of them."
     )

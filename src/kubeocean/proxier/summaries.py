@@ -34,7 +34,7 @@ def summarize(summary: Json, vnode: str, pods: Mapping[tuple[str, str], PodName]
 def _renamed(pod: Json, pods: Mapping[tuple[str, str], PodName]) -> Json | None:
     said = _dict(pod, "podRef")
     found = pods.get((str(said.get("namespace", "")), str(said.get("name", ""))))
-    if found is None:
+    if found is None or (found.uid_below and said.get("uid") != found.uid_below):
         return None
     return pod | {"podRef": {"name": found.name, "namespace": found.namespace, "uid": found.uid}}
 

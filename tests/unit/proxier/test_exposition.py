@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kubeocean.proxier.exposition import PodName, rewrite, samples
 from kubeocean.proxier.summaries import summarize
+from kubeocean.runtime.objects import Json
 
 PODS = {
     ("worker", "web-1"): PodName("team", "web", "u1"),
@@ -198,3 +199,35 @@ def test_a_summary_is_of_own_pods_under_their_names() -> None:
 def test_a_summary_that_is_nonsense_is_an_empty_one() -> None:
     odd = {"node": 3, "pods": [None, 4, {"podRef": "x"}]}
     assert summarize(odd, "v", PODS) == {"node": {"nodeName": "v"}, "pods": []}
+
+
+BELOW = "11111111-2222-3333-4444-555555555555"
+OTHER = "99999999-2222-3333-4444-555555555555"
+KNOWN = {("below", "web-1"): PodName("shop", "web", "u1", BELOW)}
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        'pod_uid="{}"',
+        'id="/kubepods/burstable/pod{}/abc"',
+        'id="/kubelet.slice/kubelet-kubepods-pod{_}.slice/cri-containerd-abc.scope"',
+    ],
+)
+def test_figures_of_another_pod_that_had_the_name_are_not_shown(label: str) -> None:
+    def page(uid: str) -> str:
+        said = label.replace("{}", uid).replace("{_}", uid.replace("-", "_"))
+        return f'x{{namespace="below",pod="web-1",{said}}} 1\n'
+
+    assert 'pod="web"' in rewrite(page(BELOW), KNOWN)
+    assert rewrite(page(OTHER), KNOWN) == ""
+    assert [*samples(page(OTHER), "x", KNOWN)] == []
+
+
+def test_a_summary_of_another_pod_that_had_the_name_is_not_shown() -> None:
+    def pods(uid: str) -> list[Json]:
+        pod: Json = {"podRef": {"namespace": "below", "name": "web-1", "uid": uid}}
+        return list(summarize({"node": {}, "pods": [pod]}, "v", KNOWN)["pods"])
+
+    assert [pod["podRef"]["name"] for pod in pods(BELOW)] == ["web"]
+    assert pods(OTHER) == []

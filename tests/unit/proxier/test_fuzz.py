@@ -36,7 +36,7 @@ class _Sessions(Sessions):
     async def enter(self, exchange: Exchange, asked: Session, place: Place, entry: Entry) -> None:
         self.asked.append(asked)
 
-    async def run(self, exchange: Exchange, asked: Run, place: Place) -> None:
+    async def run(self, exchange: Exchange, asked: Run, place: Place, entry: Entry) -> None:
         self.asked.append(asked)
 
 

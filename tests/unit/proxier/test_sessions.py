@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -33,17 +36,34 @@ LOGS = b"GET /containerLogs/ns/pod/main?follow=true HTTP/1.1\r\nHost: h\r\n\r\n"
 RUN = b"POST /run/ns/pod/main?cmd=id HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
+def named(uid: str) -> bytes:
+    """What a worker says of a pod with this UID."""
+    body = json.dumps({"metadata": {"name": "pod-1", "namespace": "below", "uid": uid}}).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
 @asynccontextmanager
 async def before(
-    worker: Worker, directory: Path, *, idle_s: float = 30.0, metrics: Metrics | None = None
+    worker: Worker,
+    directory: Path,
+    *,
+    idle_s: float = 30.0,
+    metrics: Metrics | None = None,
+    uids: Iterable[str] = (),
 ) -> AsyncIterator[tuple[Facade, Server]]:
-    """A front before such a worker."""
+    """A front before such a worker, where the pod has these UIDs, one after the other."""
+    said = chain(uids, repeat("b1"))
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        await head_of(server, reader)
-        await worker(reader, writer)
+        head = await head_of(server, reader)
+        if head.startswith("GET /api/v1/namespaces/below/pods/pod-1 HTTP"):
+            server.heads.pop()
+            writer.write(named(next(said)))
+        else:
+            await worker(reader, writer)
         await writer.drain()
 
     async with serving(handle) as server:
@@ -85,12 +105,17 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"
     ],
 )
 async def test_only_the_switch_that_was_asked_for_opens_a_tunnel(
-    tmp_path: Path, answer: bytes, status: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: bytes, status: int
 ) -> None:
+    caplog.set_level(logging.INFO, logger="kubeocean.audit")
     async with before(saying(answer), tmp_path) as (facade, server):
         said = await facade.say(EXEC, facade.context())
     assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
     assert b"Location" not in said
+    (line,) = [each.msg for each in caplog.records if each.name == "kubeocean.audit"]
+    assert isinstance(line, dict)
+    assert line["event"] == "Refused kubelet request"
+    assert {"status": status, "what": "exec", "pod": "ns/pod"}.items() <= line.items()
     assert len(server.heads) == 1
     assert "secret-of-the-caller" not in server.heads[0]
     assert server.lines == [
@@ -266,6 +291,81 @@ async def test_sessions_are_counted_by_kind_and_reason_and_nothing_else(tmp_path
     page = metrics.render().decode()
     assert page.count("kubeocean_proxier_refusals_total{") == len(REASONS)
     assert page.count("kubeocean_proxier_sessions{") == len(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (LOGS, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"),
+        (EXEC, SWITCH + b"Upgrade: SPDY/3.1\r\n\r\nsecret"),
+        (RUN, UPGRADED + frame(1, b"secret") + frame(3, b'{"status":"Success"}')),
+    ],
+    ids=["logs", "exec", "run"],
+)
+@pytest.mark.parametrize("uids", [("other",), ("b1", "other")], ids=["before", "meanwhile"])
+async def test_nobody_gets_into_a_pod_that_has_come_in_the_others_place(
+    tmp_path: Path, asked: bytes, answer: bytes, uids: tuple[str, ...]
+) -> None:
+    if asked is LOGS:
+        uids = uids[-1:]  # a log is only read, and nothing of it is shown before
+    async with before(saying(answer), tmp_path, uids=uids) as (facade, server):
+        said = await facade.say(asked, facade.context())
+    assert said.startswith(b"HTTP/1.1 404 "), said
+    assert b"secret" not in said
+    # A command did not even begin, if it could be known.
+    assert len(server.heads) == (0 if uids == ("other",) and asked is not LOGS else 1)
+
+
+async def test_a_log_that_was_moved_is_not_looked_for(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+    async with before(saying(answer), tmp_path) as (facade, server):
+        said = await facade.say(LOGS, facade.context())
+    assert said.startswith(b"HTTP/1.1 502 ")
+    assert b"Location" not in said
+    assert len(server.heads) == 1
+
+
+async def test_what_a_command_printed_is_not_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    why = b'{"status":"Failure","message":"no such program: canary-word"}'
+    frames = frame(1, b"canary-output") + frame(3, why)
+    run = RUN.replace(b"cmd=id", b"cmd=canary-command")
+    async with before(saying(UPGRADED + frames), tmp_path) as (facade, _):
+        said = await facade.say(run, facade.context())
+    assert b"canary-word: canary-output" in said
+    (line,) = [each for each in caplog.records if each.name == "kubeocean.audit"]
+    assert "the command failed" in str(line.__dict__)
+    assert not any("canary" in str(each.__dict__) for each in caplog.records)
+
+
+HOSTILE = (
+    b"Impersonate-User: admin\r\nX-Remote-User: admin\r\nX-Forwarded-For: 1.2.3.4\r\n"
+    b"Cookie: a=b\r\nVia: x\r\nTE: trailers\r\nOrigin: https://evil\r\n"
+)
+
+
+async def test_no_header_of_a_caller_but_those_of_the_protocol_reaches_the_worker(
+    tmp_path: Path,
+) -> None:
+    odd = EXEC.replace(b"command=id", b"command=a%26container%3dother%0d%0aX:%20y&container=other")
+    odd = odd.replace(b"Host: h\r\n", b"Host: h\r\n" + HOSTILE)
+    async with before(saying(b""), tmp_path) as (facade, server):
+        await facade.say(odd, facade.context())
+    (head,) = server.heads
+    line, *fields = head.strip().split("\r\n")
+    assert line.startswith("POST /api/v1/namespaces/below/pods/pod-1/exec?container=main&command=")
+    assert "container=other" not in line
+    assert {field.partition(":")[0].lower() for field in fields} == {
+        "host",
+        "connection",
+        "upgrade",
+        "content-length",
+        "accept",
+        "user-agent",
+        "x-stream-protocol-version",
+    }
 
 
 def test_the_key_of_a_websocket_is_as_long_as_it_must_be() -> None:
