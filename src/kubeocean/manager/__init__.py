@@ -1,0 +1,1 @@
+"""The manager: looks after the bindings of a computing cluster."""

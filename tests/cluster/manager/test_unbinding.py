@@ -1,0 +1,150 @@
+"""Deletion on a real control plane: in order, in time, by force, and honest."""
+
+from __future__ import annotations
+
+from kubeocean.errors import NotFound
+from kubeocean.local.faults import Faults
+from kubeocean.manager.rolloutviews import DEPLOYMENTS
+from kubeocean.runtime.kinds import NODES, SERVICES
+from kubeocean.runtime.transport import Request
+from managing import SYSTEM, Harbour
+from waiting import until
+
+LONG_S = 3600
+MANAGER = "system:serviceaccount:kubeocean-system:kubeocean-manager"
+
+
+def admin(harbour: Harbour) -> bytes:
+    return harbour.worker.kubeconfig.read_bytes()
+
+
+async def test_the_syncer_clears_up_first_and_then_all_goes(harbour: Harbour) -> None:
+    async with harbour.managed():
+        await harbour.bind(admin(harbour))
+        await harbour.becomes_ready()
+        await harbour.lead(duration_s=LONG_S)
+        await harbour.hold()
+        await harbour.unbind()
+        said = await harbour.says("Ready", "False", "Deleting")
+        assert "its syncer takes back nodes and pods; the condition Drained says" in said
+        await harbour.happened("WaitingSyncerCleanup")
+
+        # A syncer that somebody takes away could not clear up: it comes back.
+        name = harbour.deployment("syncer")
+        gone = await harbour.above.get(DEPLOYMENTS, name, SYSTEM)
+        await harbour.above.delete(DEPLOYMENTS, name, SYSTEM, uid=gone.uid)
+
+        async def back() -> bool:
+            return (await harbour.deployments()).get(name, gone.uid) != gone.uid
+
+        await until(back)
+        assert not await harbour.is_gone()
+
+        await harbour.hold(hold=False)
+        await until(harbour.is_gone)
+        assert await harbour.deployments() == {}
+        try:
+            await harbour.above.get(SERVICES, f"{harbour.deployment('proxier')}-svc", SYSTEM)
+        except NotFound:
+            pass
+        else:
+            raise AssertionError("the Service is still there")
+        for reason in ("Cleanup", "Deleted"):
+            await harbour.happened(reason)
+        assert not [e for e in await harbour.events() if e.reason == "CleanupUnconfirmed"]
+
+
+async def test_a_worker_that_never_was_reached_holds_nothing_up(harbour: Harbour) -> None:
+    async with harbour.managed():
+        await harbour.bind()
+        await harbour.is_in("Failed")
+        await harbour.unbind()
+        await until(harbour.is_gone)
+        await harbour.happened("Deleted")
+
+
+async def test_a_syncer_that_never_comes_is_given_up_and_that_is_told(harbour: Harbour) -> None:
+    other, since = harbour.neighbour(), harbour.home.audit.mark()
+    async with harbour.managed():
+        await other.bind(admin(harbour))
+        await harbour.bind(admin(harbour))
+        for each in (harbour, other):
+            await until(each.are_rolled_out)
+            await each.lend("n1")
+        await harbour.hold()
+        await harbour.unbind()
+        event = await harbour.happened("CleanupUnconfirmed")
+        assert "no syncer has been at work since" in event.message
+        assert "1 virtual nodes were removed" in event.message
+        assert f"kubeocean.io/finalizer-{harbour.cluster_id}" in event.message
+        waited = await harbour.happened("WaitingSyncerCleanup")
+        assert "given up at" in waited.message
+        assert "annotation kubeocean.io/force-deletion=true" in waited.message
+        await until(harbour.is_gone)
+        assert await harbour.vnodes() == []
+        assert await harbour.deployments() == {}
+        assert await other.vnodes() == [f"vnode-{other.cluster_id}-n1"]
+        assert len(await other.deployments()) == 2
+    vnode = await harbour.above.get(NODES, f"vnode-{other.cluster_id}-n1")
+    assert vnode.metadata.finalizers
+    made = harbour.home.audit.requests(user=MANAGER, since=since)
+    assert {"nodes", "certificatesigningrequests"} <= {each.resource for each in made}
+    assert [each for each in made if each.code == 403] == []
+
+
+async def test_a_right_that_is_missing_is_named_and_holds_nothing_up_for_ever(
+    harbour: Harbour,
+) -> None:
+    def removes(request: Request) -> bool:
+        return request.method == "DELETE" and "/deployments/" in request.path
+
+    faults = Faults()
+    faults.answer(403, times=LONG_S, when=removes, reason="Forbidden")
+    async with harbour.managed(faults):
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.unbind()
+        # For as long as there is hope the binding says what is missing, and then goes without.
+        said = (await harbour.happened("CleanupFailed")).message
+        assert f"could not delete deployments.apps {SYSTEM}/{harbour.deployment('syncer')}" in said
+        told = await harbour.happened("Deleting")
+        assert said in told.message
+        await until(harbour.is_gone)
+        assert said in (await harbour.happened("CleanupUnconfirmed")).message
+        # Kubernetes collects them, for their owner is gone.
+        assert len(await harbour.deployments()) == 2
+
+
+async def test_force_does_not_wait_for_anybody(harbour: Harbour) -> None:
+    since = harbour.home.audit.mark()
+    async with harbour.managed():
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.lead(duration_s=LONG_S)
+        await harbour.hold()
+        await harbour.lend("n1")
+        await harbour.unbind()
+        await harbour.says("Ready", "False", "Deleting")
+        await harbour.change(annotations={"kubeocean.io/force-deletion": "true"})
+        await until(harbour.is_gone)
+        event = await harbour.happened("CleanupUnconfirmed")
+        assert "the wait was ended by force" in event.message
+        assert await harbour.vnodes() == []
+        assert await harbour.deployments() == {}
+        await harbour.happened("Deleted")
+    # Who is gone is not let go of again.
+    made = harbour.home.audit.requests(user=MANAGER, since=since)
+    assert [each for each in made if (each.verb, each.code) == ("patch", 404)] == []
+
+
+async def test_nodes_of_a_syncer_that_held_nothing_do_not_stay(harbour: Harbour) -> None:
+    async with harbour.managed():
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.lend("n1")
+        await harbour.unbind()
+        await until(harbour.is_gone)
+        event = await harbour.happened("CleanupUnconfirmed")
+        assert "no syncer held the binding" in event.message
+        assert "1 virtual nodes were removed" in event.message
+        assert await harbour.vnodes() == []

@@ -1,0 +1,60 @@
+"""Whether a syncer leads, wherever the templates let it run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kubeocean.api.binding import BindingSpec, ClusterBinding
+from kubeocean.api.group import DEFAULT
+from kubeocean.errors import Forbidden
+from kubeocean.manager.leaders import Leaders
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import VirtualClock
+from kubeocean.runtime.objects import Meta
+from kubeocean.runtime.transport import Request, Response
+from scripted import Scripted, answer
+
+BINDING = ClusterBinding(metadata=Meta(name="b"), spec=BindingSpec(cluster_id="c"))
+LEASE = {
+    "metadata": {"name": "kubeocean-syncer-c", "namespace": "there"},
+    "spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z"},
+}
+
+
+class Server(Scripted):
+    """Knows one Lease in one namespace, and may keep another to itself."""
+
+    def __init__(self, *, closed: str = "") -> None:
+        super().__init__()
+        self._closed = closed
+
+    async def send(self, request: Request) -> Response:
+        if f"/namespaces/{self._closed}/" in request.path:
+            return answer(403)
+        found = request.path.endswith("/namespaces/there/leases/kubeocean-syncer-c")
+        return answer(200, msgspec.json.encode(LEASE)) if found else answer(404)
+
+
+def leaders(server: Server, *homes: str) -> tuple[Leaders, VirtualClock]:
+    clock = VirtualClock()
+    return Leaders(Client(server), homes=lambda: homes, domain=DEFAULT, clock=clock), clock
+
+
+async def test_a_syncer_is_seen_where_the_templates_let_it_run() -> None:
+    looking, clock = leaders(Server(), DEFAULT.system_namespace, "there")
+    assert (await looking.of(BINDING)).leads
+    await clock.advance(60)
+    assert not (await looking.of(BINDING)).leads
+    looking.forget(BINDING)
+    assert (await looking.of(BINDING)).leads  # seen for the first time
+    elsewhere, _ = leaders(Server(), DEFAULT.system_namespace)
+    assert not (await elsewhere.of(BINDING)).leads
+
+
+async def test_a_namespace_that_we_may_not_look_into_holds_nothing_up() -> None:
+    looking, _ = leaders(Server(closed="there"), DEFAULT.system_namespace, "there")
+    assert not (await looking.of(BINDING)).leads
+    usual, _ = leaders(Server(closed=DEFAULT.system_namespace), DEFAULT.system_namespace)
+    with pytest.raises(Forbidden):
+        await usual.of(BINDING)

@@ -1,0 +1,71 @@
+"""What is said of versions and rights."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.installation.reviews import is_allowed
+from kubeocean.installation.rights import Permission
+from kubeocean.manager.findings import release_in, release_of
+from kubeocean.manager.preflight import summary
+
+
+def test_rights_on_one_thing_in_one_place_are_said_at_once() -> None:
+    asked = [
+        Permission("create", "", "pods", "m"),
+        Permission("list", "", "pods"),
+        Permission("patch", "", "pods", "m"),
+        Permission("get", "storage.k8s.io", "csinodes"),
+    ]
+    assert summary(asked) == [
+        "create, patch pods in m",
+        "list pods",
+        "get csinodes.storage.k8s.io",
+    ]
+    assert summary([]) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "version", "old"),
+    [
+        ({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}, "v1.34.4", False),
+        ({"major": "1", "minor": "28", "gitVersion": "v1.28.0"}, "v1.28.0", False),
+        ({"major": "1", "minor": "27+", "gitVersion": "v1.27.9-eks"}, "v1.27.9-eks", True),
+        ({}, "", False),
+        ({"major": "x", "minor": 3}, "", False),
+        ({"major": "9" * 5000, "minor": "1", "gitVersion": "v9"}, "v9", False),
+    ],
+)
+def test_a_version_is_read_as_servers_write_it(
+    said: dict[str, object], version: str, old: bool
+) -> None:
+    assert release_of(said) == (version, old)
+
+
+@pytest.mark.parametrize(
+    ("body", "release"),
+    [
+        (b'{"major": "1", "minor": "27", "gitVersion": "v1.27.9"}', ("v1.27.9", True)),
+        (b"<html>", ("", False)),
+        (b"[1]", ("", False)),
+        (b'{"major": "\xff"}', ("", False)),
+        (b'{"major": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ("", False)),
+    ],
+)
+def test_whatever_a_worker_answers_is_read(body: bytes, release: tuple[str, bool]) -> None:
+    assert release_in(body) == release
+
+
+@pytest.mark.parametrize(
+    ("answer", "allowed"),
+    [
+        ({"status": {"allowed": True}}, True),
+        ({"status": {"allowed": False}}, False),
+        ({"status": {"allowed": "false"}}, False),
+        ({"status": ["allowed"]}, False),
+        ({"status": "allowed"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_plain_yes_is_a_right(answer: dict[str, object], allowed: bool) -> None:
+    assert is_allowed(answer) is allowed

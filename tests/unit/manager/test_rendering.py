@@ -1,0 +1,297 @@
+"""Rendering: from templates and a binding to objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubeocean.api import group, naming
+from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
+from kubeocean.errors import ConfigError
+from kubeocean.installation.templates import proxier_files, syncer_files
+from kubeocean.installation.values import Values
+from kubeocean.manager.rendering import Component, Files, Wanted, names, render
+from kubeocean.manager.renderingfiles import TemplateFiles
+from kubeocean.manager.renderingplans import Plans
+from kubeocean.runtime.objects import Key
+from rollouts import Mounted, binding_of
+
+SYNCER = syncer_files(Values())
+PROXIER = proxier_files(Values())
+
+
+def rendered(
+    component: Component,
+    files: Files,
+    binding: ClusterBinding | None = None,
+    domain: Domain = DEFAULT,
+) -> tuple[Wanted, ...]:
+    binding = binding or binding_of()
+    variables = names(component, files, binding, domain)
+    return render(component, files, variables, binding=binding, domain=domain)
+
+
+def complaint(component: Component, files: Files, binding: ClusterBinding | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        rendered(component, files, binding)
+    return str(caught.value)
+
+
+def arguments(wanted: Wanted) -> list[str]:
+    found: list[str] = wanted.body["spec"]["template"]["spec"]["containers"][0]["args"]
+    return found
+
+
+# What comes out
+
+
+def test_names_are_those_of_the_contract() -> None:
+    (syncer,) = rendered(Component.SYNCER, SYNCER)
+    service, proxier = rendered(Component.PROXIER, PROXIER)
+    assert syncer.key == Key("kubeocean-system", "kubeocean-syncer-w1")
+    assert proxier.key == Key("kubeocean-system", "kubeocean-proxier-w1")
+    assert service.key == Key("kubeocean-system", "kubeocean-proxier-w1-svc")
+    assert syncer.title == "Deployment kubeocean-system/kubeocean-syncer-w1"
+
+
+def test_the_binding_owns_what_it_has() -> None:
+    for wanted in (*rendered(Component.SYNCER, SYNCER), *rendered(Component.PROXIER, PROXIER)):
+        assert wanted.body["metadata"]["ownerReferences"] == [
+            {
+                "apiVersion": "cloud.tencent.com/v1beta1",
+                "kind": "ClusterBinding",
+                "name": "b1",
+                "uid": "u1",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+
+
+def test_labels_are_there_also_where_a_template_has_none() -> None:
+    bare = (
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x, uid: bad, finalizers: [a/b]}\n"
+        "spec: {template: {spec: {containers: []}}}\nstatus: {replicas: 3}\n"
+    )
+    (wanted,) = rendered(Component.SYNCER, {"deployment.yaml": bare})
+    labels = {
+        group.APP_NAME: "kubeocean-syncer",
+        group.APP_INSTANCE: "b1",
+        group.APP_COMPONENT: "syncer",
+        group.APP_PART_OF: "kubeocean",
+        group.APP_MANAGED_BY: "kubeocean-manager",
+        group.LABEL_K8S_APP: "x",
+        DEFAULT.cluster_binding: "b1",
+    }
+    assert wanted.body["metadata"]["labels"] == labels
+    assert wanted.body["spec"]["template"]["metadata"]["labels"] == labels
+    assert wanted.key == Key("kubeocean-system", "x")
+    assert set(wanted.body["metadata"]) == {
+        "name", "namespace", "labels", "annotations", "ownerReferences",
+    }  # fmt: skip
+    assert "status" not in wanted.body
+
+
+def test_whose_an_object_is_cannot_be_said_by_a_template() -> None:
+    text = SYNCER["deployment.yaml"].replace(
+        "app.kubernetes.io/managed-by: kubeocean-manager", "app.kubernetes.io/managed-by: helm", 1
+    )
+    (wanted,) = rendered(Component.SYNCER, SYNCER | {"deployment.yaml": text})
+    assert wanted.body["metadata"]["labels"][group.APP_MANAGED_BY] == "kubeocean-manager"
+
+
+def test_files_name_account_and_namespace() -> None:
+    files = PROXIER | {"serviceAccountName": "me\n", "proxierNamespace": " there\n"}
+    service, proxier = rendered(Component.PROXIER, files)
+    assert service.key.namespace == proxier.key.namespace == "there"
+    assert proxier.body["spec"]["template"]["spec"]["serviceAccountName"] == "me"
+
+
+def test_an_account_and_a_role_of_its_own_are_made_first() -> None:
+    account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: 's-{{.ClusterID}}'}\n"
+    role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"
+    files = SYNCER | {"role.yaml": role, "serviceaccount.yaml": account}
+    kinds = [each.resource.kind for each in rendered(Component.SYNCER, files)]
+    assert kinds == ["ServiceAccount", "Role", "Deployment"]
+    assert rendered(Component.SYNCER, files)[0].key.name == "s-w1"
+
+
+def test_another_domain_has_other_names() -> None:
+    (wanted,) = rendered(Component.SYNCER, syncer_files(Values(domain=TAPESTRY)), domain=TAPESTRY)
+    assert wanted.key == Key("tapestry-system", "tapestry-syncer-w1")
+    assert "tapestry.io/rollout-digest" in wanted.body["metadata"]["annotations"]
+
+
+def test_a_long_name_fits_into_labels_and_stays_whole_elsewhere() -> None:
+    name = "b" + "-long" * 20
+    service, proxier = rendered(Component.PROXIER, PROXIER, binding_of(name))
+    fitting = naming.label_value(name)
+    spec = proxier.body["spec"]
+    for labels in (
+        proxier.body["metadata"]["labels"],
+        spec["selector"]["matchLabels"],
+        spec["template"]["metadata"]["labels"],
+        spec["template"]["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+        service.body["spec"]["selector"],
+    ):
+        assert labels[group.APP_INSTANCE] == fitting
+    assert f"--cluster-binding-name={name}" in arguments(proxier)
+
+
+# The digest
+
+
+def test_a_digest_changes_with_the_template_and_the_binding_only() -> None:
+    (first,) = rendered(Component.SYNCER, SYNCER)
+    (again,) = rendered(Component.SYNCER, SYNCER, binding_of(annotations={"other": "thing"}))
+    (other,) = rendered(Component.SYNCER, SYNCER, binding_of(uid="u2"))
+    edited = SYNCER["deployment.yaml"].replace("replicas: 2", "replicas: 3")
+    (changed,) = rendered(Component.SYNCER, SYNCER | {"deployment.yaml": edited})
+    assert first == again
+    assert first.body["metadata"]["annotations"] == {DEFAULT.rollout_digest: first.digest}
+    assert len({first.digest, other.digest, changed.digest}) == 3
+
+
+# TLS
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wanted"),
+    [
+        ({}, []),
+        ({DEFAULT.logs_proxy_enabled: "true"}, []),  # the computing cluster signs one
+        ({DEFAULT.logs_proxy_secret_name: "s"}, []),
+        ({DEFAULT.logs_proxy_enabled: "false", DEFAULT.logs_proxy_secret_name: "s"}, []),
+        (
+            {DEFAULT.logs_proxy_enabled: "true", DEFAULT.logs_proxy_secret_name: "s"},
+            ["--tls-secret-name=s", "--tls-secret-namespace=kubeocean-system"],
+        ),
+        (
+            {
+                DEFAULT.logs_proxy_enabled: "true",
+                DEFAULT.logs_proxy_secret_name: "s",
+                DEFAULT.logs_proxy_secret_namespace: "n",
+            },
+            ["--tls-secret-name=s", "--tls-secret-namespace=n"],
+        ),
+    ],
+)
+def test_annotations_say_which_certificate(annotations: dict[str, str], wanted: list[str]) -> None:
+    _, proxier = rendered(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
+    assert [each for each in arguments(proxier) if each.startswith("--tls")] == wanted
+
+
+def test_an_annotation_cannot_write_into_a_deployment() -> None:
+    annotations = {
+        DEFAULT.logs_proxy_enabled: "true",
+        DEFAULT.logs_proxy_secret_name: "s\n        - --evil",
+    }
+    said = complaint(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
+    assert DEFAULT.logs_proxy_secret_name in said
+
+
+# What makes no object
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{if}}", "syncer template deployment.yaml:1: a value is missing"),
+        ("a: {{.Nmae}}", "there is no variable .Nmae"),
+        ("", "must be an object"),
+        ("a: [", "syncer template deployment.yaml: is not a YAML document"),
+        ("a: 1\n---\nb: 2", "is not a YAML document"),
+        ("kind: Deployment\napiVersion: v1", "apiVersion: must be apps/v1 (got 'v1')"),
+        ("apiVersion: apps/v1\nkind: ClusterRole", "kind: must be Deployment"),
+        ("apiVersion: apps/v1\nkind: Deployment", "metadata.name"),
+        ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: A_b}", "metadata.name"),
+        ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}", "spec"),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, labels: {x: 1}}",
+            "metadata.labels",
+        ),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {template: 3}",
+            "spec.template",
+        ),
+        ("1: 2", "a key must be text"),
+    ],
+)
+def test_a_template_that_makes_no_object_is_refused(text: str, said: str) -> None:
+    assert said in complaint(Component.SYNCER, SYNCER | {"deployment.yaml": text})
+
+
+def test_a_missing_template_is_named() -> None:
+    files = {name: text for name, text in PROXIER.items() if name != "service.yaml"}
+    assert complaint(Component.PROXIER, files) == "proxier template service.yaml: is missing"
+
+
+def test_a_file_that_should_hold_a_name_is_refused() -> None:
+    files = SYNCER | {"serviceAccountName": "a b"}
+    assert "serviceAccountName" in complaint(Component.SYNCER, files)
+
+
+# Files and plans
+
+
+def mounts(root: Path) -> tuple[Mounted, Mounted, TemplateFiles]:
+    syncers, proxiers = Mounted.syncers(root / "s"), Mounted.proxiers(root / "p")
+    directories = {Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}
+    return syncers, proxiers, TemplateFiles(directories)
+
+
+def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
+    syncers, _, files = mounts(tmp_path)
+    assert files.refresh()
+    assert files[Component.SYNCER].files == SYNCER
+    assert not files.refresh()
+    syncers.write(roleName="other")
+    assert files.refresh()
+    assert files[Component.SYNCER].files["roleName"] == "other"
+    assert files.revision == 2
+
+
+def test_a_swap_that_changes_no_text_is_no_change(tmp_path: Path) -> None:
+    syncers, _, files = mounts(tmp_path)
+    files.refresh()
+    syncers.write()
+    assert not files.refresh()
+    assert files.revision == 1
+
+
+def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
+    syncers, proxiers, files = mounts(tmp_path)
+    files.refresh()
+    syncers.write(serviceaccount__yaml="kind: ServiceAccount")
+    assert files.refresh()
+    proxiers.write(service__yaml=None)
+    assert files.refresh()
+    assert "service.yaml" in files[Component.PROXIER].problem
+    assert files[Component.SYNCER].problem == ""
+
+
+def test_no_directory_is_a_problem_and_no_more(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    files = TemplateFiles({Component.SYNCER: nowhere})
+    assert files.refresh()
+    assert files[Component.SYNCER].problem == f"cannot read {nowhere / 'deployment.yaml'}"
+    assert files[Component.PROXIER].problem
+
+
+def test_a_plan_is_kept_until_something_changes(tmp_path: Path) -> None:
+    syncers, proxiers = Mounted.syncers(tmp_path / "s"), Mounted.proxiers(tmp_path / "p")
+    plans = Plans({Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}, DEFAULT)
+    assert plans.refresh()
+    assert set(plans.homes()) == {(each, "kubeocean-system") for each in Component}
+    first = plans.objects(Component.SYNCER, binding_of())
+    assert plans.objects(Component.SYNCER, binding_of()) is first
+    assert plans.objects(Component.SYNCER, binding_of(uid="u2")) != first
+    syncers.write(deployment__yaml="{{end}}")
+    plans.refresh()
+    with pytest.raises(ConfigError):
+        plans.objects(Component.SYNCER, binding_of())
+    assert [each.key for each in plans.known(Component.SYNCER, "b1")] == [first[0].key]
+    plans.forget("b1")
+    assert plans.known(Component.SYNCER, "b1") == ()
