@@ -144,17 +144,24 @@ class Applier:
         raise ApiError(f"definition {definition} was not established within {_PATIENCE_S:g} s")
 
     async def remove(self, body: Json) -> Fate:
-        """Take it out, if it is part of us."""
+        """Take it out, if it is part of us, and of the same side: an account of a worker is called
+        as one of a computing cluster."""
         there = await self._find(body)
         if there is None:
             return Fate.ABSENT
-        if there.labels.get(APP_PART_OF) != self._domain.product:
+        if not self._is_ours(there, body):
             return Fate.FOREIGN
         try:
             await self.client.delete(resource_of(body), there.name, there.namespace, uid=there.uid)
         except NotFound:
             return Fate.ABSENT
         return Fate.REMOVED
+
+    def _is_ours(self, there: Untyped, body: Json) -> bool:
+        component = self._domain.component
+        wanted = body["metadata"].get("labels", {}).get(component)
+        is_part = there.labels.get(APP_PART_OF) == self._domain.product
+        return is_part and there.labels.get(component) == wanted
 
     async def _find(self, body: Json) -> Untyped | None:
         meta = body["metadata"]

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
 from kubeocean.api.binding import (
     CLUSTER_BINDINGS,
     BindingSpec,
+    ClusterBinding,
     SecretReference,
     problems,
 )
+from kubeocean.api.group import DEFAULT
 from kubeocean.api.policy import PolicySpec
 from kubeocean.errors import ConfigError
 from kubeocean.installation.credentials import secret_name
 from kubeocean.installation.parts import labels, named
 from kubeocean.installation.policies import policy
 from kubeocean.installation.values import WorkerValues
-from kubeocean.runtime.labels import check_label_value
+from kubeocean.runtime.labels import check_label_value, check_subdomain
 from kubeocean.runtime.objects import Json
 
-__all__ = ["Joining"]
+__all__ = ["Joining", "join_command"]
+
+_OPTIONS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +44,15 @@ class Joining:
     def __post_init__(self) -> None:
         # The name stands in labels of pods, which templates fill in as it is.
         check_label_value(self.name, field="NAME")
+        check_subdomain(self.name, field="NAME")
         for problem in problems(self.spec):
-            known = {"spec.clusterID": "--cluster-id"}
-            raise ConfigError(
-                problem.message, source=known.get(problem.field, problem.field), value=problem.value
-            )
+            said, source = problem.message, _OPTIONS.get(problem.field, problem.field)
+            if source == "--cluster-id" and not self.cluster_id:
+                source, said = "NAME", f"{said}; or give another --cluster-id"
+            elif problem.field.startswith("spec.serviceNamespaces"):
+                source = "--service-namespace"
+            raise ConfigError(said, source=source, value=problem.value)
+        self.policy()  # what is wrong with the lease is said now, before anything is written
 
     @property
     def spec(self) -> BindingSpec:
@@ -72,3 +82,20 @@ class Joining:
         if self.lease is None:
             return None
         return policy(self.name, self.lease, domain=self.worker.domain)
+
+
+def join_command(binding: ClusterBinding, *more: str) -> str:
+    """What joins the same worker again as it is; FILE is the kubeconfig of its administrator."""
+    name, spec = binding.name, binding.spec
+    words = ["kubeocean", "join", name, "--kubeconfig", "FILE"]
+    for flag, value, usual in (
+        ("--cluster-id", spec.cluster_id, name),
+        ("--mount-namespace", spec.mount_namespace, DEFAULT.worker_namespace),
+    ):
+        if value not in ("", usual):
+            words += [flag, value]
+    for namespace in spec.service_namespaces or ():
+        words += ["--service-namespace", namespace]
+    if spec.direct_scheduling:
+        words.append("--direct-scheduling")
+    return shlex.join([*words, *more])

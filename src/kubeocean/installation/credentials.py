@@ -90,8 +90,10 @@ def secret_name(binding: str) -> str:
     return f"{binding}-kubeconfig"
 
 
-def kubeconfig_secret(binding: str, content: str, *, ends: str, domain: Domain) -> Json:
-    """A kubeconfig where a binding looks for it."""
+def kubeconfig_secret(
+    binding: str, content: str, *, ends: str, domain: Domain, worker_id: str = ""
+) -> Json:
+    """A kubeconfig where a binding looks for it; `worker_id` is the cluster that it leads to."""
     body = named(
         "Secret",
         "v1",
@@ -101,7 +103,10 @@ def kubeconfig_secret(binding: str, content: str, *, ends: str, domain: Domain) 
         type="Opaque",
         data={KUBECONFIG_KEY: base64.b64encode(content.encode()).decode()},
     )
-    body["metadata"]["annotations"] = {domain.token_expires: ends}
+    notes = {domain.token_expires: ends}
+    if worker_id:
+        notes[domain.worker_cluster_id] = worker_id
+    body["metadata"]["annotations"] = notes
     return body
 
 

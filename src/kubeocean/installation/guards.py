@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.api import group
-from kubeocean.installation.parts import labels, named
+from kubeocean.installation.parts import labels, named, worker_labels
 from kubeocean.installation.values import Values, WorkerValues
 from kubeocean.runtime.objects import Json
 
@@ -87,7 +87,7 @@ def _policy(values: Values, name: str, selector: Json, ingress: list[Json]) -> J
 
 def worker_guards(values: WorkerValues) -> list[Json]:
     """The quota of the mount namespace, and its walls if they are wanted."""
-    name, ours = values.account, labels(values.domain)
+    name, ours = values.account, worker_labels(values.domain)
     found: list[Json] = []
     if values.quota:
         hard = dict(values.quota)

@@ -2,7 +2,8 @@
 
 The worker comes first: what is bound can be reached from its first moment. Each step may be done
 again, so whoever is interrupted says the same once more. A token that works is kept until the last
-third of its life.
+third of its life. A binding stays with its worker: a syncer that was led to another one would take
+all pods of the first for gone.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.group import Domain
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.bound.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.installation.applying import Applier, Fate
 from kubeocean.installation.bindings import Joining
@@ -30,7 +33,7 @@ from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
 
-__all__ = ["Join", "Joined", "identity"]
+__all__ = ["Join", "Joined", "identity", "leads_to", "policy_holder", "two_clusters"]
 
 Tell = Callable[[Json, Fate], None]
 
@@ -46,6 +49,41 @@ class Joined:
 async def identity(applier: Applier) -> str:
     """What tells a cluster from every other."""
     return (await applier.client.get(NAMESPACES, "kube-system")).uid
+
+
+async def policy_holder(worker: Applier, name: str, domain: Domain) -> str:
+    """Which computing cluster a policy of the worker lends to; empty if there is none, or nobody
+    has taken it yet."""
+    try:
+        there = await worker.client.get(RESOURCE_LEASING_POLICIES, name)
+    except NotFound:
+        return ""
+    return there.annotations.get(domain.computing_cluster_id, "")
+
+
+async def two_clusters(computing: Applier, worker: Applier, access: Access) -> tuple[str, str]:
+    """The identities of both; `access` is how the worker is reached.
+
+    :raises ConfigError: they are one.
+    """
+    above, below = await identity(computing), await identity(worker)
+    if above == below:
+        said = "must lead to another cluster: this is the computing cluster itself"
+        raise ConfigError(said, source="--kubeconfig", value=access.server)
+    return above, below
+
+
+def leads_to(secret: KubeconfigSecret, worker_id: str, access: Access, domain: Domain) -> bool:
+    """Whether a kubeconfig is of the worker that is reached by `access`. Of one that does not say,
+    as far as it tells: a cluster that moves keeps its authority, one that gets a new authority
+    stays where it is."""
+    if known := secret.annotations.get(domain.worker_cluster_id, ""):
+        return known == worker_id
+    try:
+        old = SecretAccess(secret).current()
+    except ConfigError:
+        return True
+    return old.server == access.server or old.ca == access.ca
 
 
 class Join:
@@ -72,40 +110,66 @@ class Join:
 
         :raises ConfigError: it would bind something to itself, or take what is another's.
         """
-        computing_id = await self._check()
+        computing_id, worker_id = await self._check()
         await self._worker.apply_all(worker_objects(self._values), tell)
         if (lease := self._joining.policy()) is not None:
             tell(lease, await self._worker.apply(lease))
         content, told, renewed = await self._credential(computing_id, tell, renew=renew)
         domain = self._values.domain
         ends = f"{told.ends:%Y-%m-%dT%H:%M:%SZ}"
-        secret = kubeconfig_secret(self._joining.name, content, ends=ends, domain=domain)
+        secret = kubeconfig_secret(
+            self._joining.name, content, ends=ends, worker_id=worker_id, domain=domain
+        )
         tell(secret, await self._computing.apply(secret))
         binding = self._joining.binding()
         tell(binding, await self._computing.apply(binding))
         return Joined(told.ends, renewed)
 
-    async def _check(self) -> str:
-        """The identity of the computing cluster, if the two may be bound."""
-        above, below = await identity(self._computing), await identity(self._worker)
-        if above == below:
-            said = "must lead to another cluster: this is the computing cluster itself"
-            raise ConfigError(said, source="--kubeconfig", value=self._access.server)
+    async def _check(self) -> tuple[str, str]:
+        """The identities of the computing cluster and of the worker, if they may be bound."""
+        above, below = await two_clusters(self._computing, self._worker, self._access)
         try:
             bindings = await self._computing.client.list(CLUSTER_BINDINGS)
         except NotFound:
             said = "the computing cluster does not know bindings; run kubeocean install there first"
             raise ConfigError(said) from None
-        wanted = self._joining.spec.cluster_id
+        await self._check_policy(above)
         for each in bindings.items:
-            named = each.name == self._joining.name
-            if named and each.spec.cluster_id != wanted:
-                said = f"cannot be changed: it is {each.spec.cluster_id} for binding {each.name}"
-                raise ConfigError(said, source="--cluster-id", value=wanted)
-            if not named and each.spec.cluster_id == wanted:
+            if each.name == self._joining.name:
+                _check_same(each, self._joining)
+                await self._check_worker(below)
+            elif each.spec.cluster_id == self._joining.spec.cluster_id:
                 said = f"must be unique: binding {each.name} has it"
-                raise ConfigError(said, source="--cluster-id", value=wanted)
-        return above
+                raise ConfigError(said, source="--cluster-id", value=each.spec.cluster_id)
+        return above, below
+
+    async def _check_policy(self, computing_id: str) -> None:
+        """:raises ConfigError: it would change what is lent to another computing cluster."""
+        name = self._joining.name
+        if self._joining.lease is None:
+            return
+        if await policy_holder(self._worker, name, self._values.domain) not in ("", computing_id):
+            said = "policy of that name lends to another computing cluster; choose another name"
+            raise ConfigError(f"the worker's {said}", source="NAME", value=name)
+
+    async def _check_worker(self, worker_id: str) -> None:
+        """:raises ConfigError: what is bound under this name is another cluster."""
+        secret = await self._secret()
+        if secret is None:
+            return
+        if not leads_to(secret, worker_id, self._access, self._values.domain):
+            name = self._joining.name
+            said = f"leads to another cluster than the one that is bound as {name}"
+            said += f"; choose another name, or let that one go first: kubeocean leave {name}"
+            raise ConfigError(said, source="--kubeconfig", value=self._access.server)
+
+    async def _secret(self) -> KubeconfigSecret | None:
+        """The kubeconfig that is in use."""
+        name, namespace = secret_name(self._joining.name), self._values.domain.system_namespace
+        try:
+            return await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+        except NotFound:
+            return None
 
     async def _credential(
         self, computing_id: str, tell: Tell, *, renew: bool
@@ -132,13 +196,12 @@ class Join:
 
     async def _kept(self, anchor_uid: str) -> tuple[str, Told] | None:
         """The kubeconfig that is in use, if it leads the same way and holds for long enough."""
-        domain, name = self._values.domain, secret_name(self._joining.name)
+        secret = await self._secret()
+        if secret is None:
+            return None
         try:
-            secret = await self._computing.client.get(
-                KUBECONFIG_SECRETS, name, domain.system_namespace
-            )
             access = SecretAccess(secret).current()
-        except (NotFound, ConfigError):
+        except ConfigError:
             return None
         token = access.token.reveal() if access.token is not None else ""
         told = read_token(token)
@@ -151,3 +214,18 @@ class Join:
 
     def _content(self, token: str) -> str:
         return kubeconfig(self._access, token, namespace=self._values.mount_namespace)
+
+
+def _check_same(there: ClusterBinding, joining: Joining) -> None:
+    """:raises ConfigError: the binding that is there cannot become what is wanted."""
+    name, wanted = there.name, joining.spec
+    if there.deleting:
+        said = f"is being deleted; this waits until it is gone: kubeocean leave {name}"
+        raise ConfigError(said, source="NAME", value=name)
+    for flag, is_, asked in (
+        ("--cluster-id", there.spec.cluster_id, wanted.cluster_id),
+        ("--mount-namespace", there.spec.mount_namespace, wanted.mount_namespace),
+    ):
+        if is_ not in ("", asked):
+            said = f"cannot be changed: it is {is_} for binding {name}"
+            raise ConfigError(said, source=flag, value=asked)

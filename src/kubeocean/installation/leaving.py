@@ -3,23 +3,25 @@
 The binding goes first, and takes its nodes and pods with it, by its syncer's rules. Only then goes
 what it needed: the kubeconfig above; below its policy, its credential, and, with the last binding
 of a mount namespace, the account and its roles. Definitions, namespaces and priority class stay.
+What nobody took back, because the binding was let go by force, stays too, and is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, SecretReference
 from kubeocean.api.conditions import DRAINED
 from kubeocean.api.group import Domain
 from kubeocean.api.naming import label_value
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicySpec
-from kubeocean.errors import Conflict, NotFound
+from kubeocean.bound.workers import KUBECONFIG_SECRETS
+from kubeocean.errors import ConfigError, Conflict, NotFound
 from kubeocean.installation.applying import Applier, Fate
-from kubeocean.installation.credentials import kubeconfig_secret
-from kubeocean.installation.joining import Tell, identity
+from kubeocean.installation.credentials import kubeconfig_secret, secret_name
+from kubeocean.installation.joining import Tell, identity, leads_to, policy_holder, two_clusters
 from kubeocean.installation.policies import policy
 from kubeocean.installation.values import WorkerValues
 from kubeocean.installation.workerside import (
@@ -27,15 +29,21 @@ from kubeocean.installation.workerside import (
     credential_selector,
     worker_objects,
 )
+from kubeocean.leasing.report import counted
+from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import NODES, SECRETS
-from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
+from kubeocean.runtime.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from kubeocean.runtime.objects import Json, Object, ObjectT, Resource, Untyped
 from kubeocean.runtime.patches import MergePatch
 
 __all__ = ["Departure", "Leave", "waits_for"]
 
 _LOOK_S: Final = 1.0
 _STAY: Final = frozenset({"CustomResourceDefinition", "Namespace", "PriorityClass"})
+_CLAIMS: Final = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped
+)
+_COPIED: Final[tuple[Resource[Any], ...]] = (PODS, CONFIG_MAPS, SECRETS, _CLAIMS, SERVICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,65 @@ class Leave:
         self._computing = computing
         self._domain = domain
         self._clock = clock or RealClock()
+
+    # Before anything goes
+
+    async def check_worker(self, worker: Applier, access: Access) -> None:
+        """`access` is the way to it.
+
+        :raises ConfigError: it is not the worker that is bound under this name.
+        """
+        _, worker_id = await two_clusters(self._computing, worker, access)
+        binding = await self._binding()
+        ref = binding.spec.secret_ref if binding is not None else SecretReference()
+        name = ref.name or secret_name(self._name)
+        namespace = ref.namespace or self._domain.system_namespace
+        try:
+            secret = await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+        except NotFound:
+            return
+        if not leads_to(secret, worker_id, access, self._domain):
+            said = f"leads to another cluster than the one that is bound as {self._name}"
+            raise ConfigError(said, source="--kubeconfig", value=access.server)
+
+    async def check(self, worker: Applier | None, values: WorkerValues) -> None:
+        """:raises ConfigError: there is nothing of that name, here or in the worker."""
+        if await self._binding() is not None or await self._has_kubeconfig():
+            return
+        if worker is None or not await self._remains(worker, values):
+            raise await self._unknown()
+
+    async def _has_kubeconfig(self) -> bool:
+        name, namespace = secret_name(self._name), self._domain.system_namespace
+        try:
+            await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+        except NotFound:
+            return False
+        return True
+
+    async def _remains(self, worker: Applier, values: WorkerValues) -> bool:
+        """Whether an earlier departure did not come to its end there."""
+        computing_id, client = await identity(self._computing), worker.client
+        anchors = await client.list(
+            SECRETS, values.mount_namespace, labels=credential_selector(values)
+        )
+        ours = credential_secret(values, self._name, computing_id)["metadata"]["name"]
+        if anchors.items:
+            return any(each.name == ours for each in anchors.items)
+        try:
+            await client.get(SERVICE_ACCOUNTS, values.account, values.mount_namespace)
+        except NotFound:
+            return await policy_holder(worker, self._name, self._domain) == computing_id
+        return True
+
+    async def _unknown(self) -> ConfigError:
+        try:
+            there = (await self._computing.client.list(CLUSTER_BINDINGS)).items
+        except NotFound:
+            there = []
+        known = ", ".join(sorted(each.name for each in there)) or "none"
+        said = f"there is no such binding; there are: {known}"
+        return ConfigError(said, source="NAME", value=self._name)
 
     # Above
 
@@ -133,25 +200,52 @@ class Leave:
         self, worker: Applier, values: WorkerValues, tell: Tell, *, force: bool
     ) -> tuple[str, ...]:
         """Remove what the binding needed in the worker; what stays, for others or for ever."""
-        await self._clean_policy(worker, tell, force=force)
-        anchor = credential_secret(values, self._name, await identity(self._computing))
+        computing_id = await identity(self._computing)
+        await self._clean_policy(worker, computing_id, tell, force=force)
+        anchor = credential_secret(values, self._name, computing_id)
         tell(anchor, await worker.remove(anchor))
+        orphans = await self._orphans(worker, values, computing_id)
         left = await worker.client.list(
             SECRETS, values.mount_namespace, labels=credential_selector(values)
         )
         others = [each.name for each in left.items if not each.deleting]
         if others:
-            return (f"the account and its roles, which {', '.join(others)} need",)
+            return *orphans, f"the account and its roles, which {', '.join(others)} need"
         stays: list[Json] = []
         for body in reversed(worker_objects(replace(values, isolated=True))):
             if body["kind"] in _STAY:
                 stays.append(body)
             else:
                 tell(body, await worker.remove(body))
-        return tuple(f"{body['kind']} {body['metadata']['name']}" for body in stays)
+        return *orphans, *(f"{body['kind']} {body['metadata']['name']}" for body in stays)
 
-    async def _clean_policy(self, worker: Applier, tell: Tell, *, force: bool) -> None:
+    async def _orphans(
+        self, worker: Applier, values: WorkerValues, computing_id: str
+    ) -> tuple[str, ...]:
+        """What the binding had in the mount namespace, and nobody took back."""
+        domain = self._domain
+        marks = {
+            domain.managed_by: domain.product,
+            domain.cluster_binding: label_value(self._name),
+            domain.computing_cluster_id: label_value(computing_id),
+        }
+        labels = ",".join(f"{key}={value}" for key, value in marks.items())
+        found = []
+        for resource in _COPIED:
+            there = (
+                await worker.client.list(resource, values.mount_namespace, labels=labels)
+            ).items
+            if there:
+                found.append(f"{counted(len(there), resource.kind)} of {self._name}")
+        return (*found, f"(kubectl finds them with -l {labels})") if found else ()
+
+    async def _clean_policy(
+        self, worker: Applier, computing_id: str, tell: Tell, *, force: bool
+    ) -> None:
         body = policy(self._name, PolicySpec(self._name), domain=self._domain)
+        if await policy_holder(worker, self._name, self._domain) not in ("", computing_id):
+            tell(body, Fate.FOREIGN)
+            return
         try:
             fate = await worker.remove(body)
         except NotFound:

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kubeocean.api.group import APP_COMPONENT, APP_NAME, APP_PART_OF, Domain
+from kubeocean.api.group import (
+    APP_COMPONENT,
+    APP_NAME,
+    APP_PART_OF,
+    COMPONENT_WORKER,
+    Domain,
+)
 from kubeocean.installation.rights import Rights, Rule
 from kubeocean.runtime.objects import Json
 
-__all__ = ["RBAC", "accounts", "granted", "labels", "named", "role_binding", "title"]
+__all__ = [
+    "RBAC",
+    "accounts",
+    "granted",
+    "labels",
+    "named",
+    "role_binding",
+    "title",
+    "worker_labels",
+]
 
 RBAC: Final = "rbac.authorization.k8s.io"
 _RBAC_VERSION: Final = f"{RBAC}/v1"
@@ -22,6 +37,11 @@ def labels(domain: Domain, component: str = "") -> dict[str, str]:
         found[APP_NAME] = f"{domain.product}-{component}"
         found[APP_COMPONENT] = component
     return found
+
+
+def worker_labels(domain: Domain) -> dict[str, str]:
+    """How all objects of a worker are found: some are called as those of a computing cluster."""
+    return labels(domain) | {domain.component: COMPONENT_WORKER}
 
 
 def named(

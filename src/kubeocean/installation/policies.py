@@ -29,6 +29,11 @@ from kubeocean.runtime.objects import Json
 __all__ = ["limits", "policy", "windows"]
 
 _SPAN: Final = re.compile(r"(?P<start>[0-9:]+)-(?P<end>[0-9:]+)(?:[ @](?P<days>.+))?")
+_OPTIONS: Final = {
+    "spec.cluster": "NAME",
+    "spec.gracefulReclaimPeriodSeconds": "--grace",
+    "spec.timeZone": "--zone",
+}
 _SHORT: Final = {day[:3]: day for day in DAYS}
 
 
@@ -53,7 +58,10 @@ def limits(written: str, *, source: str = "--lease") -> tuple[ResourceLimit, ...
 
 def _limit(name: str, amount: str, source: str) -> ResourceLimit:
     if not amount.endswith("%"):
-        return ResourceLimit(name, amount)
+        limit = ResourceLimit(name, amount)
+        for problem in problems(PolicySpec(name, resource_limits=(limit,))):
+            raise ConfigError(problem.message, source=source, field=name, value=amount)
+        return limit
     percent = amount.removesuffix("%").strip()
     if not percent.isdecimal() or not 1 <= int(percent) <= 100:
         said = "must be from 1% to 100%"
@@ -75,7 +83,13 @@ def _window(written: str, source: str) -> TimeWindow:
         said = "must be HH:MM-HH:MM, and days after it if not every day"
         raise ConfigError(said, source=source, value=written)
     days = _days(found["days"], source) if found["days"] else None
-    return TimeWindow(found["start"], found["end"], days)
+    window = TimeWindow(found["start"], found["end"], days)
+    for problem in problems(PolicySpec("any", time_windows=(window,))):
+        raise ConfigError(problem.message, source=source, value=written)
+    if window.start == window.end:
+        said = "begins when it ends, which would be one minute a day; all day is 00:00-23:59"
+        raise ConfigError(said, source=source, value=written)
+    return window
 
 
 def _days(written: str, source: str) -> tuple[str, ...]:
@@ -104,7 +118,9 @@ def policy(binding: str, spec: PolicySpec, *, domain: Domain) -> Json:
     :raises ConfigError: a syncer would not lend by it.
     """
     for problem in problems(spec):
-        raise ConfigError(problem.message, field=problem.field, value=problem.value)
+        known = _OPTIONS.get(problem.field, "")
+        field = "" if known else problem.field
+        raise ConfigError(problem.message, source=known, field=field, value=problem.value)
     ours = {APP_PART_OF: domain.product, domain.cluster_binding: label_value(binding)}
     resource = RESOURCE_LEASING_POLICIES
     return named(

@@ -159,25 +159,29 @@ def proxier_rights(domain: Domain = DEFAULT) -> Rights:
 
 
 def manager_rights(domain: Domain = DEFAULT) -> Rights:
-    """What the manager may do: it rolls out, in its own namespace, and looks after bindings."""
+    """What the manager may do: it rolls out, in its own namespace, and looks after bindings.
+
+    It grants nobody anything, and reads kubeconfigs in its own namespace only. Templates of other
+    kinds than ours need rights of their own.
+    """
+    certificates = "certificates.k8s.io"
     return Rights(
         (
-            _IDENTITY,
             Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
             Rule(("clusterbindings/status",), ("patch",), GROUP),
             # An owner that blocks its deletion until what it owns is gone.
             Rule(("clusterbindings/finalizers",), ("update",), GROUP),
-            Rule(("nodes",), (*_READ, "patch", "delete")),
-            Rule(("certificatesigningrequests",), ("list", "delete"), "certificates.k8s.io"),
-            Rule(("events",), _TELL),
+            # Virtual nodes of a binding whose syncer is not there to take them back.
+            Rule(("nodes",), ("list", "patch", "delete")),
+            Rule(("certificatesigningrequests",), ("get", "list", "delete"), certificates),
         ),
         {
+            EVENTS_NAMESPACE: (Rule(("events",), _TELL),),
             domain.system_namespace: (
                 _ELECTION,
                 Rule(("deployments",), _KEEP, "apps"),
-                Rule(("services", "serviceaccounts"), _KEEP),
+                Rule(("services",), _KEEP),
                 Rule(("secrets",), (*_READ, "delete")),
-                Rule(("configmaps", "pods"), _READ),
-            )
+            ),
         },
     )

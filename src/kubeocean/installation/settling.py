@@ -5,13 +5,13 @@ Nothing here changes anything; who stops waiting has lost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api.binding import CLUSTER_BINDINGS, BindingPhase, ClusterBinding
 from kubeocean.api.conditions import READY
-from kubeocean.api.group import Domain
+from kubeocean.api.group import APP_NAME, Domain
 from kubeocean.api.naming import label_value
 from kubeocean.api.policy import (
     RESOURCE_LEASING_POLICIES,
@@ -22,11 +22,23 @@ from kubeocean.errors import NotFound
 from kubeocean.installation.applying import Applier, resource_of
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import NODES, Node
-from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 
-__all__ = ["State", "bound", "manager_state", "rollout", "settle", "worker_state"]
+__all__ = [
+    "State",
+    "bound",
+    "manager_state",
+    "manager_trouble",
+    "rollout",
+    "settle",
+    "trouble",
+    "worker_state",
+]
 
 _LOOK_S: Final = 1.0
+_PODS: Final = Resource("", "v1", "pods", "Pod", True, Untyped)
+_DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+_BEGINNING: Final = ("ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,42 @@ def rollout(deployment: Json) -> State:
     return State(f"{available} of {wanted} replicas available", available >= wanted)
 
 
+async def manager_trouble(applier: Applier, domain: Domain) -> str:
+    """Why the manager does not run, as far as its pods tell; empty if nothing is wrong."""
+    client, namespace = applier.client, domain.system_namespace
+    try:
+        there = await client.get(_DEPLOYMENTS, domain.manager, namespace, keep_raw=True)
+    except NotFound:
+        return f"there is no Deployment {namespace}/{domain.manager}"
+    state = rollout(there.content())
+    if state.done:
+        return ""
+    selector = f"{APP_NAME}={domain.manager}"
+    pods = await client.list(_PODS, namespace, labels=selector, keep_raw=True)
+    return trouble(there.content(), [each.content() for each in pods.items]) or state.said
+
+
+def trouble(deployment: Json, pods: Iterable[Json]) -> str:
+    """Why pods of a Deployment do not run, by the first of them that tells."""
+    for pod in pods:
+        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        for condition in status.get("conditions") or ():
+            if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+                return _why(f"pod {name} runs nowhere", condition)
+        for container in status.get("containerStatuses") or ():
+            waiting = container.get("state", {}).get("waiting")
+            if waiting and waiting.get("reason") not in _BEGINNING:
+                return _why(f"pod {name} waits", waiting)
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
+            return _why("no pod could be made", condition)
+    return ""
+
+
+def _why(said: str, told: Json) -> str:
+    return ": ".join(filter(None, (said, told.get("reason"), told.get("message"))))
+
+
 # A worker
 
 
@@ -87,22 +135,32 @@ async def worker_state(
     labels = f"{domain.managed_by}={domain.product},{domain.cluster_binding}={label_value(name)}"
     nodes = (await computing.client.list(NODES, labels=labels)).items
     try:
-        policy = (await worker.client.get(RESOURCE_LEASING_POLICIES, name)).status
+        policies = (await worker.client.list(RESOURCE_LEASING_POLICIES)).items
     except NotFound:
-        policy = PolicyStatus()
-    return bound(binding, nodes, policy, lends=lends)
+        policies = []
+    of_it = {each.name: each.status for each in policies if each.spec.cluster == name}
+    return bound(binding, nodes, of_it, lends=lends)
 
 
 def bound(
-    binding: ClusterBinding, nodes: Iterable[Node], policy: PolicyStatus, *, lends: bool
+    binding: ClusterBinding,
+    nodes: Iterable[Node],
+    policies: Mapping[str, PolicyStatus],
+    *,
+    lends: bool,
 ) -> State:
-    """What there is to say of a binding, its nodes and its lease."""
+    """What there is to say of a binding, its nodes and its leases; `lends`: that of its name."""
     if binding.status.phase != BindingPhase.READY:
         condition = find_condition(binding.status.conditions, READY)
         why = f": {condition.message}" if condition is not None else ""
         return State(f"the binding is {binding.status.phase or 'new'}{why}")
+    if not lends and not policies:
+        said = "the binding is Ready, and lends nothing yet: give --lease or --between"
+        return State(said, done=True)
     if not lends:
-        return State("the binding is Ready; policies of the worker say what is lent", done=True)
+        said = f"the binding is Ready; what it lends is said by {_named(policies)}"
+        return State(said, done=True)
+    policy = policies.get(binding.name, PolicyStatus())
     if policy.phase == PolicyPhase.INACTIVE:
         opens = f" until {policy.next_transition_time}" if policy.next_transition_time else ""
         return State(f"the binding is Ready; the lease's window is closed{opens}", done=True)
@@ -110,6 +168,11 @@ def bound(
     ready = sum(_is_ready(node) for node in there)
     all_ready = bool(there) and ready == len(there)
     return State(f"{ready} of {len(there)} virtual nodes are Ready", all_ready)
+
+
+def _named(policies: Iterable[str]) -> str:
+    names = sorted(policies)
+    return f"{'policy' if len(names) == 1 else 'policies'} {', '.join(names)} of the worker"
 
 
 def _is_ready(node: Node) -> bool:

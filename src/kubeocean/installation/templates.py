@@ -12,7 +12,7 @@ import yaml
 
 from kubeocean.api import group
 from kubeocean.installation.parts import labels, named
-from kubeocean.installation.values import Values
+from kubeocean.installation.values import Values, toleration
 from kubeocean.runtime.objects import Json
 
 __all__ = [
@@ -225,6 +225,7 @@ def pod_spec(
     terms = [{"matchExpressions": [elsewhere]}]
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     pulled = [{"name": name} for name in values.pull_secrets]
+    tolerated = [toleration(written) for written in values.tolerations]
     return {
         "serviceAccountName": account,
         **({"imagePullSecrets": pulled} if pulled else {}),
@@ -236,6 +237,7 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}},
+        **({"tolerations": tolerated} if tolerated else {}),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,

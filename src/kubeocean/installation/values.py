@@ -20,10 +20,11 @@ from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 
-__all__ = ["IMAGE", "Size", "Values", "WorkerValues", "add_ons", "amounts"]
+__all__ = ["IMAGE", "Size", "Values", "WorkerValues", "add_ons", "amounts", "toleration"]
 
 IMAGE: Final = f"kubeocean/kubeocean:{__version__}"
 _LEVELS: Final = ("debug", "info", "warn", "error")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 # Pods of the mount namespace have Services of type ClusterIP only; nobody else opens doors there.
 _QUOTA: Final = {"services.loadbalancers": "0", "services.nodeports": "0"}
 
@@ -60,6 +61,7 @@ class Values:
     image: str = IMAGE
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()  # of taints, written as for `kubectl taint`
     replicas: int = 2
     size: Size = Size.SMALL
     log_level: str = "info"
@@ -78,6 +80,8 @@ class Values:
         if self.time_zone and self.time_zone not in zone_names():
             said = "must be an IANA time zone such as Europe/Berlin"
             raise ConfigError(said, field="time zone", value=self.time_zone)
+        for written in self.tolerations:
+            toleration(written)
 
     @property
     def namespace(self) -> str:
@@ -148,3 +152,19 @@ def amounts(written: str, *, source: str) -> dict[str, str]:
             raise ConfigError(said, source=source, field=name, value=amount) from None
         found[name] = amount
     return found
+
+
+def toleration(written: str) -> Json:
+    """`key`, `key=value` or either with `:Effect`, as an entry of a pod's tolerations.
+
+    :raises ConfigError: it is none of these.
+    """
+    taint, colon, effect = written.partition(":")
+    key, equals, value = taint.partition("=")
+    if not key or (colon and effect not in _EFFECTS):
+        said = f"must be key[=value][:effect], with an effect of {', '.join(_EFFECTS)}"
+        raise ConfigError(said, field="toleration", value=written)
+    found: Json = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key}
+    if not equals:
+        found["operator"] = "Exists"
+    return found | ({"effect": effect} if effect else {})

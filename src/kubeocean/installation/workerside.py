@@ -7,7 +7,7 @@ from kubeocean.api import group
 from kubeocean.api.crds import policy_definition
 from kubeocean.installation.computing import kept
 from kubeocean.installation.guards import worker_guards
-from kubeocean.installation.parts import accounts, granted, labels, named
+from kubeocean.installation.parts import accounts, granted, labels, named, worker_labels
 from kubeocean.installation.roles import worker_rights
 from kubeocean.installation.values import WorkerValues
 from kubeocean.runtime.objects import Json
@@ -17,7 +17,7 @@ __all__ = ["credential_secret", "credential_selector", "worker_objects"]
 
 def worker_objects(values: WorkerValues) -> list[Json]:
     """Everything but what belongs to a single binding."""
-    namespace, ours = values.mount_namespace, labels(values.domain)
+    namespace, ours = values.mount_namespace, worker_labels(values.domain)
     return [
         kept(policy_definition()),
         named("Namespace", "v1", namespace, labels=ours),
@@ -41,7 +41,7 @@ def _priority_class(values: WorkerValues) -> Json:
         "PriorityClass",
         "scheduling.k8s.io/v1",
         domain.priority_class,
-        labels=labels(domain) | {domain.managed_by: domain.product},
+        labels=worker_labels(domain) | {domain.managed_by: domain.product},
         value=group.PRIORITY_CLASS_VALUE,
         preemptionPolicy="PreemptLowerPriority",
         description="Pods of other clusters, which run where nobody else wants to",

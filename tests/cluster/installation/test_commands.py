@@ -78,7 +78,10 @@ def pair(above: Applier, computing: Cluster, bare: Cluster) -> Pair:
 
 async def test_a_worker_joins_and_leaves(pair: Pair, above: Applier, below: Applier) -> None:
     code, said = await run(*pair.join("--timeout=0"))
-    assert (code, "the binding is new" in said) == (3, True), said
+    assert (code, "gave up after 0 s: the binding is new" in said) == (3, True), said
+    assert "the manager does not run" in said
+    assert f"doctor {pair.name}" in said
+    assert f"{' '.join(pair.join('--timeout=0'))} --renew" in said
     assert f"computing: ClusterBinding {pair.name} created" in said
     assert f"worker: ResourceLeasingPolicy {pair.name} created" in said
     # What manager and syncer would say.
@@ -93,6 +96,9 @@ async def test_a_worker_joins_and_leaves(pair: Pair, above: Applier, below: Appl
 
     code, said = await run("uninstall", "--kubeconfig", pair.computing.kubeconfig)
     assert (code, pair.name in said) == (2, True), said
+    wrong = f"--kubeconfig={pair.computing.kubeconfig}"
+    code, said = await run("leave", pair.name, wrong, pair.flags[1])
+    assert (code, "is the computing cluster itself" in said) == (2, True), said
     code, said = await run("leave", pair.name, *pair.flags)
     assert (code, f"{pair.name} has left" in said) == (0, True), said
     for kind in ("NetworkPolicy", "ResourceQuota", "Role", "ServiceAccount"):
@@ -110,8 +116,9 @@ async def test_who_stops_waiting_has_lost_nothing(pair: Pair, above: Applier) ->
         assert chunk, said.decode()
         said += chunk
     process.send_signal(signal.SIGINT)
-    await process.communicate()
+    said, _ = await process.communicate()
     assert process.returncode == 130
+    assert f"{pair.name} is bound; it becomes Ready by itself. To go on, say the same" in str(said)
     assert (await above.client.get(CLUSTER_BINDINGS, pair.name)).spec.cluster_id == pair.name
 
 
@@ -122,8 +129,10 @@ async def test_what_was_installed_is_removed_and_definitions_stay(
     where = ("--kubeconfig", cluster.kubeconfig)
     code, said = await run("install", *where, "--no-wait")
     assert (code, "Bind a worker with" in said) == (0, True), said
+    code, said = await run("install", *where, "--timeout=0")
+    assert (code, "the manager: gave up after 0 s: 0 of 2 replicas" in said) == (3, True), said
     code, said = await run("uninstall", *where)
-    assert code == 0, said
+    assert (code, "What stays goes with --purge: CustomRes" in said) == (0, True), said
     client = cluster.client()
     left = []
     for body in computing_objects(Values()):

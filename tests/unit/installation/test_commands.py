@@ -19,7 +19,7 @@ from kubeocean.cli.leave import leave
 from kubeocean.cli.uninstall import uninstall
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.leaving import waits_for
-from kubeocean.installation.settling import bound, rollout
+from kubeocean.installation.settling import bound, rollout, trouble
 from kubeocean.installation.tokens import read_token
 from kubeocean.installation.values import Values
 from kubeocean.runtime.kinds import Node, NodeStatus
@@ -63,7 +63,10 @@ def test_a_dry_run_shows_no_credential() -> None:
         (("install", "--replicas", "0"), "replicas: must be at least 1 (got 0)"),
         (("join", "berlin", "--lease", "cpu"), "--lease: must be name=50%"),
         (("join", "berlin", "--between", "night"), "--between: must be HH:MM-HH:MM"),
-        (("join", "berlin", "--lease", "all", "--zone", "Mars"), "spec.timeZone"),
+        (("join", "berlin", "--lease", "all", "--zone", "Mars"), "--zone: must be an IANA"),
+        (("join", "berlin", "--lease", "cpu=lots"), "--lease: cpu: must be a quantity"),
+        (("join", "berlin", "--between", "20:00-20:00"), "--between: begins when it ends"),
+        (("join", "berlin", "--timeout", "soon"), "--timeout"),
         (("join", "berlin", "--zone", "UTC"), "--zone: needs --lease or --between"),
         (("join", "berlin", "--add-on", "root"), "--add-on: must be none, all"),
         (("join", "berlin", "--quota", "pods"), "--quota: must be name=quantity"),
@@ -109,23 +112,29 @@ def node(status: str) -> Node:
 
 def test_a_binding_says_why_it_is_not_ready() -> None:
     failed = binding("Failed", Condition("Ready", "False", "R", "no such Secret"))
-    state = bound(failed, [], PolicyStatus(), lends=True)
+    state = bound(failed, [], {}, lends=True)
     assert (state.done, state.said) == (False, "the binding is Failed: no such Secret")
-    assert bound(binding(), [], PolicyStatus(), lends=True).said == "the binding is new"
+    assert bound(binding(), [], {}, lends=True).said == "the binding is new"
 
 
 def test_nodes_are_waited_for_if_something_is_lent() -> None:
     ready = binding("Ready")
-    assert not bound(ready, [], PolicyStatus(), lends=True).done
-    half = bound(ready, [node("True"), node("False")], PolicyStatus(), lends=True)
+    assert not bound(ready, [], {}, lends=True).done
+    half = bound(ready, [node("True"), node("False")], {}, lends=True)
     assert (half.done, half.said) == (False, "1 of 2 virtual nodes are Ready")
-    assert bound(ready, [node("True")], PolicyStatus(), lends=True).done
-    assert bound(ready, [], PolicyStatus(), lends=False).done
+    assert bound(ready, [node("True")], {}, lends=True).done
+
+
+def test_who_lends_nothing_is_told_so() -> None:
+    nothing = bound(binding("Ready"), [], {}, lends=False)
+    assert (nothing.done, "lends nothing yet: give --lease" in nothing.said) == (True, True)
+    something = bound(binding("Ready"), [], {"b": PolicyStatus(), "a": PolicyStatus()}, lends=False)
+    assert (something.done, "policies a, b of the worker" in something.said) == (True, True)
 
 
 def test_nobody_waits_for_a_window_to_open() -> None:
     closed = PolicyStatus(phase="Inactive", next_transition_time="2026-01-01T20:00:00Z")
-    state = bound(binding("Ready"), [], closed, lends=True)
+    state = bound(binding("Ready"), [], {"berlin": closed}, lends=True)
     assert state.done
     assert "closed until 2026-01-01T20:00:00Z" in state.said
 
@@ -136,6 +145,28 @@ def test_a_rollout_is_done_when_its_new_pods_are_available() -> None:
     old = {"observedGeneration": 1, "updatedReplicas": 2, "availableReplicas": 2}
     assert not rollout(body | {"status": old}).done
     assert rollout(body | {"status": old | {"observedGeneration": 2}}).done
+
+
+def test_pods_say_why_they_do_not_run() -> None:
+    nowhere = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no nodes",
+    }
+    image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    soon = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod = {"metadata": {"name": "m"}}
+    for status, said in (
+        ({"conditions": [nowhere]}, "pod m runs nowhere: Unschedulable: no nodes"),
+        ({"containerStatuses": [soon, image]}, "pod m waits: ImagePullBackOff: no such image"),
+        ({"containerStatuses": [soon]}, ""),
+        ({}, ""),
+    ):
+        assert trouble({}, [pod | {"status": status}]) == said
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    said = trouble({"status": {"conditions": [failed]}}, [])
+    assert said == "no pod could be made: exceeded quota"
 
 
 def test_a_binding_that_goes_says_what_it_waits_for() -> None:

@@ -112,6 +112,7 @@ def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
     values = Values(
         image="mirror.example/kubeocean/kubeocean:7",
         pull_secrets=("puller",),
+        tolerations=("dedicated=ours:NoSchedule",),
         replicas=3,
         size=Size.LARGE,
         log_level="debug",
@@ -122,6 +123,10 @@ def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
     said = [
         "global.imageRegistry=mirror.example",
         "global.imagePullSecrets[0].name=puller",
+        "global.tolerations[0].key=dedicated",
+        "global.tolerations[0].operator=Equal",
+        "global.tolerations[0].value=ours",
+        "global.tolerations[0].effect=NoSchedule",
         "size=large",
         "logging.level=debug",
         "syncer.timeZone=Asia/Shanghai",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from kubeocean.api.group import DEFAULT
+from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.policy import PolicySpec, ResourceLimit, TimeWindow
 from kubeocean.errors import ConfigError
-from kubeocean.installation.bindings import Joining
-from kubeocean.installation.policies import limits, policy, windows
+from kubeocean.installation.bindings import Joining, join_command
+from kubeocean.installation.policies import limits, windows
 
 WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
@@ -28,9 +29,10 @@ def test_a_limit_that_is_neither_is_refused(wrong: str) -> None:
 
 
 def test_a_quantity_is_checked_as_a_syncer_does() -> None:
-    spec = PolicySpec("b", resource_limits=limits("cpu=lots"))
-    with pytest.raises(ConfigError, match=r"spec.resourceLimits\[0\].quantity"):
-        policy("b", spec, domain=DEFAULT)
+    with pytest.raises(ConfigError, match=r"--lease: cpu: must be a quantity .*got 'lots'"):
+        limits("cpu=lots")
+    with pytest.raises(ConfigError, match=r"--lease: cpu: must be zero or more"):
+        limits("cpu=-1")
 
 
 @pytest.mark.parametrize(
@@ -52,10 +54,20 @@ def test_a_window_that_is_none_is_refused(wrong: str) -> None:
         windows([wrong])
 
 
-def test_an_hour_that_is_none_is_refused() -> None:
-    spec = PolicySpec("b", time_windows=windows(["25:00-06:00"]))
-    with pytest.raises(ConfigError, match=r"spec.timeWindows\[0\].start.*25:00"):
-        policy("b", spec, domain=DEFAULT)
+@pytest.mark.parametrize("wrong", ["25:00-06:00", "20:00-24:00", "8:00-9:00"])
+def test_an_hour_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--between: must be a time of day .*got '{wrong}'"):
+        windows([wrong])
+
+
+def test_a_window_of_one_minute_is_not_meant() -> None:
+    with pytest.raises(ConfigError, match=r"--between: begins when it ends.*'20:00-20:00 Mon'"):
+        windows(["20:00-20:00 Mon"])
+
+
+def test_a_lease_is_checked_before_anything_is_done() -> None:
+    with pytest.raises(ConfigError, match=r"--zone: must be an IANA time zone.*got 'Mars'"):
+        Joining(name="b", lease=PolicySpec("b", time_zone="Mars"))
 
 
 def test_a_worker_is_bound_under_its_name() -> None:
@@ -71,11 +83,20 @@ def test_a_worker_is_bound_under_its_name() -> None:
     assert Joining(name="berlin").policy() is None
 
 
+def test_who_joins_again_says_what_was_said() -> None:
+    joining = Joining(name="b", cluster_id="c", service_namespaces=("a", "z"))
+    there = msgspec.convert(joining.binding(), ClusterBinding)
+    again = "kubeocean join b --kubeconfig FILE --cluster-id c"
+    again += " --service-namespace a --service-namespace z"
+    assert join_command(there, "--renew") == f"{again} --renew"
+
+
 @pytest.mark.parametrize(
     ("name", "cluster_id", "said"),
     [
         ("berlin", "Not an id", "--cluster-id.*Not an id"),
-        ("a-name-that-is-too-long-for-an-id", "", "--cluster-id"),
+        ("a-name-that-is-too-long-for-an-id", "", "NAME: must be at most.*other --cluster-id"),
+        ("Berlin", "berlin", "NAME: must be a lowercase DNS subdomain.*Berlin"),
         ("Berlin!", "berlin", "NAME.*Berlin!"),
     ],
 )

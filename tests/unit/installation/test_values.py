@@ -6,7 +6,8 @@ import pytest
 
 from kubeocean.errors import ConfigError
 from kubeocean.installation.roles import AddOn
-from kubeocean.installation.values import Size, Values, WorkerValues, add_ons, amounts
+from kubeocean.installation.values import Size, Values, WorkerValues, add_ons, amounts, toleration
+from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 
 
@@ -26,12 +27,26 @@ def test_a_larger_worker_gets_more() -> None:
         ({"replicas": 0}, "replicas"),
         ({"log_level": "loud"}, "log level"),
         ({"time_zone": "Mars/Olympus"}, "time zone"),
+        ({"tolerations": ("",)}, "toleration"),
+        ({"tolerations": ("key:Sometimes",)}, "toleration"),
     ],
 )
 def test_what_makes_no_sense_is_named(wrong: dict[str, object], field: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Values(**wrong)  # type: ignore[arg-type]  # that is the point
     assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("key", {"key": "key", "operator": "Exists"}),
+        ("key:NoExecute", {"key": "key", "operator": "Exists", "effect": "NoExecute"}),
+        ("k=a:NoSchedule", {"key": "k", "operator": "Equal", "value": "a", "effect": "NoSchedule"}),
+    ],
+)
+def test_a_toleration_is_written_as_a_taint(written: str, meant: Json) -> None:
+    assert toleration(written) == meant
 
 
 def test_a_mount_namespace_is_a_dns_name() -> None:
