@@ -14,11 +14,12 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
@@ -32,9 +33,35 @@ NewCluster = Callable[..., Awaitable[Cluster]]
 settings.register_profile("kubeocean", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("kubeocean")
 
+# Packages that share control planes of their own: one process runs all of each.
+TOGETHER = {
+    "tests/cluster/doctoring",
+    "tests/cluster/explaining",
+    "tests/cluster/installation",
+    "tests/cluster/manager",
+    "tests/cluster/view",
+    "tests/e2e",
+}
+
 # A shell lets what it runs in the background ignore Ctrl-C, and programs hand that down; those that
 # we start have to hear it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Dealing(LoadScopeScheduling):
+    """What shares something that is slow to make stays together when processes share the work."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePosixPath(nodeid.partition("::")[0])
+        package = path.parent.as_posix()
+        if package in TOGETHER:
+            return package
+        return nodeid if package.startswith("tests/unit") else path.as_posix()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return Dealing(config, log)
 
 
 @pytest.fixture(scope="session")

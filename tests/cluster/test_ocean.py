@@ -43,7 +43,7 @@ async def _ready_nodes(kubeconfig: str | Path, context: str) -> set[str]:
 
 
 async def _up(home: Home, *words: str) -> OceanState:
-    result = await home.run("up", "--output", "json", *words)
+    result = await home.run("up", "--bare", "--output", "json", *words)
     assert result.code == 0, result.err
     return msgspec.json.decode(result.out, type=OceanState)
 
@@ -93,7 +93,7 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
 
 async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Path) -> None:
     home.environ["PATH"] = str(tmp_path)  # no kubectl there
-    async with home.running("up", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
+    async with home.running("up", "--bare", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
         await up.says("It ends with Ctrl-C")
         (root,) = home.temporary.iterdir()
         assert f"export KUBECONFIG={root}/kubeconfig" in up.said
@@ -107,7 +107,7 @@ async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Pa
 
 
 async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home) -> None:
-    async with home.running("up", "--ephemeral", "--workers", "0") as up:
+    async with home.running("up", "--bare", "--ephemeral", "--workers", "0") as up:
         await up.says("It ends with Ctrl-C")
         found = home.processes().items()
         (scheduler,) = (pid for pid, line in found if "kube-scheduler" in line.split()[0])

@@ -7,7 +7,9 @@ Nothing is imported here: take what you need from its module.
 - simulated nodes: `kwok`
 - real nodes: `realnodes`, `nodechecks`, `nodeconfig`, `nodefiles`, `nodenet`, `nodeworld`,
   `worlds`, `cgroups`, `forwarder`, `images`
-- oceans: `ocean`, `lifecycle`, `supervisor`, `state`
+- our own pods as processes: `processnode`, `podruns`, `podcontainers`, `podprograms`, `podstatus`,
+  `podvolumes`, `podaccounts`, `podprobes`, `podlogs`, `loopback`
+- oceans: `ocean`, `lifecycle`, `supervisor`, `state`, `product`, `showcase`
 - faults: `faults`
 - the machine: `process`, `commands`, `ports`, `files`, `locks`, `progress`
 """

@@ -25,6 +25,7 @@ from kubeocean.local.cache import disk_full
 from kubeocean.local.files import private_directory
 from kubeocean.local.locks import exclusive
 from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.product import at_work
 from kubeocean.local.progress import Progress, readable_bytes
 from kubeocean.local.realnodes import available
 from kubeocean.local.state import OceanState, ProcessId, StateDirectory, processes_under, state_home
@@ -49,6 +50,7 @@ class Wish:
     nodes: int | None = None
     real_nodes: bool | None = None
     port: int | None = None
+    bare: bool | None = None
 
     def shape(self) -> Shape:
         """What to start; a real node costs as much as a hundred simulated ones."""
@@ -58,6 +60,7 @@ class Wish:
             nodes=(1 if real else 3) if self.nodes is None else self.nodes,
             real_nodes=real,
             port=self.port or 0,
+            product=not self.bare,
         )
 
     def differs(self, shape: Shape) -> bool:
@@ -68,7 +71,9 @@ class Wish:
         """As it is written on a command line."""
         words: list[str] = []
         for field, value in self._asked().items():
-            if isinstance(value, bool):
+            if field == "product":
+                words.append("--product" if value else "--bare")
+            elif isinstance(value, bool):
                 words.append("--real-nodes" if value else "--simulated-nodes")
             else:
                 words.append(f"--{field} {value}")
@@ -80,6 +85,7 @@ class Wish:
             "nodes": self.nodes,
             "real_nodes": self.real_nodes,
             "port": self.port,
+            "product": None if self.bare is None else not self.bare,
         }
         return {field: value for field, value in given.items() if value is not None}
 
@@ -239,7 +245,8 @@ async def ephemeral_ocean(
     """An ocean of our own, in a directory that goes with it."""
     assets = await _assets(shape, environ=environ, progress=progress)
     with tempfile.TemporaryDirectory(prefix="kubeocean-", ignore_cleanup_errors=True) as root:
-        async with Ocean(Path(root), assets, shape, ephemeral=True, progress=progress) as ocean:
+        ocean = Ocean(Path(root), assets, shape, ephemeral=True, progress=progress)
+        async with ocean, at_work(ocean, progress=progress):
             yield ocean
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -50,12 +51,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large an ocean is; `port` is that of the computing API server, 0 for any."""
+    """How large an ocean is, and whether we are at work on it (`local.product`).
+
+    `port` is that of the computing API server, 0 for any.
+    """
 
     workers: int = 2
     nodes: int = 3
     real_nodes: bool = False
     port: int = 0
+    product: bool = False
 
     def __post_init__(self) -> None:
         for field, highest in (("workers", 99), ("nodes", 10_000), ("port", 65_535)):
@@ -66,6 +71,8 @@ class Shape:
     def __str__(self) -> str:
         kind = "real" if self.real_nodes else "simulated"
         port = f", port {self.port}" if self.port else ""
+        if not self.workers:
+            return f"no worker{port}"
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         nodes = f"{self.nodes} {kind} node{'' if self.nodes == 1 else 's'}"
         return f"{workers} with {nodes}{' each' if self.workers > 1 else ''}{port}"
@@ -94,15 +101,11 @@ class Ocean:
         self._progress = progress or Silence()
         self._clock = clock or RealClock()
         self._ephemeral = ephemeral
-        self.computing = Cluster(
-            COMPUTING,
-            self.root / COMPUTING,
-            assets,
-            port=shape.port,
-            ephemeral=ephemeral,
-            clock=self._clock,
-        )
-        self.workers = [self._new_worker(f"worker-{n}") for n in range(1, shape.workers + 1)]
+        self.computing = self._new_cluster(COMPUTING, port=shape.port, verify=shape.product)
+        self.workers = [
+            self._new_cluster(f"worker-{n}", verify=shape.real_nodes)
+            for n in range(1, shape.workers + 1)
+        ]
         self.simulated = {
             worker.name: SimulatedNodes(worker, assets, clock=self._clock)
             for worker in ([] if shape.real_nodes else self.workers)
@@ -114,17 +117,18 @@ class Ocean:
             for worker in (self.workers if shape.real_nodes else [])
         }
 
-    def _new_worker(self, name: str) -> Cluster:
+    def _new_cluster(self, name: str, *, port: int = 0, verify: bool) -> Cluster:
+        """One whose kubelets, if they are to be verified, are known by its own authority."""
         root = self.root / name
-        verify = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
-        real = self.shape.real_nodes
+        authority = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
         return Cluster(
             name,
             root,
             self.assets,
+            port=port,
             ephemeral=self._ephemeral,
-            sans=(MACHINE_ADDRESS,) if real else (),
-            extra_args={"kube-apiserver": [verify]} if real else None,
+            sans=(MACHINE_ADDRESS,) if verify else (),
+            extra_args={"kube-apiserver": [authority]} if verify else None,
             clock=self._clock,
         )
 
@@ -189,10 +193,18 @@ class Ocean:
                 await self._start_nodes(cluster)
 
         await _together(start, self.clusters)
+        self._open_computing()
         for cluster in self.clusters:  # the first may have lost something while the last started
             cluster.check()
         self._check_simulated()
         write_private(self.kubeconfig, merge_kubeconfigs(self.clusters))
+
+    def _open_computing(self) -> None:
+        """Let pods of real nodes find the API server of the cluster that they belong to."""
+        port = urlsplit(self.computing.server).port
+        for node in (node for nodes in self.real.values() for node in nodes):
+            if port is not None and self.shape.product:
+                node.reach(port)
 
     async def _start_nodes(self, worker: Cluster) -> None:
         with self._progress.task(f"starting nodes of {worker.name}"):
@@ -304,4 +316,4 @@ async def _together(act: Callable[[T], Awaitable[None]], things: Iterable[T]) ->
             for thing in things:
                 group.create_task(run(thing))
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        raise failed.exceptions[0] from None  # several at a time; the first says enough

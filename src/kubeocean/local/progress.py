@@ -46,6 +46,9 @@ class Task(Protocol):
     def say(self, detail: str) -> None:
         """What is being done just now, in a few words."""
 
+    def give_up(self) -> None:
+        """It ends now, and is not done."""
+
 
 class Progress(Protocol):
     """Where steps are shown."""
@@ -99,6 +102,7 @@ class _Count:
         self.total = total
         self.done = 0
         self.detail = ""
+        self.given_up = False
 
     def advance(self, by: int = 1) -> None:
         self.done += by
@@ -108,6 +112,9 @@ class _Count:
 
     def say(self, detail: str) -> None:
         self.detail = detail
+
+    def give_up(self) -> None:
+        self.given_up = True
 
 
 class PlainProgress:
@@ -146,7 +153,8 @@ class PlainProgress:
             yield task
         finally:
             timer.cancel()
-        self._write(f"{label}: done in {self._clock.monotonic() - start:.1f} s")
+        ended = "gave up after" if task.given_up else "done in"
+        self._write(f"{label}: {ended} {self._clock.monotonic() - start:.1f} s")
 
 
 def _line(label: str, task: _Count, unit: str, elapsed_s: float) -> str:
@@ -183,7 +191,8 @@ class TerminalProgress:
         task = _Bar(bars, label, total, unit)
         try:
             yield task
-            task.finish()
+            if not task.given_up:
+                task.finish()
         finally:
             self._open -= 1
             if self._open == 0:

@@ -24,7 +24,8 @@ import msgspec
 from kubeocean.errors import ConfigError, LocalError
 from kubeocean.local.assets import EVERYTHING
 from kubeocean.local.files import private_directory, user_directory, write_private
-from kubeocean.local.ocean import Shape
+from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.podprograms import MARK
 
 __all__ = [
     "ClusterState",
@@ -32,6 +33,7 @@ __all__ = [
     "Phase",
     "ProcessId",
     "StateDirectory",
+    "cluster_states",
     "processes_under",
     "state_home",
 ]
@@ -40,7 +42,7 @@ Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 # What a supervisor starts, directly or through the tools that make a node's namespaces.
 _PROGRAMS: Final = {*EVERYTHING, "containerd", "nsenter", "setpriv", "unshare"} - {"kubectl"}
-_SCRIPTS: Final = (b"kubeocean.local.supervisor", b"kubeocean/local/")
+_SCRIPTS: Final = (b"kubeocean.local.supervisor", b"kubeocean/local/", f"{MARK}=".encode())
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -61,7 +63,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """One cluster, and the context that leads to it."""
+    """One cluster, the context that leads to it, and its nodes; those of computing are virtual."""
 
     context: str
     server: str
@@ -87,6 +89,16 @@ class OceanState(msgspec.Struct, frozen=True):
     def alive(self) -> bool:
         """Its supervisor runs, whatever the phase says."""
         return self.process.alive
+
+
+def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:
+    """What there is to say of the clusters of a running ocean."""
+    shape = ocean.shape
+    virtual = shape.workers * shape.nodes if shape.product else 0
+    return tuple(
+        ClusterState(cluster.name, cluster.server, virtual if number == 0 else shape.nodes)
+        for number, cluster in enumerate(ocean.clusters)
+    )
 
 
 def state_home(environ: Mapping[str, str]) -> Path:

@@ -22,8 +22,16 @@ from kubeocean.errors import KubeoceanError
 from kubeocean.local.assets import Assets
 from kubeocean.local.files import write_private
 from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.product import at_work
 from kubeocean.local.progress import PlainProgress
-from kubeocean.local.state import ClusterState, OceanState, Phase, ProcessId, StateDirectory
+from kubeocean.local.state import (
+    ClusterState,
+    OceanState,
+    Phase,
+    ProcessId,
+    StateDirectory,
+    cluster_states,
+)
 from kubeocean.local.versions import pinned
 
 __all__ = ["launch", "main"]
@@ -66,11 +74,12 @@ class _Supervisor:
             kubectl=request.assets.get("kubectl", "kubectl"),
             versions={"kubernetes": versions.kubernetes, "etcd": versions.etcd},
         )
+        self._progress = PlainProgress(self._report)
         self._ocean = Ocean(
             directory.data,
             Assets({name: Path(path) for name, path in request.assets.items()}),
             request.shape,
-            progress=PlainProgress(self._report),
+            progress=self._progress,
         )
 
     def _report(self, line: str) -> None:
@@ -87,11 +96,7 @@ class _Supervisor:
     def _clusters(self, phase: Phase) -> tuple[ClusterState, ...]:
         if phase != "running":
             return ()
-        shape = self._ocean.shape
-        return tuple(
-            ClusterState(cluster.name, cluster.server, 0 if number == 0 else shape.nodes)
-            for number, cluster in enumerate(self._ocean.clusters)
-        )
+        return cluster_states(self._ocean)
 
     async def run(self) -> None:
         """Own the ocean until we are cancelled.
@@ -101,8 +106,9 @@ class _Supervisor:
         try:
             self._tell("starting")
             await self._ocean.start()
-            self._tell("running")
-            await self._ocean.watch()
+            async with at_work(self._ocean, progress=self._progress):
+                self._tell("running")
+                await self._watch()
         except asyncio.CancelledError:
             self._tell("stopping")
             await self._ocean.stop()
@@ -111,6 +117,13 @@ class _Supervisor:
             await self._ocean.stop()
             known = isinstance(error, KubeoceanError)
             self._tell("failed", error=str(error) if known else f"{type(error).__name__}: {error}")
+            raise
+
+    async def _watch(self) -> None:
+        try:
+            await self._ocean.watch()
+        except asyncio.CancelledError:
+            self._tell("stopping")  # our programs end first, which takes a moment
             raise
 
 

@@ -33,6 +33,13 @@ async def test_lines_come_at_the_start_now_and_then_and_at_the_end() -> None:
     assert lines[count:] == ["failing …"]
 
 
+async def test_who_gives_up_is_not_done() -> None:
+    lines: list[str] = []
+    with PlainProgress(lines.append).task("waiting") as task:
+        task.give_up()
+    assert lines[-1].startswith("waiting: gave up after ")
+
+
 async def test_bytes_are_shown_as_people_say_them() -> None:
     lines: list[str] = []
     with PlainProgress(lines.append, every_s=0.01).task("loading", unit="bytes") as task:
@@ -51,6 +58,7 @@ async def test_silence_accepts_everything() -> None:
         task.advance()
         task.expect(4)
         task.say("y")
+        task.give_up()
 
 
 class _Terminal(io.StringIO):

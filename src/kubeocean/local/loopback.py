@@ -1,0 +1,47 @@
+"""Loopback: an address of this machine for each pod of a node.
+
+All of 127.0.0.0/8 is ours without any set-up, so pods that share the machine can all listen on the
+ports that they know. Which part of it a node uses follows from where it lives: nodes of different
+oceans keep apart.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Final
+
+from kubeocean.errors import LocalError
+
+__all__ = ["Addresses"]
+
+_FIRST: Final = 2
+_LAST: Final = 254
+
+
+class Addresses:
+    """127.x.y.1 for the node in `root`, and the rest of 127.x.y.0/24 for its pods."""
+
+    def __init__(self, root: Path) -> None:
+        digest = zlib.crc32(str(root).encode())
+        # 127.0.0.0/16 and 127.1.0.0/16 are what everybody else uses.
+        self._network = f"127.{2 + digest % 253}.{(digest >> 8) % 256}"
+        self.node = f"{self._network}.1"
+        self._taken: dict[str, str] = {}
+
+    def take(self, uid: str, wanted: str = "") -> str:
+        """An address for the pod; the one it had, if that is free.
+
+        :raises LocalError: all of them are in use.
+        """
+        taken = set(self._taken.values())
+        ours = (f"{self._network}.{number}" for number in range(_FIRST, _LAST + 1))
+        free = [address for address in ours if address not in taken]
+        if not free:
+            raise LocalError(f"all addresses of {self._network}.0/24 are in use")
+        self._taken[uid] = wanted if wanted in free else free[0]
+        return self._taken[uid]
+
+    def give_back(self, uid: str) -> None:
+        """The pod is gone."""
+        self._taken.pop(uid, None)

@@ -1,0 +1,170 @@
+"""`kubeocean up`, as a newcomer sees it: the product at work, and every word of it true."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from commands import Home
+from conftest import NewCluster
+from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.local.assets import Assets
+from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.kinds import NODES, PODS
+from kubeocean.runtime.objects import find_condition
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.view.kinds import DEPLOYMENTS
+from waiting import until
+
+SYSTEM = "kubeocean-system"
+
+
+@pytest.fixture
+async def home(tmp_path: Path, assets: Assets) -> AsyncIterator[Home]:
+    home = Home(tmp_path / "home")
+    # Commands are called as they are printed, and our own may not be in the PATH of whoever tests.
+    bins = f"{Path(sys.executable).parent}:{assets.path('kubectl').parent}"
+    home.environ["PATH"] = f"{bins}:{os.environ['PATH']}"
+    yield home
+    await home.run("down", "--purge")
+    assert home.processes() == {}
+
+
+async def _ready_nodes(client: Client) -> set[str]:
+    found = set()
+    for node in (await client.list(NODES)).items:
+        condition = find_condition(node.status.conditions, "Ready")
+        if condition is not None and condition.status == "True":
+            found.add(node.name)
+    return found
+
+
+def _printed(out: str) -> list[str]:
+    """The commands that somebody is told to try."""
+    lines = out.partition("\nTry:\n")[2].splitlines()
+    return [line.strip() for line in lines if line.startswith("  ")]
+
+
+async def test_up_shows_the_product_at_work(
+    home: Home, assets: Assets, new_cluster: NewCluster
+) -> None:
+    up = await home.run("up", "--workers", "2", "--nodes", "2")
+    assert up.code == 0, up.err
+    assert "ocean is up: 2 workers with 2 simulated nodes each" in up.out
+    computing = connect((await home.run("kubeconfig")).out.strip())
+    try:
+        await _check_at_work(computing, home)
+        await _check_commands(up.out, home)
+        await _check_kept(home, computing)
+        await _check_again(home, computing)
+        await _check_join(home, assets, new_cluster, computing)
+    finally:
+        await computing.close()
+    down = await home.run("down")
+    assert (down.code, down.err.count("killing")) == (0, 0), down.err
+    assert home.processes() == {}
+
+
+async def _check_at_work(computing: Client, home: Home) -> None:
+    virtual = {f"vnode-worker-{w}-sim-{n}" for w in (1, 2) for n in (0, 1)}
+    assert await _ready_nodes(computing) == virtual | {"processes"}
+    pods = (await computing.list(PODS, "default")).items
+    assert {pod.status.phase for pod in pods} == {"Running"}
+    assert {pod.spec.node_name for pod in pods} == virtual
+    ours = {pod.name.rsplit("-", 2)[0]: pod for pod in (await computing.list(PODS, SYSTEM)).items}
+    assert set(ours) == {
+        "kubeocean-manager",
+        *(f"kubeocean-{part}-worker-{n}" for part in ("syncer", "proxier") for n in (1, 2)),
+    }
+    # Each runs as a process, and under its own account.
+    lines = [line for line in home.processes().values() if "kubeocean_pod=" in line]
+    assert len(lines) == len(ours)
+    accounts = {name: pod.spec.service_account_name for name, pod in ours.items()}
+    assert accounts["kubeocean-manager"] == "kubeocean-manager"
+    assert accounts["kubeocean-syncer-worker-1"] == "kubeocean-syncer"
+    assert accounts["kubeocean-proxier-worker-2"] == "kubeocean-proxier"
+
+
+async def _check_commands(out: str, home: Home) -> None:
+    commands = _printed(out)
+    assert len(commands) >= 7
+    script = "\n".join(["set -e", *commands])
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["sh", "-c", script],
+        env=home.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "vnode-worker-2-sim-1" in done.stdout
+    assert "sample-" in done.stdout
+
+
+async def _check_kept(home: Home, computing: Client) -> None:
+    """Nobody installs over it what would run nowhere on this machine."""
+    kubeconfig = (await home.run("kubeconfig")).out.strip()
+    before = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
+    install = await home.run("install", "--kubeconfig", kubeconfig)
+    assert install.code == 2, install.err
+    assert "this is a local ocean, made by kubeocean up: it is installed already" in install.err
+    after = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
+    assert after.metadata.generation == before.metadata.generation
+
+
+async def _check_again(home: Home, computing: Client) -> None:
+    broken = MergePatch({"spec": {"replicas": 0}})
+    await computing.patch(DEPLOYMENTS, "kubeocean-manager", broken, SYSTEM)
+    again = await home.run("up", "--show-reclaim")
+    assert again.code == 0, again.err
+    assert (await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)).renewed == 1
+    assert "ocean was already up" in again.out
+    assert "worker-2 takes its nodes back from" in again.out
+    worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
+    try:
+        policy = await worker.get(RESOURCE_LEASING_POLICIES, "worker-2")
+    finally:
+        await worker.close()
+    assert policy.spec.force_reclaim
+    (window,) = policy.spec.time_windows or ()
+    assert f" to {window.start} UTC. See it happen" in again.out
+    bare = await home.run("up", "--bare")
+    assert bare.code == 1
+    assert "to have it with --bare, take it down first" in bare.err
+
+
+async def _check_join(
+    home: Home, assets: Assets, new_cluster: NewCluster, computing: Client
+) -> None:
+    """A fresh worker, nothing but an administrator's kubeconfig, one command."""
+    fresh = await new_cluster(name="fresh")
+    async with SimulatedNodes(fresh, assets) as nodes:
+        await nodes.add(2, prefix="new")
+        home.environ["KUBECONFIG"] = (await home.run("kubeconfig")).out.strip()
+        join = await home.run(
+            *("join", "third", "--kubeconfig", str(fresh.kubeconfig), "--lease", "cpu=50%")
+        )
+        assert join.code == 0, join.err
+        assert "third: 2 of 2 virtual nodes are Ready" in join.out
+        ready = await _ready_nodes(computing)
+        assert {"vnode-third-new-0", "vnode-third-new-1"} <= ready
+        leave = await home.run("leave", "third", "--kubeconfig", str(fresh.kubeconfig))
+        assert leave.code == 0, leave.err
+        assert not any(name.startswith("vnode-third") for name in await _ready_nodes(computing))
+        await until(lambda: _no_programs(computing, "third"), what="the end of its programs")
+    del home.environ["KUBECONFIG"]
+
+
+async def _no_programs(computing: Client, binding: str) -> bool:
+    left = [binding_.name for binding_ in (await computing.list(CLUSTER_BINDINGS)).items]
+    pods = [pod.name for pod in (await computing.list(PODS, SYSTEM)).items if binding in pod.name]
+    return binding not in left and not pods
