@@ -11,15 +11,22 @@ import typer
 
 from kubeocean import __version__
 from kubeocean.cli.assets import assets
+from kubeocean.cli.doctor import doctor
 from kubeocean.cli.down import down
+from kubeocean.cli.drain import drain
+from kubeocean.cli.explain import explain
 from kubeocean.cli.install import install
 from kubeocean.cli.join import join
 from kubeocean.cli.kubeconfig import kubeconfig
 from kubeocean.cli.leave import leave
+from kubeocean.cli.logs_level import logs_level
+from kubeocean.cli.manager import manager
 from kubeocean.cli.proxier import proxier
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
+from kubeocean.cli.status import status
 from kubeocean.cli.syncer import GO_FLAGS, syncer
+from kubeocean.cli.top import top
 from kubeocean.cli.uninstall import uninstall
 from kubeocean.cli.up import up
 
@@ -29,7 +36,6 @@ app = typer.Typer(
     name="kubeocean",
     help="Lends the idle capacity of many Kubernetes clusters to one.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -59,6 +65,13 @@ app.command()(install)
 app.command()(join)
 app.command()(leave)
 app.command()(uninstall)
+app.command()(status)
+app.command()(top)
+app.add_typer(explain)
+app.command()(doctor)
+app.command()(drain)
+app.command()(logs_level)
+app.command(context_settings=GO_FLAGS)(manager)
 app.command(context_settings=GO_FLAGS)(syncer)
 app.command(context_settings=GO_FLAGS)(proxier)
 app.add_typer(shards)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from kubeocean.api.group import Domain
     from kubeocean.installation.applying import Applier, Fate
+    from kubeocean.installation.settling import State
     from kubeocean.runtime.credentials import AccessSource
     from kubeocean.runtime.objects import Json
 
@@ -31,8 +32,10 @@ __all__ = [
     "TimeoutOption",
     "WaitOption",
     "applier",
+    "give_up",
     "print_objects",
     "reach",
+    "settled",
     "tell",
 ]
 
@@ -131,3 +134,24 @@ def tell(cluster: str, body: Json, fate: Fate) -> None:
     from kubeocean.installation.parts import title
 
     typer.echo(f"{cluster}: {title(body)} {fate}", err=True)
+
+
+async def settled(look: Callable[[], Awaitable[State]], label: str, timeout_s: float) -> State:
+    """The last that was seen, once it is as it should be or time is over; shown meanwhile."""
+    from kubeocean.cli.output import progress_for
+    from kubeocean.installation.settling import settle
+    from kubeocean.runtime.clock import RealClock
+
+    with progress_for().task(label) as task:
+        state = await settle(look, patience_s=timeout_s, clock=RealClock(), say=task.say)
+        if not state.done:
+            task.give_up()
+        return state
+
+
+def give_up(what: str, said: str, after_s: float, *, why: str = "", see: str) -> NoReturn:
+    """Say that waiting was too long, for what, why, and what shows more; end."""
+    told = "; ".join(filter(None, dict.fromkeys((said, why))))
+    typer.echo(f"{what}: gave up after {after_s:g} s: {told}", err=True)
+    typer.echo(f"All that was asked for is done; to wait on, say the same again. {see}", err=True)
+    raise typer.Exit(NOT_YET)

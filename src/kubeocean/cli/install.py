@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kubeocean.cli.clusters import (
-    NOT_YET,
     ContextOption,
     DomainOption,
     DryRunOption,
@@ -20,11 +19,12 @@ from kubeocean.cli.clusters import (
     TimeoutOption,
     WaitOption,
     applier,
+    give_up,
     print_objects,
     reach,
+    settled,
     tell,
 )
-from kubeocean.cli.output import progress_for
 from kubeocean.cli.running import command_line, run
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ _Image = Annotated[
 ]
 _PullSecrets = Annotated[
     list[str] | None, typer.Option(metavar="SECRET", help="To pull it with; repeatable.")
+]
+_Tolerations = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TAINT", help="That our pods tolerate, as key=value:effect; repeatable."),
 ]
 _Replicas = Annotated[int, typer.Option(help="Of manager, and of each syncer and proxier.")]
 _Size = Annotated[
@@ -57,6 +61,7 @@ _Network = Annotated[bool, typer.Option(help="Let nobody in without need.")]
 def install(
     image: _Image = "",
     pull_secret: _PullSecrets = None,
+    toleration: _Tolerations = None,
     replicas: _Replicas = 2,
     size: _Size = "small",
     time_zone: _Zone = "",
@@ -86,6 +91,7 @@ def install(
             domain=Domain(label_domain),
             image=image or IMAGE,
             pull_secrets=tuple(pull_secret or ()),
+            tolerations=tuple(toleration or ()),
             replicas=replicas,
             size=_size(size),
             log_level=log_level,
@@ -102,9 +108,11 @@ def install(
             computing = applier(
                 source, stack, cluster="computing", domain=values.domain, force=force_conflicts
             )
+            await _check(computing, values)
             await computing.apply_all(objects, partial(tell, "computing"))
             if wait:
-                await _wait(computing, values, timeout)
+                see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
+                await _wait(computing, values, timeout, command_line("doctor", *see))
         typer.echo("Bind a worker with: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
@@ -121,14 +129,27 @@ def _size(written: str) -> Size:
         raise ConfigError(said, source="--size", value=written) from None
 
 
-async def _wait(computing: Applier, values: Values, timeout: float) -> None:
+async def _check(computing: Applier, values: Values) -> None:
+    """:raises ConfigError: our programs run there already, in a way of their own."""
+    from kubeocean.errors import ConfigError, NotFound
+    from kubeocean.runtime.kinds import NAMESPACES
+
+    try:
+        there = await computing.client.get(NAMESPACES, values.namespace)
+    except NotFound:
+        return
+    if values.domain.local_ocean in there.annotations:
+        mends = command_line("up")
+        said = "this is a local ocean, made by kubeocean up: it is installed already"
+        raise ConfigError(f"{said}, and {mends} sets back what was changed of it")
+
+
+async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:
     from kubeocean.installation.computing import manager_deployment
-    from kubeocean.installation.settling import manager_state, settle
-    from kubeocean.runtime.clock import RealClock
+    from kubeocean.installation.settling import manager_state, manager_trouble
 
     look = partial(manager_state, computing, manager_deployment(values))
-    with progress_for().task("waiting for the manager") as task:
-        state = await settle(look, patience_s=timeout, clock=RealClock(), say=task.say)
+    state = await settled(look, "waiting for the manager", timeout)
     if not state.done:
-        typer.echo(f"The manager does not run yet: {state.said}", err=True)
-        raise typer.Exit(NOT_YET)
+        why = await manager_trouble(computing, values.domain)
+        give_up("the manager", state.said, timeout, why=why, see=f"More is told by: {see}")

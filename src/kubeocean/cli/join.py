@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kubeocean.cli.clusters import (
-    NOT_YET,
     ComputingOption,
     ContextOption,
     DomainOption,
@@ -21,12 +20,13 @@ from kubeocean.cli.clusters import (
     TimeoutOption,
     WaitOption,
     applier,
+    give_up,
     print_objects,
     reach,
+    settled,
     tell,
 )
-from kubeocean.cli.output import progress_for
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli.running import command_line, interruptible, run, same_again
 
 if TYPE_CHECKING:
     from kubeocean.api.policy import PolicySpec
@@ -150,9 +150,12 @@ def join(
             below = reach(_required(kubeconfig), context)
             above = reach(computing, computing_context)
             pair = _connect(joining, above, below, stack, force=force_conflicts)
-            await _bind(joining, *pair, _way(below.current(), server), renew=renew)
-            if wait:
-                await _wait(joining, *pair, timeout)
+            with interruptible(lambda: f"{name} is bound in part, if at all"):
+                await _bind(joining, *pair, _way(below.current(), server), renew=renew)
+            see = ("--kubeconfig", computing) if computing else ()
+            with interruptible(lambda: f"{name} is bound; it becomes Ready by itself"):
+                if wait:
+                    await _wait(joining, *pair, timeout, command_line("doctor", name, *see))
 
     run(work)
 
@@ -280,15 +283,14 @@ async def _bind(
 
     joined = await Join(joining, above, worker, way).run(told, renew=renew)
     verb = "was made" if joined.renewed else "is kept"
-    again = command_line("join", joining.name, "…")
-    typer.echo(
-        f"The credential {verb}; it ends {joined.ends:%Y-%m-%d %H:%M} UTC. {again} renews it."
-    )
+    ends = f"{joined.ends:%Y-%m-%d %H:%M} UTC"
+    typer.echo(f"The credential {verb}; it ends {ends}. A new one: {same_again('--renew')}")
 
 
-async def _wait(joining: Joining, above: Applier, worker: Applier, timeout: float) -> None:
-    from kubeocean.installation.settling import settle, worker_state
-    from kubeocean.runtime.clock import RealClock
+async def _wait(
+    joining: Joining, above: Applier, worker: Applier, timeout: float, see: str
+) -> None:
+    from kubeocean.installation.settling import manager_trouble, worker_state
 
     look = partial(
         worker_state,
@@ -298,8 +300,9 @@ async def _wait(joining: Joining, above: Applier, worker: Applier, timeout: floa
         domain=joining.worker.domain,
         lends=joining.lease is not None,
     )
-    with progress_for().task(f"waiting for {joining.name}") as task:
-        state = await settle(look, patience_s=timeout, clock=RealClock(), say=task.say)
-    typer.echo(f"{joining.name}: {state.said}", err=not state.done)
+    state = await settled(look, f"waiting for {joining.name}", timeout)
     if not state.done:
-        raise typer.Exit(NOT_YET)
+        trouble = await manager_trouble(above, joining.worker.domain)
+        why = f"the manager does not run: {trouble}" if trouble else ""
+        give_up(joining.name, state.said, timeout, why=why, see=f"More is told by: {see}")
+    typer.echo(f"{joining.name}: {state.said}")

@@ -76,10 +76,10 @@ async def _connect(
 
     :raises KubeoceanError: it cannot be had.
     """
-    from kubeocean.api.binding import CLUSTER_BINDINGS
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
     from kubeocean.bound.identities import identity_of
+    from kubeocean.bound.sides import find_binding
     from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
     from kubeocean.runtime.client import Client
     from kubeocean.runtime.credentials import default_access
@@ -95,7 +95,7 @@ async def _connect(
 
     domain = Domain(label_domain)
     computing = reach(default_access(kubeconfig or None, environ=os.environ), "computing")
-    spec = (await computing.get(CLUSTER_BINDINGS, name)).spec
+    spec = (await find_binding(computing, name, "--cluster-binding-name")).spec
     where = spec.secret_ref
     secret = await computing.get(KUBECONFIG_SECRETS, where.name, where.namespace)
     worker = reach(SecretAccess(secret), "worker")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from kubeocean.sharding.admission import Guarded
     from kubeocean.sharding.overseer import Overseer, RingState
     from kubeocean.sharding.table import Table
+
+    _Change: TypeAlias = Callable[[RingState], Table]
 
 __all__ = [
     "drain",
@@ -101,10 +105,48 @@ class _Where:
             message = f"there is no such ring; there are: {known or 'none'}"
             raise ConfigError(message, field="--ring", value=self.ring)
         if not self.ring and len(rings) != 1:
-            problem = f"say which of {known}" if rings else "there is no ring"
-            raise ConfigError(problem, field="--ring")
+            if rings:
+                raise ConfigError(f"say which of {known}", field="--ring")
+            where = f"namespace {self.namespace}" if self.namespace else "any namespace"
+            raise ConfigError(f"there is no ring: no Lease of a sharded program is in {where}")
         ring = self.ring or next(iter(rings))
         return Overseer(client, Names(ring), namespace=rings[ring])
+
+
+def _options(
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = None,
+    namespace: NamespaceOption = "",
+    ring: RingOption = "",
+) -> _Where:
+    """What every command about a ring can be told."""
+    return _Where(kubeconfig, context, namespace, ring)
+
+
+def _steering(decide: Callable[..., _Change]) -> Callable[..., None]:
+    """A command that makes the change which `decide` gives, on the ring that its user names."""
+    asked, shared = (_parameters(each) for each in (decide, _options))
+
+    def command(**given: Any) -> None:
+        change = decide(**{name: given[name] for name in asked})
+        _options(**{name: given[name] for name in shared}).run(_changing(change))
+
+    command.__name__, command.__doc__ = decide.__name__, decide.__doc__
+    # What typer reads
+    every = {**asked, **shared}
+    command.__annotations__ = {name: each.annotation for name, each in every.items()}
+    command.__dict__["__signature__"] = Signature(list(every.values()))
+    return command
+
+
+def _parameters(function: Callable[..., object]) -> dict[str, Parameter]:
+    """With types instead of their names; all of them by name."""
+    names = {name: text for name, text in function.__annotations__.items() if name != "return"}
+    types = get_type_hints(SimpleNamespace(__annotations__=names), globals(), include_extras=True)
+    return {
+        name: each.replace(annotation=types[name], kind=Parameter.KEYWORD_ONLY)
+        for name, each in signature(function).parameters.items()
+    }
 
 
 # Looking
@@ -180,153 +222,96 @@ def owner(
 
 
 @shards.command()
+@_steering
 def move(
     slots: SlotsArgument,
     to: Annotated[str, typer.Option("--to", metavar="REPLICA", help="Who shall have them.")],
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+) -> _Change:
     """Hand shards over to a replica; their owners end their work first.
 
     They stay there until the next rebalance needs them elsewhere; `freeze` keeps it off.
     """
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.move(state.table, _slots(slots), state.member(to))
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.move(state.table, _slots(slots), state.member(to))
 
 
 @shards.command()
+@_steering
 def pin(
     slots: SlotsArgument,
     to: Annotated[str, typer.Option("--to", metavar="REPLICA", help="Where they shall stay.")],
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+) -> _Change:
     """Keep shards at a replica whenever it is there."""
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.pin(state.table, _slots(slots), to)
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.pin(state.table, _slots(slots), to)
 
 
 @shards.command()
-def unpin(
-    slots: SlotsArgument,
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+@_steering
+def unpin(slots: SlotsArgument) -> _Change:
     """Let pinned shards go wherever they are best."""
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.unpin(state.table, _slots(slots))
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.unpin(state.table, _slots(slots))
 
 
 @shards.command()
+@_steering
 def drain(
     replica: ReplicaArgument,
     undo: Annotated[bool, typer.Option("--undo", help="Let it have shards again.")] = False,
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+) -> _Change:
     """Give all shards of a replica to others, and no more to it."""
+    from kubeocean.sharding import operations
 
     def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
         if undo:
             return operations.undrain(state.table, replica)
         state.member(replica)
         return operations.drain(state.table, replica)
 
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return change
 
 
 @shards.command()
-def freeze(
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+@_steering
+def freeze() -> _Change:
     """Move nothing any more, but by hand or because a replica is dead."""
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.freeze(state.table)
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.freeze(state.table)
 
 
 @shards.command()
-def unfreeze(
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+@_steering
+def unfreeze() -> _Change:
     """Let the ring balance itself again."""
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.freeze(state.table, on=False)
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.freeze(state.table, on=False)
 
 
 @shards.command()
+@_steering
 def rollback(
     epoch: Annotated[int, typer.Argument(metavar="EPOCH", help="As `list` shows them.")],
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+) -> _Change:
     """Go back to an earlier assignment, as far as its replicas live, and freeze it."""
+    from kubeocean.sharding import operations
 
-    def change(state: RingState) -> Table:
-        from kubeocean.sharding import operations
-
-        return operations.rollback(state.table, epoch, state.living)
-
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return lambda state: operations.rollback(state.table, epoch, state.living)
 
 
 @shards.command()
-def release(
-    slots: SlotsArgument,
-    yes: Annotated[bool, _YES] = False,
-    kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
-    namespace: NamespaceOption = "",
-    ring: RingOption = "",
-) -> None:
+@_steering
+def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change:
     """Take shards from an owner that is known to be dead, without waiting for its word."""
+    from kubeocean.errors import ConfigError
+    from kubeocean.sharding import operations
 
     def change(state: RingState) -> Table:
-        from kubeocean.errors import ConfigError
-        from kubeocean.sharding import operations
-
         if not yes:
             raise ConfigError(
                 "is needed: if a process of the owner still runs, two would work on these shards",
@@ -334,7 +319,7 @@ def release(
             )
         return operations.release(state.table, _slots(slots))
 
-    _Where(kubeconfig, context, namespace, ring).run(_changing(change))
+    return change
 
 
 @shards.command()
@@ -381,7 +366,7 @@ def _guarded(text: str) -> Guarded:
     return Guarded(group[0] if group else "", version, plural)
 
 
-def _changing(change: Callable[[RingState], Table]) -> Callable[[Overseer], Awaitable[None]]:
+def _changing(change: _Change) -> Callable[[Overseer], Awaitable[None]]:
     async def work(overseer: Overseer) -> None:
         before, after = await overseer.change(change)
         asked = sum(

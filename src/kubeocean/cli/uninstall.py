@@ -19,6 +19,7 @@ from kubeocean.cli.running import command_line, run
 
 if TYPE_CHECKING:
     from kubeocean.installation.applying import Applier
+    from kubeocean.installation.values import Values
 
 __all__ = ["uninstall"]
 
@@ -47,14 +48,26 @@ def uninstall(
                 reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
             )
             await _check(computing)
-            for body in reversed(computing_objects(Values(domain=domain, monitoring=True))):
+            values = Values(domain=domain, monitoring=True)
+            for body in reversed(computing_objects(values)):
                 if purge or body["kind"] not in _STAY:
                     try:
                         tell("computing", body, await computing.remove(body))
                     except NotFound:
                         continue  # a kind that this cluster does not have
+        typer.echo(_ended(values, purge))
 
     run(work)
+
+
+def _ended(values: Values, purge: bool) -> str:
+    from kubeocean.installation.computing import computing_objects
+    from kubeocean.installation.parts import title
+
+    if purge:
+        return "Kubeocean is removed. Namespaces take a moment to go; nothing of it stays."
+    stay = [title(body) for body in computing_objects(values) if body["kind"] in _STAY]
+    return f"Kubeocean is removed. What stays goes with --purge: {', '.join(stay)}"
 
 
 async def _check(computing: Applier) -> None:

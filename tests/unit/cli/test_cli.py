@@ -50,6 +50,23 @@ async def test_help_and_version_end_well(home: Home) -> None:
         assert option in result.out
 
 
+async def test_nobody_who_reads_is_no_failure(home: Home) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kubeocean", "install", "--dry-run"),
+            env=home.environ,
+            stdout=write,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    finally:
+        os.close(write)
+    _, said = await process.communicate()
+    assert said == b""
+    assert process.returncode == 141
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
