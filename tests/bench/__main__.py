@@ -16,6 +16,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from bench.bars import Bar, Figures, document, show
+from bench.crowd import bars_of_crowd, gather
 from bench.lending import bars_of, lend
 from bench.living import bars_of_living, live
 from bench.proxier import carry_sessions, sessions_bars
@@ -28,6 +29,8 @@ TURNS = 4
 EVENTS, OFFICIAL_EVENTS, REQUESTS, PODS, REAL_PODS = 10_000, 1_000, 6_400, 50_000, 10_000
 CLIENT_CORE, SERVER_CORE = 0, 1
 QUIET_S = 60.0
+CROWD = 5_000
+SUBJECTS = ["runtime", "lending", "living", "crowd", "sharding", "proxier"]
 
 
 def measure(directory: Path) -> Figures:
@@ -101,6 +104,12 @@ def measure_living(directory: Path, pods: int, quiet_s: float) -> tuple[Figures,
     return found, bars_of_living(found)
 
 
+def measure_crowd(directory: Path, nodes: int) -> tuple[Figures, list[Bar]]:
+    """Memory, with many of everything."""
+    found = asyncio.run(gather(directory, nodes, CROWD, progress_on(sys.stderr)))
+    return {"crowd": found}, bars_of_crowd(found)
+
+
 def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]:
     """Sessions into real containers."""
     found = asyncio.run(carry_sessions(directory, held_s))
@@ -109,15 +118,13 @@ def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]
 
 def main() -> int:
     parser = ArgumentParser("bench", description=__doc__)
-    parser.add_argument(
-        "subjects", nargs="*", metavar="runtime|lending|living|sharding|proxier", help="which; all"
-    )
+    parser.add_argument("subjects", nargs="*", metavar="|".join(SUBJECTS), help="which; all")
     parser.add_argument("--nodes", type=int, default=1000, help="virtual nodes")
     parser.add_argument("--pods", type=int, default=500, help="pods of each measurement")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
     parser.add_argument("--held", type=float, default=60, help="seconds of holding sessions")
     asked = parser.parse_args()
-    chosen = asked.subjects or ["runtime", "lending", "living", "sharding", "proxier"]
+    chosen = asked.subjects or SUBJECTS
     figures: Figures = {}
     promised: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="kubeocean-bench-") as name:
@@ -128,10 +135,12 @@ def main() -> int:
                 measured = measure_lending(Path(name), asked.nodes, asked.idle)
             elif subject == "living":
                 measured = measure_living(Path(name), asked.pods, QUIET_S)
+            elif subject == "crowd":
+                measured = measure_crowd(Path(name), asked.nodes)
             elif subject == "proxier":
                 measured = measure_proxier(Path(name), asked.held)
             elif subject == "sharding":
-                measured = measure_sharding()
+                measured = measure_sharding(Path(name))
             else:
                 parser.error(f"there is no subject {subject}")
             figures |= measured[0]

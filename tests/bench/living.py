@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from waiting import until
 
-__all__ = ["bars_of_living", "live"]
+__all__ = ["FLAGS", "Life", "bars_of_living", "furnish", "live", "together"]
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ async def live(
     ):
         pid = syncer.process.pid
         assert pid is not None, syncer.process.tail()
-        vnodes = await _furnish(ocean)
+        vnodes = await furnish(ocean, NODES_WANTED)
         rest = await _at_rest(pid)
         for name, rate in RATES:
             print(f"bench: {pods} pods {name}", file=sys.stderr)
@@ -88,7 +88,7 @@ def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
 # The world
 
 
-async def _furnish(ocean: Ocean) -> list[str]:
+async def furnish(ocean: Ocean, nodes: int) -> list[str]:
     """What the pods refer to, and the nodes that they are bound to."""
     above = ocean.above
     await apply_policy(ocean.below)
@@ -100,7 +100,7 @@ async def _furnish(ocean: Ocean) -> list[str]:
     async def furnished() -> list[str] | None:
         accounts = (await above.list(SERVICE_ACCOUNTS, SPACE)).items
         names = [node.name for node in (await above.list(NODES)).items]
-        return names if accounts and len(names) == NODES_WANTED else None
+        return names if accounts and len(names) == nodes else None
 
     return await until(furnished, within=PATIENCE_S) or []
 
@@ -189,7 +189,7 @@ async def _measure(life: Life, pid: int, pods: int, rate: float, rest: float) ->
         await _create(life, pods, rate)
         await until(lambda: len(life.running) == pods, within=PATIENCE_S)
         ran = max(life.running.values()) - began
-        await _together(life.end, [f"{life.name}-{n}" for n in range(pods)])
+        await together(life.end, [f"{life.name}-{n}" for n in range(pods)])
         await until(lambda: len(life.gone) == pods, within=PATIENCE_S)
     took = time.monotonic() - began
     await asyncio.sleep(2.0)  # what is written last
@@ -212,7 +212,7 @@ async def _measure(life: Life, pid: int, pods: int, rate: float, rest: float) ->
 
 async def _create(life: Life, pods: int, rate: float) -> None:
     if not rate:
-        await _together(life.make, range(pods))
+        await together(life.make, range(pods))
         return
     began = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
@@ -221,7 +221,7 @@ async def _create(life: Life, pods: int, rate: float) -> None:
             tasks.create_task(life.make(number))
 
 
-async def _together(do: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+async def together(do: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
     """As fast as the server takes it, a few at a time."""
     turn = asyncio.Semaphore(16)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-__all__ = ["Stalls", "cpu_s_of", "cpu_us", "peak_mib_of", "resident", "scrape"]
+__all__ = ["Stalls", "cpu_s_of", "cpu_us", "peak_mib_of", "resident", "resident_mib_of", "scrape"]
 
 
 async def cpu_us(work: Callable[[], Awaitable[int]], *, rounds: int) -> float:
@@ -42,6 +42,11 @@ def peak_mib_of(pid: int) -> float:
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1024
+
+
+def resident_mib_of(pid: int) -> float:
+    """The memory that another process holds."""
+    return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
 
 
 async def scrape(url: str, pid: int) -> dict[str, float]:

@@ -1,15 +1,17 @@
-"""Who gets how much, and what moves: our slots beside how others place keys.
+"""Sharding: who gets how much, and what moves; then a ring on a real API server (`shardring`).
 
-100,000 keys that look like real ones, replicas that are named like real pods. Peak is the fullest
-replica against the mean. Moved is what changes hands when one comes or goes, against the least that
-must. Collateral is what moves between two that neither came nor went. Everything here is computed,
-nothing is timed: the figures are the same on every machine.
+Our slots beside how others place keys: 100,000 keys that look like real ones, replicas that are
+named like real pods. Peak is the fullest replica against the mean. Moved is what changes hands when
+one comes or goes, against the least that must. Collateral is what moves between two that neither
+came nor went. This is computed, nothing is timed: the figures are the same on every machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 
 from rich.console import Console
@@ -17,6 +19,7 @@ from rich.table import Table as Grid
 
 from bench.bars import Bar, Figures
 from bench.placement import OTHERS, Place
+from bench.shardring import measure_ring, ring_bars
 from kubeocean.sharding.assigner import Assigner
 from kubeocean.sharding.balance import plan, weights_of
 from kubeocean.sharding.hashing import HASHES, SLOTS, mixed, slot_of
@@ -24,14 +27,21 @@ from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.table import empty_table
 from kubeocean.sharding.tabletext import encode_table
 
-__all__ = ["measure_sharding"]
+__all__ = ["measure_placement", "measure_sharding"]
 
 KEYS, REPLICAS = 100_000, 10
 NAMESPACES, ZIPF_OBJECTS = 500, 100_000
 
 
-def measure_sharding() -> tuple[Figures, list[Bar]]:
+def measure_sharding(directory: Path) -> tuple[Figures, list[Bar]]:
     """All figures, and those that are promised."""
+    figures, promised = measure_placement()
+    ring = asyncio.run(measure_ring(directory))
+    return figures | ring, [*promised, *ring_bars(next(iter(ring.values())))]
+
+
+def measure_placement() -> tuple[Figures, list[Bar]]:
+    """What can be computed."""
     keys = [mixed(f"apps/Deployment/team-{n % 97}/web-{n}") for n in range(KEYS)]
     pods = [f"controller-6f7d9c5b8-{mixed(str(n)):x}"[:27] for n in range(REPLICAS + 1)]
     figures = {name: _compared(place, keys, pods) for name, place in OTHERS.items()}
@@ -205,5 +215,5 @@ def _show(figures: Figures) -> None:
 
 
 if __name__ == "__main__":
-    for bar in measure_sharding()[1]:
+    for bar in measure_placement()[1]:
         print(bar.name, round(bar.value, 4), bar.sign, bar.limit, "held" if bar.held else "MISSED")

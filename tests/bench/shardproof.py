@@ -43,7 +43,7 @@ async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
     await proof.synced(within=600)
 
     _say("kill -9")
-    figures["failover_s"] = await _killed(proof, "w1")
+    figures["failover_s"] = await proof.taken_over("w1")
     await proof.start(1)
     await proof.settled(within=120)
 
@@ -85,26 +85,6 @@ async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
     figures["late_writes_refused"] = account.count("late-403")
     await proof.stop(*proof.replicas)
     return figures
-
-
-async def _killed(proof: Proof, name: str) -> float:
-    """Kill one; seconds until the last of its objects was taken up by another."""
-    state = await proof.overseer.state()
-    theirs = {
-        slot
-        for each in state.living
-        for slot in state.table.owned_by(each)
-        if each.startswith(f"{name}_")
-    }
-    at = _now()
-    await proof.kill(name)
-    await proof.settled(within=120)
-    await proof.synced(within=300)
-    first: dict[int, float] = {}
-    for line in proof.account.lines:
-        if line.at > at and line.slot in theirs and line.what == "begin":
-            first.setdefault(line.slot, line.at)
-    return round(max(first.values(), default=at) - at, 2)
 
 
 async def _shrunk(proof: Proof, *names: str) -> float:
