@@ -1,10 +1,13 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test check bench sharding-proof top-proof real-nodes lock setup assets real-nodes-here
+.PHONY: help up down test check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
+
+# Hundreds of processes load the same modules: compile them once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 KUBEOCEAN := $(BIN)/kubeocean
@@ -17,9 +20,9 @@ TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
 
 help: ## what there is
 	@echo "make …"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-up: setup ## three clusters on this machine (ARGS="--workers 4 --nodes 100")
+up: setup ## a computing cluster, two workers, and Kubeocean at work (ARGS="--workers 4 --nodes 100")
 	@$(KUBEOCEAN) up $(ARGS)
 
 down: setup ## stop them (ARGS=--purge removes their data)
@@ -29,7 +32,7 @@ test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for o
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory check assets real-nodes-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
-	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TIERS) $(ARGS) || code=$$?; \
+	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
 	if [ $$code -eq 0 ]; then echo "test: all passed in $$spent s"; \
 	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \
@@ -46,6 +49,12 @@ bench: setup assets ## counts and ratios, as a table and as JSON
 
 sharding-proof: setup ## 100,000 simulated histories of a sharded controller (ARGS="--seed 1")
 	@PYTHONPATH=tests $(BIN)/python -m unit.sharding.simrun $(ARGS)
+
+sharding-proof-real: setup assets ## five replica processes, killed, frozen, scaled (ARGS="--objects 500 --freeze 20")
+	@PYTHONPATH=tests $(BIN)/python -m bench.shardproof $(ARGS)
+
+sharding-proof-syncer: setup assets ## two syncers share 500 nodes and 1,000 pods, one is killed (ARGS="--nodes 20 --pods 60")
+	@PYTHONPATH=tests $(BIN)/python -m bench.shardsyncers $(ARGS)
 
 top-proof: setup assets ## kubectl top with the real metrics-server, which takes Go to build
 	@mkdir -p build && GOBIN=$(abspath build) go install sigs.k8s.io/metrics-server/cmd/metrics-server@v0.7.2
