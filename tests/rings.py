@@ -24,10 +24,13 @@ from kubeocean.sharding.table import name_of
 from kubeocean.sharding.workloads import ShardNotifier
 from waiting import until
 
-__all__ = ["APP", "Act", "Notes", "Replica", "Shoal", "config", "make_objects"]
+__all__ = ["APP", "MANY", "SLOTS", "Act", "Notes", "Replica", "Shoal", "config", "make_objects"]
 
 APP = "app=sharded"
 SLOTS = 32
+# Keys fall into slots as their names will: with so many, more than half of the slots have one, and
+# whoever gives up half of its slots gives up some that have work.
+MANY = 2 * SLOTS
 
 
 def config(namespace: str, *, name: str, ring: str = "shoal", **sections: dict[str, Any]) -> Config:
@@ -96,6 +99,7 @@ class Replica:
         *,
         clock: Clock | None = None,
         reconcile: Callable[[Replica, Key], Any] | None = None,
+        workers: int = 4,
         **sections: dict[str, Any],
     ) -> None:
         self.name = name
@@ -117,6 +121,7 @@ class Replica:
             reconcile=self.reconcile,
             namespace=shoal.namespace,
             labels=APP,
+            workers=workers,
             clock=clock,
         )
         self._tasks: list[asyncio.Task[None]] = []

@@ -165,6 +165,10 @@ class Rollout:
             adopted=tuple(account.adopted),
         )
 
+    def syncers_ready(self, binding: ClusterBinding) -> int:
+        """How many syncers of the binding run, as far as they are watched."""
+        return side_of(self._running(Component.SYNCER, binding)).ready
+
     async def remove(self, binding: ClusterBinding) -> list[str]:
         """Delete what is the binding's, in order; names of what is still there.
 

@@ -67,28 +67,32 @@ class Unbinding:
         held, domain = set(binding.metadata.finalizers or ()), self._domain
         if not held & {domain.finalizer_manager, domain.finalizer_syncer}:
             return Done()
+        if not await self._is_there(binding):
+            return Done()
         now, leader = self._clock.now(), Leader(False)
         if domain.finalizer_syncer in held and not forced(binding, domain):
             leader = await self._leader(binding)
         match decide(binding, leader, now=now, deadline_s=self._deadline_s, domain=domain):
             case Wait() as wait:
+                await self._restore(binding)
                 await self._tell(binding, wait.waits, now, BindingEvent.WAITING_SYNCER_CLEANUP)
                 return After(_pause_s(wait, now))
             case Go(unconfirmed):
                 return await self._go(binding, unconfirmed, now)
 
     async def _leader(self, binding: ClusterBinding) -> Leader:
-        """Whether a syncer is at work; one that is gone is made again, for it has to clear up."""
-        owned = _FOREGROUND in (binding.metadata.finalizers or ())
-        if rolled_out(binding) and not owned:
-            rolled = await self._rollout.ensure(binding)
-            if rolled.syncer.ready:
-                return Leader(True)  # whatever its Lease is called
+        """Whether a syncer is at work, whatever its Lease is called."""
+        if self._rollout.syncers_ready(binding):
+            return Leader(True)
         return await self._leaders.of(binding)
 
+    async def _restore(self, binding: ClusterBinding) -> None:
+        """Make a syncer again that is gone while it is waited for: it has to clear up."""
+        owned = _FOREGROUND in (binding.metadata.finalizers or ())
+        if rolled_out(binding) and not owned:
+            await self._rollout.ensure(binding)
+
     async def _go(self, binding: ClusterBinding, unconfirmed: str, now: datetime) -> Outcome:
-        if not await self._is_there(binding):
-            return Done()
         left, denied = [], ""
         try:
             left = await self._rollout.remove(binding)
@@ -114,8 +118,8 @@ class Unbinding:
         return Done()
 
     async def _is_there(self, binding: ClusterBinding) -> bool:
-        """Whether it is not gone yet: a cache may show for a moment what we have let go of, and
-        that must not be told twice."""
+        """Whether it is not gone yet: a cache may show for a moment what we have let go of, which
+        must not be told twice, nor rolled out again."""
         try:
             there = await self._client.get(CLUSTER_BINDINGS, binding.name)
         except NotFound:

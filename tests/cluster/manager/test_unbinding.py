@@ -148,3 +148,17 @@ async def test_nodes_of_a_syncer_that_held_nothing_do_not_stay(harbour: Harbour)
         assert "no syncer held the binding" in event.message
         assert "1 virtual nodes were removed" in event.message
         assert await harbour.vnodes() == []
+
+
+async def test_what_a_late_cache_still_shows_is_not_rolled_out_again(harbour: Harbour) -> None:
+    async with harbour.managed() as manager:
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.says("SyncerReady", "False", "SyncerNotReady")
+        await harbour.hold()
+        await harbour.unbind()
+        late = await harbour.binding()
+        assert late.deleting
+        await until(harbour.is_gone)
+        await manager._bindings._unbinding.end(late)
+        assert await harbour.deployments() == {}

@@ -17,7 +17,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request
 from kubeocean.sharding.overseer import Overseer
 from kubeocean.sharding.ring import GaveUp, WakingClock
-from rings import SLOTS, Replica, Shoal, make_objects
+from rings import MANY, SLOTS, Replica, Shoal, make_objects
 from waiting import until
 
 
@@ -117,16 +117,16 @@ async def test_running_reconciles_end_before_the_hand_over(
         if replica.name == "a":
             await may_end.wait()
 
-    keys = await make_objects(client, namespace, 4)
+    keys = await make_objects(client, namespace, MANY)
     slow = {"sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"}}
     async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=wait, **slow)
+        a = shoal.join("a", reconcile=wait, workers=MANY, **slow)
         await until(lambda: len(shoal.acts) == len(keys))
         b = shoal.join("b", reconcile=wait, **slow)
         busy = {a.ring.shard_of(key) for key in keys}
         # Shards without work go at once, the others wait.
-        await until(lambda: b.slots)
         draining = await until(lambda: (t := a.ring.table) and set(t.draining()) & busy)
+        await until(lambda: (t := a.ring.table) and set(t.draining()) <= busy)
         assert not b.slots & busy
         may_end.set()
         await until(lambda: draining <= b.slots)
@@ -141,13 +141,14 @@ async def test_a_reconcile_that_takes_too_long_is_cancelled_and_done_by_the_next
         if replica.name == "a":
             await asyncio.Event().wait()
 
-    keys = await make_objects(client, namespace, 4)
+    keys = await make_objects(client, namespace, MANY)
     async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=stuck)
+        a = shoal.join("a", reconcile=stuck, workers=MANY)
         await until(lambda: len(shoal.acts) == len(keys))
         b = shoal.join("b", reconcile=stuck)
         await shoal.share([a, b])
         moved = {key for key in keys if b.ring.shard_of(key) in b.slots}
+        assert moved
         await until(lambda: {key for key in keys if "b" in shoal.by(key)} == moved)
         shoal.check_exclusive()
 
@@ -164,13 +165,13 @@ async def test_who_cannot_end_its_work_ends_itself(
             except asyncio.CancelledError:
                 continue
 
-    await make_objects(client, namespace, 4)
+    await make_objects(client, namespace, MANY)
     async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=deaf)
-        await until(lambda: len(shoal.acts) == 4)
+        a = shoal.join("a", reconcile=deaf, workers=MANY)
+        await until(lambda: len(shoal.acts) == MANY)
         b = shoal.join("b", reconcile=deaf)
         with pytest.raises(GaveUp, match="cannot end its work"):
-            await asyncio.wait_for(asyncio.shield(a._tasks[0]), 20)
+            await asyncio.wait_for(asyncio.shield(a._tasks[0]), 90)
         free.set()
         a._tasks = a._tasks[1:]
         await a.crash()
