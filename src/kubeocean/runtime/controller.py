@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import secrets
+import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -185,8 +185,9 @@ class Controller(Generic[K]):
                 self._forget(key)
             else:
                 about = {"controller": self.name, "key": str(key)}
+                ident = f"{random.getrandbits(32):08x}"  # tells lines of a log apart
                 with (
-                    bound(**about, reconcile=secrets.token_hex(4)),
+                    bound(**about, reconcile=ident),
                     span("reconcile", **about) as trace,
                 ):
                     trace.set(result=await self._turn(key) or "put off")

@@ -41,6 +41,9 @@ CONNECT_S: Final = 10.0
 # A watch's answer starts at once; a server that does not send even a head is stopped or gone.
 STREAM_HEAD_S: Final = 15.0
 UNARY_CONNECTIONS: Final = 64
+# A handshake costs as much as many requests. API servers drop an idle connection after 90 s, some
+# that balance load in front of them after 60 s.
+KEEP_S: Final = 55.0
 # Large, because pausing and resuming a connection costs more than it saves; one fill of it is
 # decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
@@ -388,7 +391,10 @@ class _Link:
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            ssl=self._ssl if self._ssl is not None else True, limit=connections, ttl_dns_cache=30
+            ssl=self._ssl if self._ssl is not None else True,
+            limit=connections,
+            keepalive_timeout=KEEP_S,
+            ttl_dns_cache=30,
         )
         session = aiohttp.ClientSession(
             connector=connector,

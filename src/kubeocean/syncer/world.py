@@ -106,7 +106,19 @@ class World:
             keep_raw=True,
         )
         self.policies = self._cache(worker, RESOURCE_LEASING_POLICIES, keep_raw=True)
-        self.counted = self._cache(worker, COUNTED_PODS, fields="spec.nodeName!=")
+        # Everybody else's pods. Those that bear our label are in `ppods`, and come only once.
+        self.elsewhere = self._cache(
+            worker,
+            COUNTED_PODS,
+            fields=f"spec.nodeName!=,metadata.namespace!={self.mount_namespace}",
+        )
+        self.beside = self._cache(
+            worker,
+            COUNTED_PODS,
+            namespace=self.mount_namespace,
+            labels=f"{domain.managed_by}!={domain.product}",
+            fields="spec.nodeName!=",
+        )
 
     def _cache(
         self,
@@ -144,7 +156,8 @@ class World:
             self.pnodes,
             self.ppods,
             self.policies,
-            self.counted,
+            self.elsewhere,
+            self.beside,
         )
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, may_be_ours
 from kubeocean.leasing.counted import CountedPod
 from kubeocean.runtime.codec import decode_object, encode
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.bottomup.counting import Counting
+from kubeocean.syncer.podviews import PhysicalPod
 
 IDS = Ids("b", "id", "cluster")
 
@@ -72,3 +75,40 @@ def test_pods_of_another_binding_are_others() -> None:
     assert told.nodes == ["n"]
     assert told.counting.of("n").others["cpu"] == Quantity.parse("1")
     assert told.counting.of("n").ours == {}
+
+
+def labelled(name: str, cpu: str, *, node: str = "n") -> PhysicalPod:
+    labels = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: "b"}
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    body = {
+        "metadata": {"name": name, "uid": name, "labels": labels},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
+    return decode_object(PhysicalPod, encode(body), keep_raw=True)
+
+
+def test_pods_with_our_label_are_counted_from_their_own_cache() -> None:
+    told = Told("4")
+    waiting, running = labelled("a", "3", node=""), labelled("a", "3")
+    told.counting.follow_labelled(None, waiting)
+    assert not told.counting.of("n").ours
+    told.counting.follow_labelled(waiting, running)
+    assert told.counting.of("n").ours["cpu"] == Quantity.parse("3")
+    told.counting.follow_labelled(running, None)
+    assert not told.counting.of("n").ours
+
+
+@pytest.mark.parametrize("first", ["gain", "loss"])
+def test_a_pod_that_gets_our_label_stays_counted_whoever_tells_first(first: str) -> None:
+    told = Told("4")
+    stranger = pod("a", "1", ours=False)
+    told.counting.follow(None, stranger)
+    tell = {
+        "gain": lambda: told.counting.follow_labelled(None, labelled("a", "1")),
+        "loss": lambda: told.counting.follow(stranger, None),
+    }
+    tell.pop(first)()
+    next(iter(tell.values()))()
+    usage = told.counting.of("n")
+    assert usage.ours["cpu"] == Quantity.parse("1")
+    assert not usage.others

@@ -1,6 +1,8 @@
 """Counting: what the pods on each of the worker's nodes request, ours and others'.
 
 Follows the worker's pods one change at a time and tells whose node may come to offer more or less.
+Pods that bear our label are cached whole for another reason, and counted from there. A label may
+come and go, and then two caches tell of one pod in any order: each is answered for by itself.
 What others request always counts. What ours request counts only beside an offer that it reaches: an
 offer never falls below it, and is not touched by less.
 """
@@ -8,16 +10,21 @@ offer never falls below it, and is not touched by less.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.counted import CountedPod
 from kubeocean.leasing.requests import requests_of
 from kubeocean.leasing.usage import NodeUsage
+from kubeocean.runtime.codec import decode_object
+from kubeocean.runtime.objects import Object
 from kubeocean.runtime.quantity import ZERO
+from kubeocean.syncer.podviews import PhysicalPod
 
 __all__ = ["Counting"]
 
 _NOTHING = NodeUsage()
+_LABELLED: Final = "labelled/"  # before the UID of a pod that the other cache tells of
 
 
 class Counting:
@@ -25,7 +32,7 @@ class Counting:
 
     def __init__(
         self,
-        is_ours: Callable[[CountedPod], bool],
+        is_ours: Callable[[Object], bool],
         on_change: Callable[[str], None],
         *,
         offer: Callable[[str], Amounts | None],
@@ -40,28 +47,39 @@ class Counting:
         return self._nodes.get(node, _NOTHING)
 
     def follow(self, old: CountedPod | None, new: CountedPod | None) -> None:
-        """A handler for the informer of the worker's pods."""
-        if old is not None and (new is None or new.spec.node_name != old.spec.node_name):
-            self._drop(old)
-        if new is not None:
-            self._put(new)
+        """A handler for informers of everybody else's pods."""
+        self._move(old, new)
 
-    def _put(self, pod: CountedPod) -> None:
+    def follow_labelled(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
+        """A handler for the informer of pods that bear our label."""
+        there = new is not None and new.spec.node_name
+        counted = decode_object(CountedPod, new.raw, keep_raw=False) if new and there else None
+        self._move(old, counted, _LABELLED)
+
+    def _move(
+        self, old: CountedPod | PhysicalPod | None, new: CountedPod | None, by: str = ""
+    ) -> None:
+        if old is not None and (new is None or new.spec.node_name != old.spec.node_name):
+            self._drop(old, by)
+        if new is not None:
+            self._put(new, by)
+
+    def _put(self, pod: CountedPod, by: str) -> None:
         node = pod.spec.node_name
         usage = self._nodes.setdefault(node, NodeUsage())
         ours = self._is_ours(pod)
         before = usage.ours if ours else {}
-        if usage.put(pod.uid, requests_of(pod), ours=ours):
+        if usage.put(by + pod.uid, requests_of(pod), ours=ours):
             self._changed(node, (before, usage.ours) if ours else ())
 
-    def _drop(self, pod: CountedPod) -> None:
+    def _drop(self, pod: CountedPod | PhysicalPod, by: str) -> None:
         node = pod.spec.node_name
         usage = self._nodes.get(node)
         if usage is None:
             return
         ours = self._is_ours(pod)
         before = usage.ours if ours else {}
-        if usage.drop(pod.uid):
+        if usage.drop(by + pod.uid):
             self._changed(node, (before, usage.ours) if ours else ())
         if not len(usage):
             del self._nodes[node]

@@ -95,7 +95,9 @@ class Nodes:
     def _follow(self) -> None:
         world = self._world
         world.vnodes.on_change(self._ports.follow)
-        world.counted.on_change(self.counting.follow)
+        world.elsewhere.on_change(self.counting.follow)
+        world.beside.on_change(self.counting.follow)
+        world.ppods.on_change(self.counting.follow_labelled)
         world.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
         world.vnodes.on_change(self._vnode_changed)
         world.vpods.on_change(lambda old, new: self._guest_changed(_either(old, new)))

@@ -166,7 +166,7 @@ class Copies:
             self._enqueue(key)
 
     def check(self, key: Key) -> None:
-        """Something that used it went."""
+        """The last that used it went."""
         pairs = self.pairs
         if key in self._missing or pairs.originals.get(key) or pairs.copies_of(key):
             self._enqueue(key)

@@ -76,6 +76,7 @@ class Following:
         self._writes = writes
         self._troubles = Troubles(world, refusals)
         self._made_at: dict[str, float] = {}  # by physical UID, until its first status
+        self._made_as: dict[str, str] = {}  # by physical UID: the version that our creation made
         self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
         self._settled: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that agree
@@ -83,9 +84,20 @@ class Following:
         self._version: dict[str, str] = {}  # by virtual UID: what our write made of it
         self._patched: set[str] = set()  # by physical UID: those that we changed in this turn
 
-    def made(self, ppod: PhysicalPod) -> None:
-        """It was created just now."""
+    def made(self, ppod: PhysicalPod) -> Outcome:
+        """It was created just now; when its first status is due."""
         self._made_at[ppod.uid] = self._world.clock.monotonic()
+        self._made_as[ppod.uid] = ppod.resource_version
+        return After(_FIRST_STATUS_S)
+
+    def is_as_made(self, ppod: PhysicalPod) -> bool:
+        """Whether its cache shows no more than what the answer to its creation did."""
+        return self._made_as.get(ppod.uid) == ppod.resource_version
+
+    def is_own_write(self, vpod: VirtualPod) -> bool:
+        """Whether this is what our own last write made of it, and nothing was left to do then."""
+        settled = self._settled.get(vpod.uid)
+        return settled is not None and settled[0] == vpod.resource_version
 
     def forget(self, vpod: VirtualPod) -> None:
         """The virtual pod is gone."""
@@ -101,6 +113,7 @@ class Following:
 
     def forget_physical(self, ppod: PhysicalPod) -> None:
         self._made_at.pop(ppod.uid, None)
+        self._made_as.pop(ppod.uid, None)
         self._patched.discard(ppod.uid)
         self._waits_since.pop(ppod.uid, None)
 

@@ -133,7 +133,8 @@ class Pods:
             late = _bound_for_s(pod, self.world.clock.now()) > _LATE_S
             if late or not self.world.vpods.has_synced:
                 self._dated.add(pod.uid)
-        self.controller.enqueue(pod.key)
+        if new is None or not self._following.is_own_write(new):
+            self.controller.enqueue(pod.key)
 
     def _physical_changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
         pod = new or old
@@ -150,7 +151,8 @@ class Pods:
             self._told.pop(pod.uid, None)
             self._doubts.pop(pod.uid, None)
             self._following.forget_physical(pod)
-        self.controller.enqueue(key)
+        if new is None or not self._following.is_as_made(new):
+            self.controller.enqueue(key)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
@@ -247,8 +249,8 @@ class Pods:
         self._lags.created(vpod.key)
         if not answer.new:
             return After(_BEHIND_S)  # the cache will show it, and then it is followed
-        self._following.made(answer.ppod)
-        return await self._following.attach(vpod, answer.ppod, answer.refs)
+        first = self._following.made(answer.ppod)
+        return soonest([first, await self._following.attach(vpod, answer.ppod, answer.refs)])
 
     # The end
 

@@ -65,7 +65,7 @@ class Uses:
         return world.vpods.has_synced and world.ppods.has_synced and world.vnodes.has_synced
 
     def on_change(self, handler: Callable[[Use], None]) -> None:
-        """Call for what is not used any more by some pod that used it."""
+        """Call for what the last pod that used it uses no more."""
         self._handlers.append(handler)
 
     def note(self, pod: Key, uses: frozenset[Use]) -> None:
@@ -192,5 +192,6 @@ class Uses:
 
     def _tell(self, uses: Iterable[Use]) -> None:
         for use in uses:
-            for handler in self._handlers:
-                handler(use)
+            if use not in self._by:
+                for handler in self._handlers:
+                    handler(use)
