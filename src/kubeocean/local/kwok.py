@@ -39,7 +39,10 @@ _LABEL: Final = "kwok.x-k8s.io/node"
 _STAGES: Final = Path(__file__).with_name("stages.yaml")
 _USER: Final = "kwok"
 _CAPACITY: Final = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "500Gi", "pods": "250"}
-_NETWORK: Final = ipaddress.ip_network("198.18.0.0/15")  # for benchmarks (RFC 2544): no real host
+# Nobody answers there, and nothing that is sent there leaves this machine: who asks a simulated
+# node for logs is told so at once.
+_NETWORK: Final = ipaddress.ip_network("127.128.0.0/9")
+_NO_KUBELET: Final = {"kubeletEndpoint": {"Port": 9}}  # discard
 _PODS: Final = "10.128.0.1/9"
 _NODE_INFO: Final = {"operatingSystem": "linux", "architecture": "amd64", "osImage": "simulated"}
 _CONDITIONS: Final = (
@@ -265,6 +268,7 @@ def _node(
                 {"type": kind, "status": status, "reason": reason} | times
                 for kind, status, reason in _CONDITIONS
             ],
+            "daemonEndpoints": _NO_KUBELET,
             "nodeInfo": _NODE_INFO | {"kubeletVersion": f"{version}+kwok"},
         },
     }
