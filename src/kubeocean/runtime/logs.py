@@ -18,13 +18,13 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Literal, TextIO, TypeAlias, cast
 
 import structlog
-from structlog.contextvars import bound_contextvars as bound
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -50,10 +50,38 @@ Format: TypeAlias = Literal["json", "console"]
 LEVELS: Final[tuple[str, ...]] = ("error", "warning", "info", "debug")
 _HEAD: Final = ("ts", "level", "logger", "msg")
 
+_bound: ContextVar[Mapping[str, object]] = ContextVar("kubeocean_bound")
+_NOTHING: Final[Mapping[str, object]] = {}
+
 
 def get_logger(name: str) -> Logger:
     """The logger of a module; `log.info("Constant message", field=value)`."""
     return BoundLogger(logging.getLogger(name), processors=list(_CHAIN), context={})
+
+
+class bound:
+    """Put these fields on every line of this task for as long as the block lasts.
+
+    One variable for all of them: every reconcile passes here, mostly without a line to show for it.
+    """
+
+    __slots__ = ("_before", "_fields")
+
+    def __init__(self, **fields: object) -> None:
+        self._fields = fields
+        self._before: Token[Mapping[str, object]] | None = None
+
+    def __enter__(self) -> None:
+        self._before = _bound.set({**_bound.get(_NOTHING), **self._fields})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._before is not None
+        _bound.reset(self._before)
 
 
 def configure(
@@ -126,6 +154,13 @@ def _severity(level: str) -> int:
     return logging.getLevelNamesMapping()[level.upper()]
 
 
+def _merge_bound(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What is bound, where the line itself does not say otherwise."""
+    for name, value in _bound.get(_NOTHING).items():
+        event.setdefault(name, value)
+    return event
+
+
 def _exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """`exc_info` becomes the field `exception`: the traceback as text, without local variables."""
     about = event.pop("exc_info", None)
@@ -150,7 +185,7 @@ _META: Final = ("_record", "_from_structlog")
 # Redaction runs before the line becomes a LogRecord, so that handlers of others get none either.
 _CHAIN: Final[tuple[Processor, ...]] = (
     structlog.stdlib.filter_by_level,
-    structlog.contextvars.merge_contextvars,
+    _merge_bound,
     structlog.stdlib.PositionalArgumentsFormatter(),
     structlog.processors.StackInfoRenderer(),
     _exception,
@@ -158,7 +193,7 @@ _CHAIN: Final[tuple[Processor, ...]] = (
     ProcessorFormatter.wrap_for_formatter,
 )
 _FOREIGN_CHAIN: Final[tuple[Processor, ...]] = (
-    structlog.contextvars.merge_contextvars,
+    _merge_bound,
     structlog.stdlib.ExtraAdder(),
     _exception,
     _redact,
