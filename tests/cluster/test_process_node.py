@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import signal
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -28,35 +26,11 @@ from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped, find_condition
 from kubeocean.runtime.patches import MergePatch
+from processnodes import processes, running_node
 from waiting import until
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 TOLERATION = {"key": TAINT, "operator": "Exists"}
-
-
-@asynccontextmanager
-async def running(node: ProcessNode) -> AsyncIterator[None]:
-    """The node at work; nothing of it runs afterwards."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(node.run())
-        await node.ready.wait()
-        try:
-            yield
-        finally:
-            task.cancel()
-    assert processes(node) == {}
-
-
-def processes(node: ProcessNode) -> dict[int, str]:
-    """What runs for its pods."""
-    found: dict[int, str] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = Path(entry.path, "cmdline").read_bytes().decode("utf-8", "replace")
-                if f"kubeocean_pod={node.root}" in words:
-                    found[int(entry.name)] = words.replace("\0", " ")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +49,7 @@ async def admin(hub: Cluster) -> AsyncIterator[Client]:
 @pytest.fixture(scope="module")
 async def node(hub: Cluster) -> AsyncIterator[ProcessNode]:
     node = ProcessNode(hub)
-    async with running(node):
+    async with running_node(node):
         yield node
 
 
@@ -257,7 +231,7 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
 async def test_pods_outlive_their_node(hub: Cluster, admin: Client, place: str) -> None:
     second = ProcessNode(hub, name="second")
     chosen = {"nodeName": "second"}
-    async with running(second):
+    async with running_node(second):
         key = await make(admin, place, "syncer", "--cluster-binding-name=nobody", **chosen)
         going = await make(admin, place, "syncer", "--cluster-binding-name=nobody", **chosen)
         for each in (key, going):
@@ -265,7 +239,7 @@ async def test_pods_outlive_their_node(hub: Cluster, admin: Client, place: str) 
     before = await status(admin, key)
     await admin.delete(PODS, going.name, going.namespace, uid=None)
     assert not await _gone(admin, going)
-    async with running(ProcessNode(hub, name="second")):
+    async with running_node(ProcessNode(hub, name="second")):
         await until(lambda: _gone(admin, going), what="the end of the one that was deleted")
 
         async def ran_again() -> bool:

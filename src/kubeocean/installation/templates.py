@@ -124,7 +124,10 @@ def proxier_deployment(values: Values) -> Json:
     )
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
-    pod["containers"][0]["ports"] += [
+    proxier = pod["containers"][0]
+    # Virtual nodes point at it for as long as it is ready: one that hangs is to be left soon.
+    proxier["readinessProbe"] = _probe("/readyz", delay_s=1, period_s=2) | {"failureThreshold": 2}
+    proxier["ports"] += [
         {"name": "kubelet", "containerPort": group.KUBELET_PORT},
         {"name": "vnode-metrics", "containerPort": group.VNODE_METRICS_PORT},
     ]

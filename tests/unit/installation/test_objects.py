@@ -14,7 +14,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.credentials import due, kubeconfig, kubeconfig_secret, token_request
 from kubeocean.installation.parts import title
-from kubeocean.installation.templates import proxier_files, syncer_files
+from kubeocean.installation.templates import proxier_deployment, proxier_files, syncer_files
 from kubeocean.installation.values import Size, Values, WorkerValues
 from kubeocean.installation.workerside import credential_secret, worker_objects
 from kubeocean.proxier.settings import Settings as ProxierSettings
@@ -118,6 +118,14 @@ def test_programs_know_the_flags_that_templates_give_them(
     parsed = parse(settings, container["args"][1:])
     assert parsed is not None
     assert parsed.cluster_binding_name == "berlin"
+
+
+def test_a_proxier_that_hangs_is_seen_within_five_seconds() -> None:
+    pod = proxier_deployment(Values())["spec"]["template"]["spec"]
+    probe = pod["containers"][0]["readinessProbe"]
+    timeout_s = probe.get("timeoutSeconds", 1)
+    assert probe["periodSeconds"] * probe["failureThreshold"] + timeout_s <= 5
+    assert probe["failureThreshold"] > 1  # one bad answer moves no nodes
 
 
 def test_a_time_zone_is_for_syncers_that_need_one() -> None:
