@@ -56,10 +56,10 @@ class _Places(Places):
         pass
 
     def vnode_of(self, pod: Key) -> str:
-        return "v1" if pod.namespace == "ns" else ""
+        return "v1" if pod.namespace in ("ns", "other") else ""
 
     def find(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> Place:
-        if pod != Key("ns", "pod"):
+        if pod not in (Key("ns", "pod"), Key("other", "pod")):
             raise Refusal(404, "not there")
         return Place(pod, "u1", vnode, Key("below", "pod-1"), "b1")
 
@@ -72,12 +72,18 @@ class _Pages(Pages):
         await exchange.answer(200, b"a page")
 
 
-def desk_of(rule: Rule, sessions: Sessions, *, figures: Figures | None = None) -> Desk:
-    """A desk for the pod `ns/pod` on the node `v1`, which runs as `below/pod-1`."""
+def desk_of(
+    rule: Rule,
+    sessions: Sessions,
+    *,
+    figures: Figures | None = None,
+    paces: Paces | None = None,
+) -> Desk:
+    """A desk for the pods `ns/pod` and `other/pod` on the node `v1`; both run as `below/pod-1`."""
     return Desk(
         callers=_Callers(),
         authority=rule,
-        paces=Paces(rate=1e6, burst=1e6),
+        paces=paces or Paces(rate=1e6, burst=1e6),
         places=_Places(),
         sessions=sessions,
         pages=_Pages(),

@@ -7,12 +7,13 @@ in plain words with the status that a kubelet would give.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from kubeocean.errors import ApiError, KubeoceanError, Refusal, Unreachable
 from kubeocean.proxier.audit import Entry, kind_of
 from kubeocean.proxier.authority import Authority
-from kubeocean.proxier.callers import Callers
+from kubeocean.proxier.callers import Caller, Callers
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.figures import Figures
 from kubeocean.proxier.hearing import while_heard
@@ -20,6 +21,7 @@ from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.pages import Pages
 from kubeocean.proxier.permissions import needed
 from kubeocean.proxier.places import Place, Places
+from kubeocean.proxier.rooms import Seats
 from kubeocean.proxier.routes import (
     Logs,
     NodePage,
@@ -65,6 +67,7 @@ class Desk:
         self._pages = pages
         self._figures = figures or Figures()
         self._clock = clock or RealClock()
+        self._seats = Seats()
 
     async def answer(self, exchange: Exchange) -> None:
         """Serve it, or say why not."""
@@ -104,12 +107,24 @@ class Desk:
         caller = entry.caller = await self._callers.identify(
             exchange.certificate, head.headers.get("Authorization", ""), exchange.peer
         )
-        if not self._paces.allows(caller.user):
+        try:
+            entry.vnode, entry.route = self._understand(exchange)
+        except Refusal:
+            self._pace(caller)  # what makes no sense counts as well
+            raise
+        asked = entry.route
+        namespace = "" if isinstance(asked, Page) else asked.namespace
+        self._pace(caller, namespace)
+        await self._authority.permit(caller, needed(asked), entry.vnode)
+        with self._figures.session(kind_of(asked)), self._seat(caller, namespace):
+            await self._go(exchange, entry, asked, entry.vnode)
+
+    def _pace(self, caller: Caller, namespace: str = "") -> None:
+        if not self._paces.allows(caller.user, namespace):
             raise Refusal(429, "too many requests of this caller")
-        entry.vnode, entry.route = self._understand(exchange)
-        await self._authority.permit(caller, needed(entry.route), entry.vnode)
-        with self._figures.session(kind_of(entry.route)):
-            await self._go(exchange, entry, entry.route, entry.vnode)
+
+    def _seat(self, caller: Caller, namespace: str) -> AbstractContextManager[None]:
+        return self._seats.taken(caller.user, namespace) if namespace else nullcontext()
 
     async def _go(self, exchange: Exchange, entry: Entry, asked: Route, vnode: str) -> None:
         if not vnode and not (isinstance(asked, Page) and asked.page in _NODELESS):

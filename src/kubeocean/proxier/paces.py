@@ -1,7 +1,8 @@
 """Paces: how often one caller may ask.
 
 Much for an API server, which asks for everybody; not enough to make us ask the clusters without
-end. Callers that have been silent are forgotten.
+end. As it asks for everybody, nobody behind it may use up what is everybody's: of what one caller
+asks for, one part gets half. Callers that have been silent are forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = ["Paces"]
 _RATE: Final = 100.0
 _BURST: Final = 500.0
 _MOST: Final = 1_024
+_PART: Final = 2.0  # what a request counts in the bucket of its part
 
 
 class Paces:
@@ -27,15 +29,25 @@ class Paces:
         self._rate = rate
         self._burst = burst
         self._clock = clock or RealClock()
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, as of when
+        # Tokens, as of when; of a caller, and of the parts of what it asks for.
+        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
-    def allows(self, who: str) -> bool:
-        """Whether this request may go on; counts it."""
-        now = self._clock.monotonic()
-        tokens, at = self._buckets.pop(who, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._rate)
-        allowed = tokens >= 1.0
-        self._buckets[who] = (tokens - 1.0 if allowed else tokens, now)
+    def allows(self, who: str, part: str = "") -> bool:
+        """Whether this request may go on; counts it if it may."""
+        costs = {(who, ""): 1.0} | ({(who, part): _PART} if part else {})
+        if any(self._tokens(key) < cost for key, cost in costs.items()):
+            return False
+        for key, cost in costs.items():
+            self._take(key, cost)
+        return True
+
+    def _take(self, key: tuple[str, str], cost: float) -> None:
+        self._buckets[key] = (self._tokens(key) - cost, self._clock.monotonic())
+        self._buckets.move_to_end(key)
         while len(self._buckets) > _MOST:
             self._buckets.popitem(last=False)
-        return allowed
+
+    def _tokens(self, key: tuple[str, str]) -> float:
+        now = self._clock.monotonic()
+        tokens, at = self._buckets.get(key, (self._burst, now))
+        return min(self._burst, tokens + (now - at) * self._rate)

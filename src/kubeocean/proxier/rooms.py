@@ -1,18 +1,24 @@
 """Rooms: how many may be in at a time, of all, of those alike, and of those whom nobody knows.
 
 Nobody can take all of the room: not who comes from one address and says nothing, nor who has no
-certificate, nor who has one and many connections.
+certificate, nor who has one and many connections. Everybody else comes behind one name, that of an
+API server; so neither can who opens sessions without end with pods of a namespace.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Rooms", "network_of"]
+from kubeocean.errors import Refusal
+
+__all__ = ["Rooms", "Seats", "network_of"]
 
 MOST: Final = 2_000  # connections in all
 MOST_NAMESAKES: Final = 1_000  # of them, with certificates of one name
+MOST_SEATS: Final = 500  # of those, in sessions with pods of one namespace
 MOST_STRANGERS: Final = 500  # of them, without a certificate
 MOST_STRANGERS_ALIKE: Final = 250  # of those, from one address
 MOST_SHAKING: Final = 500  # on which TLS is not agreed upon yet
@@ -48,6 +54,27 @@ class Rooms:
             self._named.remove(name)
         else:
             self._strangers.remove(network_of(address))
+
+
+class Seats:
+    """Sessions that are open, by caller and by the namespace of the pod."""
+
+    def __init__(self) -> None:
+        self._taken = _Tally()
+
+    @contextmanager
+    def taken(self, caller: str, namespace: str) -> Iterator[None]:
+        """One of them, as long as the block lasts.
+
+        :raises Refusal: there is none left.
+        """
+        key = f"{namespace}/{caller}"  # no namespace has a slash in it
+        if not self._taken.add(key, MOST, MOST_SEATS):
+            raise Refusal(429, f"too many sessions with pods of namespace {namespace}")
+        try:
+            yield
+        finally:
+            self._taken.remove(key)
 
 
 class _Tally:

@@ -23,6 +23,7 @@ from kubeocean.proxier.audit import Entry
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.identity import Identity
 from kubeocean.proxier.listening import accept, listen
+from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.places import Place
 from kubeocean.proxier.routes import Logs, Run, Session
 from kubeocean.proxier.sessions import Sessions
@@ -240,6 +241,55 @@ async def test_one_name_cannot_take_all_the_room(
     other = facade.context(named=False)
     other.load_cert_chain(tmp_path / "other.crt", tmp_path / "other.key")
     assert await facade.say(LAST, other) != b""
+
+
+class _Endless(_Sessions):
+    """Sessions that nobody ends."""
+
+    async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
+        self.asked.append(asked)
+        await exchange.begin(200, "text/plain")
+        await exchange.gone()
+
+
+async def test_one_namespace_cannot_take_all_the_room_behind_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server comes in its own name, whoever it comes for."""
+    monkeypatch.setattr(rooms, "MOST_SEATS", 3)
+    sessions = _Endless()
+    async with Facade.running(desk_of(Rule(READS), sessions).answer, tmp_path) as facade:
+        for _ in range(3):
+            _, writer = await facade.connect(facade.context())
+            writer.write(LOGS + b"Host: h\r\n\r\n")
+        await until(lambda: len(sessions.asked) == 3)
+        assert b" 429 " in await facade.say(LOGS + b"Host: h\r\n\r\n", facade.context())
+        reader, writer = await facade.connect(facade.context())
+        writer.write(LOGS.replace(b"/ns/", b"/other/") + b"Host: h\r\n\r\n")
+        assert b" 200 " in await reader.readline()
+        facade.opened[0].transport.abort()
+
+        async def again() -> bool:
+            reader, writer = await facade.connect(facade.context())
+            writer.write(LOGS + b"Host: h\r\n\r\n")
+            return b" 200 " in await reader.readline()
+
+        await until(again)
+
+
+async def test_one_namespace_cannot_use_up_what_is_everybodys(
+    tmp_path: Path, asked: _Sessions
+) -> None:
+    desk = desk_of(Rule(READS), asked, paces=Paces(rate=1e-6, burst=8.0))
+    ours = LOGS + b"Host: h\r\nConnection: close\r\n\r\n"
+    async with Facade.running(desk.answer, tmp_path) as facade:
+        said = [await facade.say(ours, facade.context()) for _ in range(5)]
+        assert [b" 429 " in each for each in said] == [False] * 4 + [True]
+        theirs = ours.replace(b"/ns/", b"/other/")
+        assert b" 200 " in await facade.say(theirs, facade.context())
+        # Nonsense is counted, too: it has no namespace, and uses up what is the caller's own.
+        answers = [await facade.say(LAST, facade.context()) for _ in range(4)]
+        assert [b" 429 " in each for each in answers] == [False] * 3 + [True]
 
 
 async def test_strangers_cannot_fill_the_log_with_nonsense(

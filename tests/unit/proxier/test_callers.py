@@ -51,3 +51,16 @@ async def test_one_caller_does_not_use_up_what_is_anothers() -> None:
     assert paces.allows(modest)
     await clock.advance(1.0)
     assert [paces.allows(greedy) for _ in range(2)] == [True, False]
+
+
+async def test_one_part_does_not_use_up_what_is_its_callers() -> None:
+    clock = VirtualClock()
+    paces = Paces(rate=2.0, burst=8.0, clock=clock)
+    assert [paces.allows("server", "greedy") for _ in range(5)] == [True] * 4 + [False]
+    # What was refused took nothing from the others.
+    assert [paces.allows("server", "modest") for _ in range(4)] == [True] * 4
+    assert not paces.allows("server", "third")
+    assert paces.allows("somebody", "greedy")
+    await clock.advance(1.0)
+    assert [paces.allows("server", "greedy") for _ in range(2)] == [True, False]
+    assert paces.allows("server")
