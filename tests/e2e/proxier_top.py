@@ -103,7 +103,9 @@ async def _publish(harbour: Harbour, address: str, port: int) -> None:
     await harbour.above.request_json("POST", API, body=served)
 
 
-async def test_top_shows_virtual_nodes_and_pods(harbour: Harbour, metrics_server: Process) -> None:
+async def test_top_shows_virtual_nodes_and_pods(
+    harbour: Harbour, metrics_server: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with harbour.proxier():
         await harbour.run("busy", SPIN)
 
@@ -127,3 +129,7 @@ async def test_top_shows_virtual_nodes_and_pods(harbour: Harbour, metrics_server
         found = await until(node, within=60.0)
         assert found[0] == harbour.vnode
         assert int(found[1].removesuffix("m")) > 10
+        with capsys.disabled():
+            for what in (("pod", "busy", "--containers"), ("node", harbour.vnode)):
+                print(f"\nkubectl top {' '.join(what)}")
+                print((await harbour.kubectl("top", *what)).text, end="")

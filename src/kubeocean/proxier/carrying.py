@@ -18,7 +18,7 @@ from kubeocean.runtime.tunnel import Tunnel
 
 __all__ = ["Carried", "carry"]
 
-_PIECE: Final = 256 * 1024
+_PIECE: Final = 64 * 1024  # what is held of each session while its reader is slow
 
 
 @dataclass(slots=True)

@@ -121,4 +121,6 @@ async def agree(
     transport, _ = await loop.connect_accepted_socket(
         lambda: protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
     )
+    # By itself TLS would hold half a megabyte for somebody who does not read.
+    transport.set_write_buffer_limits(_BUFFER)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 __all__ = ["Pipe", "SocketPipe", "TlsPipe", "connect"]
 
-_FILL: Final = 256 * 1024
+_FILL: Final = 64 * 1024
 
 
 class Pipe(Protocol):

@@ -17,12 +17,13 @@ from desks import ENTERS, READS, Rule, desk_of
 from fronts import Facade, pair_of
 from kubeocean.errors import ConfigError
 from kubeocean.local.pki import Authority, Subject
+from kubeocean.proxier import front as fronts
 from kubeocean.proxier import identity as identities
 from kubeocean.proxier import rooms
 from kubeocean.proxier.audit import Entry
 from kubeocean.proxier.exchange import Exchange
 from kubeocean.proxier.identity import Identity
-from kubeocean.proxier.listening import accept, listen
+from kubeocean.proxier.listening import accept, agree, listen
 from kubeocean.proxier.paces import Paces
 from kubeocean.proxier.places import Place
 from kubeocean.proxier.routes import Logs, Run, Session
@@ -337,6 +338,40 @@ async def test_a_connection_that_was_never_made_does_not_end_the_others(
     for each in (listening, *others):
         each.close()
     assert not fails
+
+
+async def test_little_is_held_for_who_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them must leave memory for others."""
+    writers: list[asyncio.StreamWriter] = []
+    piece = b"x" * (64 << 10)
+
+    async def agreed(
+        connection: socket.socket, context: ssl.SSLContext
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await agree(connection, context)
+        writers.append(writer)
+        return reader, writer
+
+    async def much(exchange: Exchange) -> None:
+        await exchange.begin(200, "text/plain")
+        while True:
+            await exchange.write(piece)
+
+    monkeypatch.setattr(fronts, "agree", agreed)
+    async with Facade.running(much, tmp_path) as facade:
+        _, writer = await facade.connect(facade.context())
+        writer.transport.pause_reading()
+        writer.write(GET)
+        sizes = [0]
+
+        def stalled() -> bool:
+            sizes.append(writers[0].transport.get_write_buffer_size() if writers else 0)
+            return 0 < sizes[-1] == sizes[-2]
+
+        await until(stalled, every=0.2)
+        assert sizes[-1] <= 2 * len(piece)
 
 
 async def test_the_end_is_not_put_off_by_who_does_not_read(tmp_path: Path) -> None:
