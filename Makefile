@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here
+.PHONY: help up down test check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -30,7 +30,7 @@ down: setup ## stop them (ARGS=--purge removes their data)
 
 test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for one at a time)
 	@start=$$(date +%s); \
-	$(MAKE) --no-print-directory check assets real-nodes-here ASSETS=--kubelet || exit 1; \
+	$(MAKE) --no-print-directory check assets real-nodes-here helm-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
 	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
@@ -76,6 +76,10 @@ real-nodes-here:
 	elif [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
 		echo "test: real nodes need root and Debian: their tests are skipped"; \
 	else $(MAKE) --no-print-directory real-nodes; fi
+
+# Built before the tests that ask it, which have less time than a build may take.
+helm-here:
+	@scripts/helm >/dev/null || echo "test: without helm the charts are not tested"
 
 setup:
 	@$(BIN)/python scripts/venv --check 2>/dev/null || { \
