@@ -1,1 +1,2 @@
-"""What every process of one binding needs: how its worker is reached, while credentials change."""
+"""What our processes have in common: settings, start-up, when a replica works, and how the worker
+of a binding is reached while credentials change."""

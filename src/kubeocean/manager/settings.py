@@ -11,48 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubeocean.api import group, naming
-from kubeocean.api.group import Domain
 from kubeocean.bound import flags
-from kubeocean.bound.rings import ring_config
+from kubeocean.bound.settings import ReplicaSettings
 from kubeocean.errors import ConfigError
 from kubeocean.manager.endings import DEADLINE_S
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, number, text
-from kubeocean.runtime.zapflags import ZapFlags
-from kubeocean.sharding.config import Config
+from kubeocean.runtime.goflags import boolean, duration, flag, integer, number
 
 __all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ZapFlags):
+class Settings(ReplicaSettings):
     """What one manager is told."""
 
-    kubeconfig: str = flag(
-        "kubeconfig",
-        text,
-        "",
-        "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
-    )
-    allow_exec_plugins: bool = flag(
-        "allow-exec-plugins",
-        boolean,
-        "false",
-        "Run the credential plugin that the kubeconfig of the computing cluster names. "
-        "One that is named in a binding's Secret is never run.",
-    )
-    metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
-        "metrics-bind-address", address, ":8080", "Where /metrics is served; 0: nowhere."
-    )
-    health_probe_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
-        "health-probe-bind-address",
-        address,
-        ":8081",
-        "Where /healthz and /readyz are served; 0: nowhere.",
-    )
-    leader_elect: bool = flag(
-        "leader-elect", boolean, "true", "Work only while elected among all replicas."
-    )
     sharding: bool = flag(
         "sharding",
         boolean,
@@ -64,30 +35,6 @@ class Settings(ZapFlags):
         flags.name,
         naming.manager_election(),
         "The Lease that replicas compete for.",
-    )
-    leader_election_namespace: str = flag(
-        "leader-election-namespace",
-        flags.name,
-        "",
-        "The namespace of that Lease; without it $POD_NAMESPACE, then the pod's own.",
-    )
-    lease_s: float = flag(
-        "leader-election-lease-duration",
-        duration,
-        "15s",
-        "How long others wait for a leader that is silent.",
-    )
-    renew_s: float = flag(
-        "leader-election-renew-deadline",
-        duration,
-        "10s",
-        "How long a leader that cannot renew its Lease goes on.",
-    )
-    retry_s: float = flag(
-        "leader-election-retry-period",
-        duration,
-        "2s",
-        "How long to wait between two looks at the Lease.",
     )
     kube_client_qps: float = flag(
         "kube-client-qps", number, "0", "Requests a second to the computing cluster; 0: any."
@@ -101,18 +48,9 @@ class Settings(ZapFlags):
         f"{DEADLINE_S:g}s",
         "How long a binding that is deleted waits while no syncer of it is at work.",
     )
-    label_domain: Domain = flag(  # noqa: RUF009 - declares a field
-        "label-domain",
-        flags.domain,
-        group.DEFAULT.name,
-        "The domain of all labels, annotations, taints and finalizers.",
-    )
 
     def __post_init__(self) -> None:
-        flags.check_timings(retry_s=self.retry_s, renew_s=self.renew_s, lease_s=self.lease_s)
-        if self.sharding and not self.leader_elect:
-            said = "needs an election: leave out --leader-elect=false"
-            raise ConfigError(said, source="--sharding", value="true")
+        ReplicaSettings.__post_init__(self)  # slots make a class that super() does not know
         if self.deletion_deadline_s < 0:
             value = f"{self.deletion_deadline_s:g}s"
             raise ConfigError("must not be negative", source="--deletion-deadline", value=value)
@@ -122,17 +60,10 @@ class Settings(ZapFlags):
         """The Lease that replicas compete for."""
         return self.leader_election_id or naming.manager_election(self.label_domain)
 
-    def ring(self, namespace: str) -> Config:
-        """How replicas share the bindings."""
-        return ring_config(
-            self.label_domain.manager,
-            namespace=namespace,
-            election=self.election_name,
-            domain=self.label_domain,
-            lease_s=self.lease_s,
-            renew_s=self.renew_s,
-            retry_s=self.retry_s,
-        )
+    @property
+    def ring_name(self) -> str:
+        """The ring of replicas that share the bindings."""
+        return self.label_domain.manager
 
     @staticmethod
     def templates(environ: Mapping[str, str] = os.environ) -> tuple[Path, Path]:

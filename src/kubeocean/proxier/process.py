@@ -14,15 +14,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from kubeocean import __version__
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
 from kubeocean.bound.identities import identity_of
 from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
+from kubeocean.bound.startup import open_client, run_process, trace
 from kubeocean.bound.verbosity import Verbosity
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
-from kubeocean.errors import ConfigError, KubeoceanError
+from kubeocean.errors import ConfigError
 from kubeocean.proxier.authority import Authority
 from kubeocean.proxier.believed import PublishedAuthority
 from kubeocean.proxier.callers import Callers
@@ -38,13 +38,11 @@ from kubeocean.proxier.pages import Pages
 from kubeocean.proxier.places import Places
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.proxier.settings import Settings
-from kubeocean.runtime import tracing
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
 from kubeocean.runtime.credentials import default_access
 from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.interrupts import SIGNALLED, cancelled_by_signals
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
@@ -53,7 +51,6 @@ from kubeocean.runtime.transport import HttpTransport
 
 __all__ = ["Program", "run"]
 
-_FAILED: Final = 1
 _MARGIN_S: Final = 5.0  # after the sessions, for everything else to end
 
 _log = get_logger(__name__)
@@ -61,28 +58,12 @@ _log = get_logger(__name__)
 
 async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
     """Serve until a signal; the exit code."""
-    undo = settings.configure_logs()
-    try:
-        with bound(binding=settings.cluster_binding_name):
-            return await _run(settings, environ)
-    finally:
-        undo()
 
+    async def prepare(stack: AsyncExitStack) -> Service:
+        return await Program(settings, environ, stack).prepare()
 
-async def _run(settings: Settings, environ: Mapping[str, str]) -> int:
-    signals: list[int] = []
-    async with AsyncExitStack() as stack:
-        try:
-            with cancelled_by_signals(signals):
-                service = await Program(settings, environ, stack).prepare()
-        except asyncio.CancelledError:
-            if not signals:
-                raise
-            return SIGNALLED + signals[0]
-        except KubeoceanError as error:
-            _log.error("Could not start proxier", error=str(error))
-            return _FAILED
-        return await service.run()
+    with bound(binding=settings.cluster_binding_name):
+        return await run_process("proxier", settings, prepare, log=_log)
 
 
 class Program:
@@ -105,19 +86,18 @@ class Program:
 
         :raises KubeoceanError: it cannot be had, or makes no sense.
         """
-        settings = self._settings
-        self._trace()
+        settings, domain = self._settings, self._settings.label_domain
+        instance = self._environ.get(ENV_POD_NAME, "") or unique_identity()
+        trace(self._stack, domain.proxier, instance=instance, environ=self._environ)
         source = default_access(settings.kubeconfig or None, environ=self._environ)
-        computing = self._client(HttpTransport(source), "computing")
+        computing = open_client(self._stack, HttpTransport(source), "computing")
         binding = await computing.get(CLUSTER_BINDINGS, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
-        namespaces = kubeconfig_namespaces(
-            reference, settings.kubeconfig_namespaces, settings.label_domain
-        )
+        namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         access = SecretAccess(
             await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         )
-        worker = self._client(HttpTransport(access), "worker")
+        worker = open_client(self._stack, HttpTransport(access), "worker")
         self._rotation = Rotation(
             computing, access, reference, namespaces=namespaces, metrics=self._metrics
         )
@@ -125,7 +105,7 @@ class Program:
             computing, CLUSTER_BINDINGS, fields=f"metadata.name={binding.name}"
         )
         self._bindings.on_change(self._rotation.follow)
-        self._bindings.on_change(Verbosity(settings.label_domain).follow)
+        self._bindings.on_change(Verbosity(domain).follow)
         self._places = await self._find_places(computing, worker, binding)
         kubelets = Kubelets(
             worker,
@@ -138,7 +118,6 @@ class Program:
         self._front = Front(
             desk.answer, self._identity, host=settings.listen_address, figures=self._figures
         )
-        domain = settings.label_domain
         self._doors = Doors(self._front, self._places.vnodes, domain=domain)
         self._trusts = self._trust(computing, binding)
         return self._service()
@@ -239,20 +218,6 @@ class Program:
             return certificate, PublishedAuthority(computing, self._identity)
         self._identity.believe(authority)
         return (certificate,)
-
-    def _client(self, transport: HttpTransport, cluster: str) -> Client:
-        client = Client(transport, cluster=cluster)
-        self._stack.push_async_callback(client.close)
-        return client
-
-    def _trace(self) -> None:
-        finish = tracing.configure(
-            self._settings.label_domain.proxier,
-            version=__version__,
-            instance=self._environ.get(ENV_POD_NAME, "") or unique_identity(),
-            environ=self._environ,
-        )
-        self._stack.push_async_callback(asyncio.to_thread, finish)
 
 
 def _secret(settings: Settings, binding: ClusterBinding) -> Key | None:

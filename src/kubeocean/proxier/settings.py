@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kubeocean.api import group
-from kubeocean.api.group import Domain
 from kubeocean.bound import flags
+from kubeocean.bound.settings import ProcessSettings, kubeconfig_namespaces_flag
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.addresses import BindAddress
 from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, text
-from kubeocean.runtime.zapflags import ZapFlags
 
 __all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ZapFlags):
+class Settings(ProcessSettings):
     """What one proxier is told."""
 
     cluster_binding_name: str = flag(
@@ -26,19 +25,7 @@ class Settings(ZapFlags):
         "The ClusterBinding whose virtual nodes are served.",
         required=True,
     )
-    kubeconfig: str = flag(
-        "kubeconfig",
-        text,
-        "",
-        "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
-    )
-    kubeconfig_namespaces: frozenset[str] = flag(
-        "kubeconfig-namespaces",
-        flags.namespaces,
-        "",
-        "Where the Secret that the binding names may be, with commas between namespaces; *: "
-        "anywhere. Without it, where it is at the start. The system namespace is always allowed.",
-    )
+    kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
     listen_address: str = flag(
         "listen-address", text, "", "The address to listen on; without it, all of them."
     )
@@ -118,12 +105,6 @@ class Settings(ZapFlags):
     )
     drain_s: float = flag(
         "drain-timeout", duration, "25s", "How long sessions may go on after SIGTERM."
-    )
-    label_domain: Domain = flag(  # noqa: RUF009 - declares a field
-        "label-domain",
-        flags.domain,
-        group.DEFAULT.name,
-        "The domain of all labels, annotations, taints and finalizers.",
     )
 
     def __post_init__(self) -> None:

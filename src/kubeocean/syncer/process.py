@@ -17,37 +17,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from kubeocean import __version__
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, problems
-from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.api.reasons import BindingEvent
 from kubeocean.bound.identities import identity_of
+from kubeocean.bound.replicas import Replica
 from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
+from kubeocean.bound.startup import open_client, run_process, trace
 from kubeocean.bound.verbosity import Verbosity
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
-from kubeocean.errors import ConfigError, KubeoceanError, NotFound
-from kubeocean.runtime import tracing
+from kubeocean.errors import ConfigError, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Part, Runnable
-from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
-from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
+from kubeocean.runtime.credentials import AccessSource, default_access
+from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.events import reference as event_reference
-from kubeocean.runtime.fencing import FencedTransport
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.requestcounts import CountedTransport
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
-from kubeocean.sharding.ring import Ring
-from kubeocean.sharding.sharing import Sharing
-from kubeocean.sharding.vacancy import Vacancy
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Settings
@@ -56,10 +50,7 @@ from kubeocean.syncer.world import World
 
 __all__ = ["Program", "run"]
 
-_FAILED: Final = 1
-_SIGNALLED: Final = 128  # and the number of the signal
 _DEADLINE_S: Final = 20.0  # a kubelet kills after 30
-_BURST: Final = 10
 _NAMED: Final = 5
 _NEEDED: Final = ("spec.clusterID", "spec.secretRef")  # of a binding, before anything can start
 
@@ -68,47 +59,12 @@ _log = get_logger(__name__)
 
 async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> int:
     """Lend until told to stop; the exit code."""
-    undo = settings.configure_logs()
-    try:
-        with bound(binding=settings.cluster_binding_name):
-            async with AsyncExitStack() as stack:
-                signals: list[int] = []
-                try:
-                    with _cancelling(signals):
-                        service = await Program(settings, environ, stack).prepare()
-                except asyncio.CancelledError:
-                    if not signals:
-                        raise
-                    return _SIGNALLED + signals[0]
-                except KubeoceanError as error:
-                    _log.error("Could not start syncer", error=str(error))
-                    return _FAILED
-                return await service.run()
-    finally:
-        undo()
 
+    async def prepare(stack: AsyncExitStack) -> Service:
+        return await Program(settings, environ, stack).prepare()
 
-@contextmanager
-def _cancelling(received: list[int]) -> Iterator[None]:
-    """Let signals cancel this task, until the service takes care of them. In a container nobody
-    else would: the kernel spares the first process."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-
-    def cancel(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        loop.add_signal_handler(number, cancel, number)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+    with bound(binding=settings.cluster_binding_name):
+        return await run_process("syncer", settings, prepare, log=_log)
 
 
 class Program:
@@ -127,33 +83,33 @@ class Program:
         self._identity = unique_identity()
         self._reach = Reach()
         self._everywhere: list[Runnable] = []  # what every replica runs, where all of them work
-        self._election: Election | None = None
-        self._vacancy: Vacancy | None = None
-        self._sharing: Sharing | None = None
 
     async def prepare(self) -> Service:
         """Read what has to be read before anything can start.
 
         :raises KubeoceanError: it cannot be had, or makes no sense.
         """
-        settings = self._settings
-        self._trace()
+        settings, domain = self._settings, self._settings.label_domain
+        trace(self._stack, domain.syncer, instance=self._identity, environ=self._environ)
         source = default_access(
             settings.kubeconfig or None,
             environ=self._environ,
             allow_exec=settings.allow_exec_plugins,
         )
         # For what no rate limit and no fence may hold up: the election, and what we start from.
-        control = self._client(self._counted(source), "computing")
-        if settings.sharding:
-            self._sharing = self._member(control, source)
-        elif settings.leader_elect:
-            self._election = self._candidate(control, source)
+        control = open_client(self._stack, self._counted(source), "computing")
+        self._replica = Replica(
+            settings,
+            control,
+            source,
+            identity=self._identity,
+            prepared=lambda: known(self.syncer.world),
+            metrics=self._metrics,
+            environ=self._environ,
+        )
         binding = await _binding(control, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
-        namespaces = kubeconfig_namespaces(
-            reference, settings.kubeconfig_namespaces, settings.label_domain
-        )
+        namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         access = SecretAccess(secret)
         world = self._world(binding, await identity_of(control), source, access)
@@ -171,10 +127,10 @@ class Program:
             metrics=self._metrics,
         )
         world.bindings.on_change(self._rotation.follow)
-        world.bindings.on_change(Verbosity(settings.label_domain).follow)
+        world.bindings.on_change(Verbosity(domain).follow)
         self.syncer = Syncer(world, settings.given)
         return Service(
-            settings.label_domain.syncer,
+            domain.syncer,
             self._components(),
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
@@ -184,26 +140,17 @@ class Program:
 
     def _components(self) -> list[Part]:
         syncer = Component("syncer", self._work, self._ready)
-        if self._sharing is None:
+        sharing = self._replica.sharing
+        if sharing is None:
             return [syncer]
-        self._everywhere = share(self.syncer, self._sharing)
+        self._everywhere = share(self.syncer, sharing)
         # The ring comes last, so that it ends first: parts are handed over while all still works.
-        return [syncer, self._sharing.ring]
+        return [syncer, sharing.ring]
 
     # Life
 
     async def _work(self) -> None:
-        if self._election is None:
-            await self._lend()
-            return
-        # The election has told why it was lost; the service ends because we end.
-        with suppress(LeadershipLost):
-            await self._election.run(self._lead)
-
-    async def _lead(self) -> None:
-        assert self._vacancy is not None
-        await self._vacancy.wait()
-        await self._lend()
+        await self._replica.run(self._lend)
 
     async def _lend(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -213,14 +160,7 @@ class Program:
                 group.create_task(part.run())
 
     def _ready(self) -> bool:
-        """Who leads has full caches; who does not knows who does. Who waits for replicas that share
-        is ready: a rollout ends them only then."""
-        if self._vacancy is not None and self._vacancy.waits:
-            return True
-        election = self._election
-        if election is None or election.is_leader:
-            return self.syncer.ready
-        return election.holder not in ("", election.identity)
+        return self._replica.ready(self.syncer.ready)
 
     # Parts
 
@@ -233,15 +173,17 @@ class Program:
     ) -> World:
         settings, metrics = self._settings, self._metrics
         domain = settings.label_domain
-        computing = self._client(
-            self._fenced(self._counted(source)),
+        computing = open_client(
+            self._stack,
+            self._replica.fenced(self._counted(source)),
             "computing",
             qps=settings.virtual_client_qps,
             burst=settings.virtual_client_burst,
         )
         # The fence is outside: a write that we keep back says nothing about the worker.
-        worker = self._client(
-            self._fenced(self._reach.wrap(self._counted(access))),
+        worker = open_client(
+            self._stack,
+            self._replica.fenced(self._reach.wrap(self._counted(access))),
             "worker",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
@@ -265,61 +207,8 @@ class Program:
             metrics=metrics,
         )
 
-    def _client(
-        self, transport: Transport, cluster: str, *, qps: float = 0.0, burst: int = 0
-    ) -> Client:
-        # As for client-go: no rate means no limit, and a rate without a burst gets its default.
-        rate, at_once = (qps if qps > 0 else None), (burst if burst > 0 else _BURST)
-        client = Client(transport, cluster=cluster, qps=rate, burst=at_once)
-        self._stack.push_async_callback(client.close)
-        return client
-
     def _counted(self, source: AccessSource) -> Transport:
         return CountedTransport(HttpTransport(source), source, self._metrics)
-
-    def _fenced(self, transport: Transport) -> Transport:
-        asked = self._election or self._sharing
-        return FencedTransport(transport, asked.check) if asked else transport
-
-    def _member(self, control: Client, source: AccessSource) -> Sharing:
-        config = self._settings.ring(self._election_namespace(source))
-        ring = Ring(control, config, metrics=self._metrics, environ=self._environ)
-        return Sharing(ring, prepared=lambda: known(self.syncer.world))
-
-    def _candidate(self, control: Client, source: AccessSource) -> Election:
-        settings, namespace = self._settings, self._election_namespace(source)
-        self._vacancy = Vacancy(control, settings.ring(namespace))
-        return Election(
-            control,
-            namespace=namespace,
-            name=settings.election_name,
-            identity=self._identity,
-            lease_s=settings.lease_s,
-            renew_s=settings.renew_s,
-            retry_s=settings.retry_s,
-            metrics=self._metrics,
-        )
-
-    def _election_namespace(self, source: AccessSource) -> str:
-        said = self._settings.leader_election_namespace or self._environ.get(ENV_POD_NAMESPACE, "")
-        if said:
-            return said
-        if isinstance(source, InClusterAccess):
-            return source.current().namespace
-        # A guess could differ from that of another replica, and then both would lead.
-        raise ConfigError(
-            f"is required outside of a pod, unless {ENV_POD_NAMESPACE} is set",
-            source="--leader-election-namespace",
-        )
-
-    def _trace(self) -> None:
-        finish = tracing.configure(
-            self._settings.label_domain.syncer,
-            version=__version__,
-            instance=self._identity,
-            environ=self._environ,
-        )
-        self._stack.push_async_callback(asyncio.to_thread, finish)
 
 
 async def _binding(client: Client, name: str) -> ClusterBinding:

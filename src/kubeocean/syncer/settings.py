@@ -14,18 +14,14 @@ from datetime import UTC, tzinfo
 from typing import Final
 
 from kubeocean.api import group, naming
-from kubeocean.api.group import Domain
 from kubeocean.api.zones import zone_names
 from kubeocean.bound import flags
-from kubeocean.bound.rings import ring_config
+from kubeocean.bound.settings import ReplicaSettings, kubeconfig_namespaces_flag
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, number, text
+from kubeocean.runtime.goflags import boolean, flag, integer, number
 from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.localzone import local_zone
-from kubeocean.runtime.zapflags import ZapFlags
-from kubeocean.sharding.config import Config
 from kubeocean.syncer.forge.podcontext import CLUSTER_DOMAIN
 
 __all__ = ["Address", "Given", "Settings"]
@@ -33,7 +29,6 @@ __all__ = ["Address", "Given", "Settings"]
 _SERVER_PORT: Final = 443
 _WITH_PORT: Final = re.compile(r"([^:]*)(?::([^:]*))?")
 _BRACKETED: Final = re.compile(r"\[([^\]]*)\](?::([^:]*))?")
-_SLACK: Final = 1.2  # an election's pauses are up to this times the retry period
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ZapFlags):
+class Settings(ReplicaSettings):
     """What one syncer is told."""
 
     cluster_binding_name: str = flag(
@@ -101,38 +96,7 @@ class Settings(ZapFlags):
         "The ClusterBinding whose worker cluster is lent.",
         required=True,
     )
-    kubeconfig: str = flag(
-        "kubeconfig",
-        text,
-        "",
-        "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
-    )
-    allow_exec_plugins: bool = flag(
-        "allow-exec-plugins",
-        boolean,
-        "false",
-        "Run the credential plugin that the kubeconfig of the computing cluster names. "
-        "One that is named in a binding's Secret is never run.",
-    )
-    kubeconfig_namespaces: frozenset[str] = flag(
-        "kubeconfig-namespaces",
-        flags.namespaces,
-        "",
-        "Where the Secret that the binding names may be, with commas between namespaces; *: "
-        "anywhere. Without it, where it is at the start. The system namespace is always allowed.",
-    )
-    metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
-        "metrics-bind-address", address, ":8080", "Where /metrics is served; 0: nowhere."
-    )
-    health_probe_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
-        "health-probe-bind-address",
-        address,
-        ":8081",
-        "Where /healthz and /readyz are served; 0: nowhere.",
-    )
-    leader_elect: bool = flag(
-        "leader-elect", boolean, "true", "Work only while elected among all replicas."
-    )
+    kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
     sharding: bool = flag(
         "sharding",
         boolean,
@@ -145,30 +109,6 @@ class Settings(ZapFlags):
         flags.name,
         "",
         "The Lease that replicas compete for; without it kubeocean-syncer-<binding>.",
-    )
-    leader_election_namespace: str = flag(
-        "leader-election-namespace",
-        flags.name,
-        "",
-        "The namespace of that Lease; without it $POD_NAMESPACE, then the pod's own.",
-    )
-    lease_s: float = flag(
-        "leader-election-lease-duration",
-        duration,
-        "15s",
-        "How long others wait for a leader that is silent.",
-    )
-    renew_s: float = flag(
-        "leader-election-renew-deadline",
-        duration,
-        "10s",
-        "How long a leader that cannot renew its Lease goes on.",
-    )
-    retry_s: float = flag(
-        "leader-election-retry-period",
-        duration,
-        "2s",
-        "How long to wait between two looks at the Lease.",
     )
     virtual_client_qps: float = flag(
         "virtual-client-qps", number, "0", "Requests a second to the computing cluster; 0: any."
@@ -187,12 +127,6 @@ class Settings(ZapFlags):
         flags.port,
         str(group.VNODE_METRICS_PORT),
         "The port of the proxier that virtual nodes name for their metrics.",
-    )
-    label_domain: Domain = flag(  # noqa: RUF009 - declares a field
-        "label-domain",
-        flags.domain,
-        group.DEFAULT.name,
-        "The domain of all labels, annotations, taints and finalizers.",
     )
     time_zone: str = flag(
         "time-zone",
@@ -223,37 +157,16 @@ class Settings(ZapFlags):
         f"of the Service {group.DNS_SERVICE} is followed.",
     )
 
-    def __post_init__(self) -> None:
-        retry, renew, lease = (
-            ("--leader-election-retry-period", self.retry_s),
-            ("--leader-election-renew-deadline", self.renew_s),
-            ("--leader-election-lease-duration", self.lease_s),
-        )
-        _above(retry, "0s", 0.0)
-        _above(renew, f"{_SLACK:g} times {retry[0]} ({retry[1]:g}s)", retry[1] * _SLACK)
-        _above(lease, f"{renew[0]} ({renew[1]:g}s)", renew[1])
-        if self.sharding and not self.leader_elect:
-            said = "needs an election: leave out --leader-elect=false"
-            raise ConfigError(said, source="--sharding", value="true")
-
     @property
     def election_name(self) -> str:
         """The Lease that the replicas of this binding compete for."""
         binding, domain = self.cluster_binding_name, self.label_domain
         return self.leader_election_id or naming.syncer_election(binding, domain)
 
-    def ring(self, namespace: str) -> Config:
-        """How the replicas of this binding share it."""
-        domain = self.label_domain
-        return ring_config(
-            naming.syncer_ring(self.cluster_binding_name, domain),
-            namespace=namespace,
-            election=self.election_name,
-            domain=domain,
-            lease_s=self.lease_s,
-            renew_s=self.renew_s,
-            retry_s=self.retry_s,
-        )
+    @property
+    def ring_name(self) -> str:
+        """The ring of the replicas of this binding."""
+        return naming.syncer_ring(self.cluster_binding_name, self.label_domain)
 
     @property
     def given(self) -> Given:
@@ -270,9 +183,3 @@ class Settings(ZapFlags):
         :raises ConfigError: none is given, and the environment's is no zone.
         """
         return zone_of(self.time_zone, local=UTC) if self.time_zone else local_zone(environ)
-
-
-def _above(given: tuple[str, float], least: str, seconds: float) -> None:
-    flag, value = given
-    if not value > seconds:
-        raise ConfigError(f"must be more than {least}", source=flag, value=f"{value:g}s")
