@@ -21,11 +21,12 @@ from kubeocean.cli.kubeconfig import kubeconfig
 from kubeocean.cli.leave import leave
 from kubeocean.cli.logs_level import logs_level
 from kubeocean.cli.manager import manager
+from kubeocean.cli.processes import GO_FLAGS
 from kubeocean.cli.proxier import proxier
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
 from kubeocean.cli.status import status
-from kubeocean.cli.syncer import GO_FLAGS, syncer
+from kubeocean.cli.syncer import syncer
 from kubeocean.cli.top import top
 from kubeocean.cli.uninstall import uninstall
 from kubeocean.cli.up import up
