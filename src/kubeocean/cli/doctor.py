@@ -51,7 +51,7 @@ def doctor(
             what = f"binding {binding}" if binding else "all clusters"
             with progress_for(quiet=output is not Shape.TEXT).task(f"examining {what}"):
                 above, below = await examiner.examine(binding)
-        diagnosis = diagnose(above, below, examiner.unread)
+        diagnosis = diagnose(above, below, examiner.notes.unread)
         if output is Shape.TEXT:
             print_page(page(diagnosis))
         else:

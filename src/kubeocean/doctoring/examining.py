@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from kubeocean.api import group, naming
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
@@ -28,6 +27,7 @@ from kubeocean.api.group import (
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.bound.identities import identity_of
+from kubeocean.bound.notes import Notes
 from kubeocean.bound.sides import reach_worker
 from kubeocean.doctoring.accounts import missing_rights
 from kubeocean.doctoring.facts import Computing, Server, Ward
@@ -52,8 +52,6 @@ from kubeocean.syncer.comparison import Finding as Difference
 from kubeocean.syncer.inventory import Inventory
 
 __all__ = ["DANGERS", "Examiner"]
-
-T = TypeVar("T")
 
 _DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 _PODS: Final = Resource("", "v1", "pods", "Pod", True, Untyped)
@@ -91,7 +89,7 @@ class Examiner:
     domain: Domain = field(default=group.DEFAULT)
     clock: Clock = field(default_factory=RealClock)
     pause_s: float = 2.0  # between two looks at what seems to be left over
-    unread: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
 
     async def examine(self, only: str = "") -> tuple[Computing, list[Ward]]:
         """All of it, or of the bindings just this one.
@@ -101,19 +99,10 @@ class Examiner:
         if only:
             await self.computing.get(CLUSTER_BINDINGS, only)
         above = await self._above(only)
-        identity = await self._try("namespace kube-system", identity_of(self.computing), "")
+        identity = await self.notes.read("namespace kube-system", identity_of(self.computing), "")
         async with asyncio.TaskGroup() as tasks:
             made = [tasks.create_task(self._ward(each, identity)) for each in above.chosen]
         return above, [task.result() for task in made]
-
-    async def _try(self, what: str, reading: Awaitable[T], otherwise: T) -> T:
-        try:
-            return await reading
-        except NotFound:
-            return otherwise
-        except ApiError as error:
-            self.unread.append(f"{what}: {error}")
-            return otherwise
 
     # The computing cluster
 
@@ -121,16 +110,16 @@ class Examiner:
         client, domain = self.computing, self.domain
         managed = f"{domain.managed_by}={domain.product}"
         server = await self._server(client, "computing cluster", binding_definition())
-        bindings = await self._try("bindings", client.list(CLUSTER_BINDINGS), None)
-        nodes = await self._try("nodes", client.list(NODES, labels=managed), None)
+        bindings = await self.notes.read("bindings", client.list(CLUSTER_BINDINGS), None)
+        nodes = await self.notes.read("nodes", client.list(NODES, labels=managed), None)
         marked = []
         for resource in _MARKED:
-            found = await self._try(
+            found = await self.notes.read(
                 f"{resource.kind}s", client.list(resource, labels=managed), None
             )
             marked += [(resource.kind, each) for each in (found.items if found else [])]
         services = {
-            str(key): await self._try(f"Service {key}", self._service(key), None)
+            str(key): await self.notes.read(f"Service {key}", self._service(key), None)
             for key in (SERVER_SERVICE, DNS_SERVICE)
         }
         return Computing(
@@ -142,16 +131,18 @@ class Examiner:
             nodes=tuple(nodes.items) if nodes else (),
             heartbeats=await self._leases(NODE_LEASE_NAMESPACE),
             elections=await self._leases(domain.system_namespace),
-            deployments=await self._try("Deployments", self._deployments(), None),
-            pods=await self._try("pods of our programs", self._pods(), ()),
-            accounts=await self._try("rights of our accounts", missing_rights(client, domain), {}),
+            deployments=await self.notes.read("Deployments", self._deployments(), None),
+            pods=await self.notes.read("pods of our programs", self._pods(), ()),
+            accounts=await self.notes.read(
+                "rights of our accounts", missing_rights(client, domain), {}
+            ),
             services=services,
             marked=tuple(marked),
         )
 
     async def _leases(self, namespace: str) -> dict[str, Lease] | None:
         listing = self.computing.list(LEASES, namespace)
-        found = await self._try(f"leases in {namespace}", listing, None)
+        found = await self.notes.read(f"leases in {namespace}", listing, None)
         return {each.name: each for each in found.items} if found is not None else None
 
     async def _deployments(self) -> dict[str, Json] | None:
@@ -177,15 +168,17 @@ class Examiner:
         ids = Ids(binding.name, binding.spec.cluster_id, identity)
         below = await reach_worker(self.computing, binding, self.stack)
         worker, name = below.client, binding.name
-        tls = await self._try(f"certificate of {name}'s proxier", self._tls(binding), {})
+        tls = await self.notes.read(f"certificate of {name}'s proxier", self._tls(binding), {})
         if worker is None:
             return Ward(
                 binding=binding, ids=ids, access=below.access, problem=below.problem, tls=tls
             )
         mount = binding.spec.mount_namespace or self.domain.worker_namespace
-        rights = await self._try(f"rights in worker {name}", review(worker, mount), Reviewed())
-        excess = await self._try(f"rights in worker {name}", granted(worker, DANGERS), [])
-        differences = await self._try(
+        rights = await self.notes.read(
+            f"rights in worker {name}", review(worker, mount), Reviewed()
+        )
+        excess = await self.notes.read(f"rights in worker {name}", granted(worker, DANGERS), [])
+        differences = await self.notes.read(
             f"both sides of {name}", self._differences(worker, ids, mount), ()
         )
         return Ward(
@@ -196,8 +189,8 @@ class Examiner:
             missing=rights.missing,
             without=rights.without,
             excess=_shown(excess),
-            namespace=await self._try(f"namespace {mount}", _namespace(worker, mount), None),
-            policies=await self._try(f"policies of {name}", _policies(worker), None),
+            namespace=await self.notes.read(f"namespace {mount}", _namespace(worker, mount), None),
+            policies=await self.notes.read(f"policies of {name}", _policies(worker), None),
             tls=tls,
             differences=differences,
         )
@@ -221,7 +214,7 @@ class Examiner:
         )
         look = await inventory.look()
         for kind in sorted(look.skipped):
-            self.unread.append(f"{kind}s of {ids.binding}: its credential may not list them")
+            self.notes.unread.append(f"{kind}s of {ids.binding}: its credential may not list them")
         first = {each.identity for each in look.findings}
         if not first:
             return ()
@@ -235,10 +228,12 @@ class Examiner:
         try:
             answer = await client.transport.send(Request("GET", "/version", timeout_s=10.0))
         except ApiError as error:
-            self.unread.append(f"version of {whose}: {error}")
+            self.notes.unread.append(f"version of {whose}: {error}")
             return Server()
         ended = self.clock.now()
-        version = await self._try(f"version of {whose}", client.request_json("GET", "/version"), {})
+        version = await self.notes.read(
+            f"version of {whose}", client.request_json("GET", "/version"), {}
+        )
         return Server(
             version=version,
             skew=_skew(answer.headers.get("Date", ""), began, ended),

@@ -6,9 +6,10 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.bound.notes import Notes
 from kubeocean.errors import NotFound
 from kubeocean.explaining.facts import BindingFacts, Roll
-from kubeocean.explaining.reading import Notes, Reader, Seen
+from kubeocean.explaining.reading import Reader, Seen
 from kubeocean.installation.settling import rollout
 from kubeocean.manager.preflight import review
 from kubeocean.runtime.client import Client

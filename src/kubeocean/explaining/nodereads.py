@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kubeocean.api import naming
 from kubeocean.api.group import NODE_LEASE_NAMESPACE
+from kubeocean.bound.notes import Notes
 from kubeocean.explaining.facts import NodeFacts
-from kubeocean.explaining.reading import Notes, Reader, Seen
+from kubeocean.explaining.reading import Reader, Seen
 from kubeocean.leasing.counted import COUNTED_PODS, CountedPod
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import LEASES, NODES, Lease, Node

@@ -10,11 +10,12 @@ from collections import defaultdict
 from dataclasses import replace
 
 from kubeocean.api import naming
+from kubeocean.bound.notes import Notes
 from kubeocean.errors import NotFound
 from kubeocean.explaining.facts import Evicted, NodeFacts, PodFacts
 from kubeocean.explaining.nodereads import facts_of
 from kubeocean.explaining.places import sift
-from kubeocean.explaining.reading import Notes, Reader
+from kubeocean.explaining.reading import Reader
 from kubeocean.explaining.waiting import best_of
 from kubeocean.leasing.counted import COUNTED_PODS, CountedPod
 from kubeocean.runtime.client import Client

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import TypeVar
 
 from kubeocean.api import group, naming
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
@@ -15,33 +13,14 @@ from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.bound.identities import identity_of
+from kubeocean.bound.notes import Notes
 from kubeocean.bound.sides import Below, reach_worker
-from kubeocean.errors import ApiError, NotFound
 from kubeocean.explaining.facts import Side
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import LEASES, Lease
 
-__all__ = ["Notes", "Reader", "Seen"]
-
-T = TypeVar("T")
-
-
-class Notes:
-    """What could not be read, and why."""
-
-    def __init__(self) -> None:
-        self.unread: list[str] = []
-
-    async def read(self, what: str, reading: Awaitable[T], otherwise: T) -> T:
-        """What is read; what is not there is `otherwise`, and so is what cannot be read."""
-        try:
-            return await reading
-        except NotFound:
-            return otherwise
-        except ApiError as error:
-            self.unread.append(f"{what}: {error}")
-            return otherwise
+__all__ = ["Reader", "Seen"]
 
 
 @dataclass(frozen=True, slots=True)

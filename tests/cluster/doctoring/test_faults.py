@@ -389,7 +389,7 @@ async def test_clocks_that_differ(patient: Patient) -> None:
     clock = SkewedClock(-300)
     async with AsyncExitStack() as stack:
         examiner = Examiner(patient.above, stack, clock=clock)
-        diagnosis = diagnose(*await examiner.examine(patient.name), examiner.unread)
+        diagnosis = diagnose(*await examiner.examine(patient.name), examiner.notes.unread)
     told = {each.check: each for each in diagnosis.findings}
     for check in ("clock", "worker clock"):
         assert told[check].severity is Severity.ERROR
