@@ -28,6 +28,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.patches import StrategicPatch
+from kubeocean.syncer.filedwrites import FiledWrites
 from kubeocean.syncer.forge import hostports as forge
 from kubeocean.syncer.forge.hostports import (
     PORT_PODS,
@@ -63,7 +64,7 @@ class HostPorts:
         )
         self.reservations = self._reservations(f"{placeholder},{domain.cluster_binding}={binding}")
         self.unclaimed = self._reservations(f"{placeholder},!{domain.cluster_binding}")
-        self._written: dict[str, set[Key]] = {}  # by virtual node, until the cache shows it
+        self._writes = FiledWrites()  # by the name of the virtual node
         self._settles_at = 0.0
         self.controller: Controller[Key] = Controller(
             f"hostport-{world.binding_name}",
@@ -157,15 +158,7 @@ class HostPorts:
         )
         if not all(cache.has_synced for cache in caches):
             return False
-        written = self._written.get(key.name, set())
-        for pod in tuple(written):
-            for cache in (self.reservations, self.unclaimed):
-                if not await cache.caught_up(pod):
-                    return False
-            written.discard(pod)
-        if not written:
-            self._written.pop(key.name, None)
-        return True
+        return await self._writes.shown(key.name, self.reservations, self.unclaimed)
 
     # The reconcile
 
@@ -238,7 +231,7 @@ class HostPorts:
             if world.clock.monotonic() > self._settles_at:
                 raise
             return After(_LOOK_AGAIN_S)  # as long as there is no service account
-        self._wrote(self.reservations, made)
+        self._writes.wrote(made.spec.node_name, self.reservations, made)
         _log.info("Reserved host ports", node=reservation.vnode, ports=len(reservation.ports))
         return made
 
@@ -262,7 +255,7 @@ class HostPorts:
         written = await self.world.computing.patch(
             RESERVATION_PODS, pod.name, StrategicPatch(body), pod.namespace, subresource="status"
         )
-        self._wrote(self.reservations, written)
+        self._writes.wrote(written.spec.node_name, self.reservations, written)
 
     async def _remove(self, pods: Iterable[ReservationPod]) -> None:
         for pod in pods:
@@ -274,13 +267,8 @@ class HostPorts:
                     RESERVATION_PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0
                 )
             cache = self.reservations if self._is_ours(pod) else self.unclaimed
-            cache.deleted(pod)
-            self._written.setdefault(pod.spec.node_name, set()).add(pod.key)
+            self._writes.deleted(pod.spec.node_name, cache, pod)
             _log.info("Removed reservation of host ports", node=pod.spec.node_name, pod=pod.name)
-
-    def _wrote(self, cache: Informer[ReservationPod], pod: ReservationPod) -> None:
-        cache.wrote(pod)
-        self._written.setdefault(pod.spec.node_name, set()).add(pod.key)
 
     def _is_ours(self, pod: ReservationPod) -> bool:
         world = self.world

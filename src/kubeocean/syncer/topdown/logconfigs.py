@@ -27,6 +27,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.runtime.outcomes import Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.syncer.filedwrites import FiledWrites
 from kubeocean.syncer.forge import logconfigs as forge
 from kubeocean.syncer.forge.logconfigs import LOG_CONFIGS, Copied
 from kubeocean.syncer.topdown.watching import Fills, Switched, synced
@@ -63,7 +64,7 @@ class LogConfigs:
             metrics=world.metrics,
         )
         self._switch = Switched(self.sources, self.copies)
-        self._written: dict[Key, set[Key]] = {}  # by original, until the cache shows it
+        self._writes = FiledWrites()  # by original
         self.controller: Controller[Key] = Controller(
             f"virtuallogconfig-{world.binding_name}",
             self.reconcile,
@@ -138,13 +139,8 @@ class LogConfigs:
         caches: tuple[Fills, ...] = (self.world.bindings, self.sources, self.copies)
         if not await synced(self.world.clock, caches):
             return False
-        written = self._written.get(key, set())
-        for copy in tuple(written):
-            if not await self.copies.caught_up(copy):
-                return False
-            written.discard(copy)
-        if not written:
-            self._written.pop(key, None)
+        if not await self._writes.shown(key, self.copies):
+            return False
         return await self.sources.caught_up(key)
 
     # The reconcile
@@ -199,7 +195,7 @@ class LogConfigs:
                     continue
                 await self._update(there, body, source.key)
             else:
-                self._wrote(made, source.key)
+                self._writes.wrote(source.key, self.copies, made)
                 _log.info("Copied LogConfig", source=source.name, copy=each)
             return each
         return None
@@ -207,7 +203,8 @@ class LogConfigs:
     async def _update(self, there: Untyped, body: Json, source: Key) -> None:
         change = forge.changed(there, body, self.world.domain)
         if change is not None:
-            self._wrote(await self.world.worker.update(LOG_CONFIGS, change), source)
+            written = await self.world.worker.update(LOG_CONFIGS, change)
+            self._writes.wrote(source, self.copies, written)
 
     async def _ensure_gone(
         self, key: Key, source: Untyped | None, copies: list[Untyped]
@@ -265,13 +262,8 @@ class LogConfigs:
             return
         with suppress(NotFound, Conflict):  # it is gone, or another one: the cache will show
             await self.world.worker.delete(LOG_CONFIGS, copy.name, uid=copy.uid)
-            self.copies.deleted(copy)
-            self._written.setdefault(source, set()).add(copy.key)
+            self._writes.deleted(source, self.copies, copy)
             _log.info("Removed copy of LogConfig", source=source.name, copy=copy.name)
-
-    def _wrote(self, made: Untyped, source: Key) -> None:
-        self.copies.wrote(made)
-        self._written.setdefault(source, set()).add(made.key)
 
     def _tell(self, key: Key, stuck: Stuck) -> None:
         source = self.sources.get(key)

@@ -18,6 +18,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.syncer.filedwrites import FiledWrites
 from kubeocean.syncer.forge import copies as forge
 from kubeocean.syncer.forge import originals as marks
 from kubeocean.syncer.forge.copies import Copied, Copy, Original, Recipe
@@ -40,7 +41,7 @@ class Pairs:
         self.originals = self._originals()
         self.copies = self._copies()
         self._removing: set[str] = set()  # UIDs of copies that are on their way out
-        self._written: dict[Key, set[Key]] = {}  # by virtual object: what may not show yet
+        self._writes = FiledWrites()  # by virtual object
         self.copies.on_change(self._copy_changed)
 
     def _originals(self) -> Informer[Original]:
@@ -81,14 +82,7 @@ class Pairs:
         """Whether the caches show what we wrote for this object."""
         if not await self.originals.caught_up(key):
             return False
-        written = self._written.get(key, set())
-        for copy in tuple(written):
-            if not await self.copies.caught_up(copy):
-                return False
-            written.discard(copy)
-        if not written:
-            self._written.pop(key, None)
-        return True
+        return await self._writes.shown(key, self.copies)
 
     # Who is who
 
@@ -204,7 +198,7 @@ class Pairs:
         """
         key = copied.original.key
         made = await self.world.worker.create(self.recipe.copies, forge.forge(copied, self.recipe))
-        self._wrote(key, made)
+        self._writes.wrote(key, self.copies, made)
         _log.info("Created copy", kind=self.kind, virtual=key, physical=copied.name)
 
     async def update(self, key: Key, copy: Copy, change: Json) -> None:
@@ -213,7 +207,7 @@ class Pairs:
         written = await self.world.worker.patch(
             self.recipe.copies, copy.name, patch, self.namespace
         )
-        self._wrote(key, written)
+        self._writes.wrote(key, self.copies, written)
         _log.info("Updated copy", kind=self.kind, virtual=key, physical=copy.name)
 
     async def delete(self, key: Key, copy: Copy) -> None:
@@ -230,10 +224,5 @@ class Pairs:
         except ApiError:
             self._removing.discard(copy.uid)
             raise
-        self.copies.deleted(copy)
-        self._written.setdefault(key, set()).add(copy.key)
+        self._writes.deleted(key, self.copies, copy)
         _log.info("Deleted copy", kind=self.kind, virtual=key, physical=copy.name)
-
-    def _wrote(self, key: Key, copy: Copy) -> None:
-        self.copies.wrote(copy)
-        self._written.setdefault(key, set()).add(copy.key)

@@ -7,6 +7,7 @@ which a pod is looked at.
 from __future__ import annotations
 
 from kubeocean.runtime.objects import Key
+from kubeocean.syncer.filedwrites import FiledWrites
 from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
 from kubeocean.syncer.world import World
 
@@ -18,18 +19,16 @@ class PodWrites:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._below: dict[Key, set[Key]] = {}  # physical pods by virtual one, until they show
+        self._below = FiledWrites()  # by virtual pod
 
     def wrote_above(self, vpod: VirtualPod) -> None:
         self._world.vpods.wrote(vpod)
 
     def wrote_below(self, key: Key, ppod: PhysicalPod) -> None:
-        self._world.ppods.wrote(ppod)
-        self._below.setdefault(key, set()).add(ppod.key)
+        self._below.wrote(key, self._world.ppods, ppod)
 
     def deleted_below(self, key: Key, ppod: PhysicalPod) -> None:
-        self._world.ppods.deleted(ppod)
-        self._below.setdefault(key, set()).add(ppod.key)
+        self._below.deleted(key, self._world.ppods, ppod)
 
     async def caught_up(self, key: Key) -> bool:
         """Whether both caches are whole and show all that we wrote for this virtual pod."""
@@ -40,16 +39,4 @@ class PodWrites:
         if not await world.vpods.caught_up(key):
             return False
         # A worker that does not answer will not show us what we wrote, and is not decided from.
-        return not world.reach.answers or await self._shown_below(key)
-
-    async def _shown_below(self, key: Key) -> bool:
-        written = self._below.get(key)
-        if written is None:
-            return True
-        for ppod in tuple(written):
-            if not await self._world.ppods.caught_up(ppod):
-                return False
-            written.discard(ppod)
-        if not written:
-            self._below.pop(key, None)
-        return True
+        return not world.reach.answers or await self._below.shown(key, world.ppods)

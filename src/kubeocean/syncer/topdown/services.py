@@ -30,6 +30,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource, Untyped
 from kubeocean.runtime.outcomes import Done, Outcome, Stuck
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.syncer.filedwrites import FiledWrites
 from kubeocean.syncer.forge import services as forge
 from kubeocean.syncer.forge.services import Mirror
 from kubeocean.syncer.serviceviews import ENDPOINT_SLICES, SERVICE_VIEWS, Service
@@ -58,7 +59,7 @@ class Services:
         self.mirrors = self._below(SERVICE_VIEWS, keep_raw=False)
         self.copies = self._below(ENDPOINT_SLICES, keep_raw=True)
         self._switch = Switched(self.mirrors, self.copies, self._slices)
-        self._written: dict[Key, set[Key]] = {}  # by original, until the caches show it
+        self._writes = FiledWrites()  # by original
         self.controller: Controller[Key] = Controller(
             f"service-{world.binding_name}",
             self.reconcile,
@@ -224,14 +225,7 @@ class Services:
             caches.append(slices)
         if not await synced(self.world.clock, caches):
             return False
-        written = self._written.get(key, set())
-        for copy in tuple(written):
-            if not (await self.mirrors.caught_up(copy) and await self.copies.caught_up(copy)):
-                return False
-            written.discard(copy)
-        if not written:
-            self._written.pop(key, None)
-        return True
+        return await self._writes.shown(key, self.mirrors, self.copies)
 
     # The reconcile
 
@@ -296,7 +290,7 @@ class Services:
                     continue
             else:
                 _log.info("Mirrored Service", service=str(original.key), mirror=name)
-            self._wrote(self.mirrors, made, original.key)
+            self._writes.wrote(original.key, self.mirrors, made)
             return made
         message = f"Service {original.key} is not mirrored: somebody else has both of its names"
         return Stuck(BindingEvent.SERVICE_NOT_MIRRORED, message)
@@ -318,7 +312,7 @@ class Services:
                     _log.warning("Left foreign EndpointSlice alone", slice=str(name))
                     return name.name
             else:
-                self._wrote(self.copies, made, service)
+                self._writes.wrote(service, self.copies, made)
                 return name.name
         change = forge.slice_changes(there, original, mirror, uid)
         if change:
@@ -375,7 +369,7 @@ class Services:
         precondition = {"uid": there.uid, "resourceVersion": there.resource_version}
         patch = MergePatch(change | {"metadata": change.get("metadata", {}) | precondition})
         written = await self.world.worker.patch(resource, there.name, patch, there.namespace)
-        self._wrote(cache, written, original)
+        self._writes.wrote(original, cache, written)
         return written
 
     async def _delete(
@@ -385,12 +379,7 @@ class Services:
             return
         with suppress(NotFound, Conflict):  # it is gone, or another one: the cache will show
             await self.world.worker.delete(resource, there.name, there.namespace, uid=there.uid)
-            cache.deleted(there)
-            self._written.setdefault(original, set()).add(there.key)
-
-    def _wrote(self, cache: Informer[ObjectT], made: ObjectT, original: Key) -> None:
-        cache.wrote(made)
-        self._written.setdefault(original, set()).add(made.key)
+            self._writes.deleted(original, cache, there)
 
     def _virtual_of(self, copy: Object) -> tuple[str, ...]:
         return (str(forge.virtual_of(copy, self.world.domain)),)
