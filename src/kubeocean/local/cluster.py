@@ -16,8 +16,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from kubeocean.errors import AlreadyExists, LocalError
 from kubeocean.local import accounts, layout, ports
@@ -30,6 +29,7 @@ from kubeocean.local.readiness import Probe, failure, until_ready
 from kubeocean.runtime.client import Client, connect
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
+from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.transport import Transport
 
 __all__ = ["Cluster", "Programs"]
@@ -50,7 +50,7 @@ class Programs(Protocol):
         """The executable of that name."""
 
 
-class Cluster:
+class Cluster(Lifespan):
     """A control plane; `async with` starts and stops it.
 
     `port` is for those who need a certain one; 0 lets us choose once and keep it. `ephemeral`
@@ -133,18 +133,6 @@ class Cluster:
             raise LocalError(f"cluster {self.name} does not run {component}") from None
 
     # Start and stop.
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Return when all components serve.

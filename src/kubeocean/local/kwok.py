@@ -18,8 +18,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from kubeocean.errors import LocalError, NotFound
 from kubeocean.local import ports
@@ -30,6 +29,7 @@ from kubeocean.local.versions import pinned
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import LEASES, NODES, Node
+from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.objects import Json, Resource
 from kubeocean.runtime.patches import MergePatch
 
@@ -64,7 +64,7 @@ _POLL_S: Final = 0.2
 _NODE_POLL_S: Final = 0.001  # a look at all nodes costs by the node
 
 
-class SimulatedNodes:
+class SimulatedNodes(Lifespan):
     """kwok for one cluster; `async with` starts and stops it, the nodes stay.
 
     Stopped or paused, all its nodes fail as nodes do: their leases grow old.
@@ -90,18 +90,6 @@ class SimulatedNodes:
         if self._process is None:
             raise LocalError(f"no simulated nodes were started in cluster {self._cluster.name}")
         return self._process
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Let the simulated nodes live, those of an earlier start, too.

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import yaml
@@ -34,6 +33,7 @@ from kubeocean.local.realnodes import RealNode, available
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.objects import Json, find_condition
 
 __all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
@@ -78,7 +78,7 @@ class Shape:
         return f"{workers} with {nodes}{' each' if self.workers > 1 else ''}{port}"
 
 
-class Ocean:
+class Ocean(Lifespan):
     """Clusters under one root; `async with` starts and stops them all.
 
     `ephemeral` is for those whose data nobody needs after a crash of the machine.
@@ -142,18 +142,6 @@ class Ocean:
         return [self.computing, *self.workers]
 
     # Start and stop.
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Return when all clusters serve and all nodes are Ready.

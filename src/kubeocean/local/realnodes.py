@@ -18,8 +18,7 @@ import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import urlsplit
 
 from kubeocean.errors import ConfigError, LocalError, NotFound
@@ -37,6 +36,7 @@ from kubeocean.local.worlds import World
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.objects import Json
 
 __all__ = ["RealNode", "available"]
@@ -47,7 +47,7 @@ _KUBELET_S: Final = 60.0
 _WATCH_EVERY_S: Final = 0.5
 
 
-class RealNode:
+class RealNode(Lifespan):
     """One node of `cluster`; `async with` starts and stops it.
 
     `taints` are `key=value:effect`; `kubelet` replaces entries of the kubelet's configuration;
@@ -108,18 +108,6 @@ class RealNode:
             raise LocalError(f"node {self.name} does not run {component}") from None
 
     # The node as a whole.
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Return when the node is Ready and has our images.

@@ -10,8 +10,8 @@ Nothing is imported here: take what you need from its module.
   `ratelimit`, `discovery`, `fencing`, `requestcounts`
 - caches: `watch`, `informer`, `ownwrites`
 - control: `workqueue`, `controller`, `outcomes`, `election`, `leaserules`, `leaselock`
-- programs: `service`, `components`, `interrupts`, `server`, `addresses`, `health`, `goflags`,
-  `zapflags`
+- programs: `service`, `components`, `lifespans`, `interrupts`, `server`, `addresses`, `health`,
+  `goflags`, `zapflags`
 - accounts of what happens: `logs`, `redaction`, `metrics`, `tracing`, `events`, `correlator`
 """
 

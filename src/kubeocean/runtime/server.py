@@ -12,13 +12,13 @@ import errno
 import os
 import socket
 from dataclasses import replace
-from types import TracebackType
 from typing import Final
 
 from aiohttp import web
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.lifespans import Lifespan
 
 __all__ = ["Server"]
 
@@ -29,7 +29,7 @@ _HINTS: Final = {
 }
 
 
-class Server:
+class Server(Lifespan):
     """`async with Server(app, address) as server: ... server.address` (with the real port)."""
 
     def __init__(self, app: web.Application, address: BindAddress) -> None:
@@ -53,18 +53,6 @@ class Server:
         """Serve until cancelled."""
         async with self:
             await asyncio.get_running_loop().create_future()
-
-    async def __aenter__(self) -> Server:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 async def _listen(address: BindAddress) -> socket.socket:
