@@ -25,6 +25,7 @@ __all__ = [
     "virtual_key",
 ]
 
+_SCHEDULED: Final = "PodScheduled"
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -64,6 +65,16 @@ class PhysicalPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     @property
     def finished(self) -> bool:
         return self.status.phase in FINISHED
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether nobody has said more of it than that the worker has a node for it.
+
+        Which node that is was decided above; what its kubelet says of the pod follows.
+        """
+        told = self.status.conditions or ()
+        found_node = all((c.type, c.status) == (_SCHEDULED, "True") for c in told)
+        return self.status.phase == "Pending" and found_node and not self.deleting
 
 
 VIRTUAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, VirtualPod)

@@ -19,7 +19,6 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "FINISHED",
     "gates",
-    "is_news",
     "lost",
     "merge_diff",
     "mirror",
@@ -78,16 +77,6 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     if conditions != _conditions(now):
         patch["conditions"] = conditions
     return patch
-
-
-def is_news(patch: Json) -> bool:
-    """Whether it says more than that the worker has a node for the pod.
-
-    Which node that is was decided above; what its kubelet says of the pod follows.
-    """
-    told: list[Json] = patch.get("conditions") or []
-    found_node = {"type": _SCHEDULED, "status": "True"}.items()
-    return bool(patch.keys() - {"conditions"}) or any(not found_node <= c.items() for c in told)
 
 
 def lost(vpod: Json, *, now: str) -> Json:

@@ -76,7 +76,6 @@ class Following:
         self._writes = writes
         self._troubles = Troubles(world, refusals)
         self._made_at: dict[str, float] = {}  # by physical UID, until its first status
-        self._made_as: dict[str, str] = {}  # by physical UID: the version that our creation made
         self._carried: dict[str, int] = {}  # by virtual UID: what differed in nothing
         self._vain: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that differ for ever
         self._settled: dict[str, tuple[str, str]] = {}  # by virtual UID: versions that agree
@@ -87,12 +86,12 @@ class Following:
     def made(self, ppod: PhysicalPod) -> Outcome:
         """It was created just now; when its first status is due."""
         self._made_at[ppod.uid] = self._world.clock.monotonic()
-        self._made_as[ppod.uid] = ppod.resource_version
         return After(_FIRST_STATUS_S)
 
-    def is_as_made(self, ppod: PhysicalPod) -> bool:
-        """Whether its cache shows no more than what the answer to its creation did."""
-        return self._made_as.get(ppod.uid) == ppod.resource_version
+    def is_no_news(self, ppod: PhysicalPod) -> bool:
+        """Whether nothing was said of a new pod but that it has a node; its first status is due in
+        any case, and then everything is looked at."""
+        return self._first_status_s(ppod) > 0 and ppod.is_untold
 
     def is_own_write(self, vpod: VirtualPod) -> bool:
         """Whether this is what our own last write made of it, and nothing was left to do then."""
@@ -113,12 +112,13 @@ class Following:
 
     def forget_physical(self, ppod: PhysicalPod) -> None:
         self._made_at.pop(ppod.uid, None)
-        self._made_as.pop(ppod.uid, None)
         self._patched.discard(ppod.uid)
         self._waits_since.pop(ppod.uid, None)
 
     async def follow(self, vpod: VirtualPod, ppod: PhysicalPod, vnode: Node | None) -> Outcome:
         """Carry everything that differs to the other side."""
+        if self.is_no_news(ppod):
+            return After(self._first_status_s(ppod))
         return await self._unless_settled(vpod, ppod, lambda: self._exchange(vpod, ppod, vnode))
 
     async def show_end(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
@@ -170,8 +170,6 @@ class Following:
         if not status and not metadata:
             self._lags.shown(vpod.key, written=False)
             return Done()
-        if not podstatus.is_news(status) and (wait_s := self._first_status_s(ppod)) > 0:
-            return After(wait_s)
         versions = (vpod.resource_version, ppod.resource_version)
         if self._vain.get(vpod.uid) == versions:
             return Done()

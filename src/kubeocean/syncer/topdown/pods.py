@@ -151,7 +151,7 @@ class Pods:
             self._told.pop(pod.uid, None)
             self._doubts.pop(pod.uid, None)
             self._following.forget_physical(pod)
-        if new is None or not self._following.is_as_made(new):
+        if new is None or not self._following.is_no_news(new):
             self.controller.enqueue(key)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:

@@ -7,7 +7,6 @@ import pytest
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.forge.podstatus import (
     gates,
-    is_news,
     lost,
     merge_diff,
     mirror,
@@ -187,12 +186,3 @@ def test_a_patch_is_what_differs() -> None:
     assert merge_diff({"a": {"x": 1}}, {"a": {"x": 1}}) == {}
     assert merge_diff({"a": {"x": 1, "y": 2}}, {"a": {"x": 3}}) == {"a": {"x": 3, "y": None}}
     assert merge_diff({"a": [1]}, {"b": 2}) == {"a": None, "b": 2}
-
-
-def test_a_node_below_is_no_news_but_all_else_is() -> None:
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "now"}
-    assert not is_news({})
-    assert not is_news({"conditions": [scheduled]})
-    assert is_news({"conditions": [scheduled | {"status": "False"}]})
-    assert is_news({"conditions": [scheduled, {"type": "Ready", "status": "False"}]})
-    assert is_news({"phase": "Running"})
