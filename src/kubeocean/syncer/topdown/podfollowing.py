@@ -122,7 +122,13 @@ class Following:
         return await self._unless_settled(vpod, ppod, lambda: self._exchange(vpod, ppod, vnode))
 
     async def show_end(self, vpod: VirtualPod, ppod: PhysicalPod) -> Outcome:
-        """How a pod ends that was told to; nothing goes down any more."""
+        """How a pod ends that was told to; nothing goes down any more.
+
+        Once it has ended above, or while nothing new is said of it below, there is nothing to show.
+        """
+        settled = self._settled.get(vpod.uid)
+        if vpod.finished or (settled is not None and settled[1] == ppod.resource_version):
+            return Done()
 
         def show() -> Awaitable[Outcome]:
             return self.show(vpod, ppod, above=vpod.content(), below=ppod.content())
