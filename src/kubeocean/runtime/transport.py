@@ -190,8 +190,10 @@ class HttpTransport:
         links = [*self._old, *([self._link] if self._link else [])]
         self._link = None
         self._old.clear()
-        for link in links:
-            await link.cut()
+        # A stack: who is cancelled at one still closes the others.
+        async with AsyncExitStack() as stack:
+            for link in links:
+                stack.push_async_callback(link.cut)
 
     async def _current(self) -> _Link:
         if self._clock.monotonic() >= self._refresh_at and not self._closed:
@@ -347,8 +349,10 @@ class _Link:
             answer.close()
         for tunnel in self._tunnels:
             tunnel.abort()
-        await self._unary.close()
-        await self._streams.close()
+        try:
+            await self._unary.close()
+        finally:  # also for who is cancelled meanwhile
+            await self._streams.close()
 
     async def _release(self) -> None:
         self._busy -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -466,6 +466,20 @@ async def test_whoever_waits_is_told_when_the_transport_is_closed() -> None:
         with pytest.raises(Unreachable, match="closed by its owner") as closed:
             await transport.send(Request("GET", "/x"))
         assert not closed.value.sent
+
+
+async def test_who_is_cancelled_while_he_closes_leaves_nothing_open() -> None:
+    async with serving(saying(OK)) as server, transport_to(server.url) as (transport, _):
+        await transport.send(Request("GET", "/"))
+        link = transport._link
+        assert link is not None
+        closing = asyncio.create_task(transport.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with suppress(asyncio.CancelledError):
+            await closing
+        assert link._unary.closed
+        assert link._streams.closed
 
 
 async def test_nothing_is_opened_when_closed_while_credentials_are_read() -> None:
