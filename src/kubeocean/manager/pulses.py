@@ -1,14 +1,14 @@
 """Pulses: whether each worker answers, and can be worked with, as long as it is bound.
 
-Each binding has a task of its own, so that one dead worker slows nobody. It watches the one Secret
-that the binding names, and no other; it looks again when that changes, and otherwise asks the
-worker for its version now and then. A worker that stops answering is known within `ASK_EVERY_S`
-plus twice `PATIENCE_S` and a pause. Rights that suffice are asked for again every `REVIEW_S`, for
-who takes them away tells nobody. Nothing is written but, where it is allowed, a mount namespace
-that is not there.
+Each binding has a controller of its own, whose turns are looks at its worker, so that one dead
+worker slows nobody. It watches the one Secret that the binding names, and no other; it looks again
+when that changes, and otherwise asks the worker for its version now and then. A worker that stops
+answering is known within `ASK_EVERY_S` plus twice `PATIENCE_S` and a pause. Rights that suffice are
+asked for again every `REVIEW_S`, for who takes them away tells nobody. Nothing is written but,
+where it is allowed, a mount namespace that is not there.
 
-A pulse that breaks in a way that nobody expected is told of, and goes on after a pause; those of
-others do not notice.
+A look that breaks in a way that nobody expected is counted, logged and repeated as any turn is;
+pulses of others do not notice.
 
 A worker is a stranger: what it says is kept short, and what is too long is not read.
 """
@@ -21,7 +21,7 @@ from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.binding import ClusterBinding, SecretReference
 from kubeocean.api.group import Domain
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.errors import ApiError, ConfigError, NotFound, Unauthorized, api_error
@@ -30,13 +30,16 @@ from kubeocean.manager.preflight import ensure_namespace, review
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.deadlines import within
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
+from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request, Transport
+from kubeocean.runtime.workqueue import WorkQueue
 
 __all__ = ["REVIEW_S", "Pulse", "Pulses", "Surroundings", "Told", "to_worker"]
 
@@ -49,8 +52,7 @@ REVIEW_S: Final = 300.0  # …nor do those that are taken away
 _LARGEST: Final = 4 << 20  # bytes of an answer; no object of a cluster comes near
 _LONGEST: Final = 1000  # characters of an error, some of which are the worker's own words
 DOUBTS: Final = 2
-_MEND_S: Final = 1.0  # before a pulse that broke goes on…
-_MEND_AT_MOST_S: Final = 300.0  # …each time twice as long, up to this
+_NAME: Final = "pulse"
 _UNKNOWN_US: Final = 401
 _BROKEN: Final = 500
 
@@ -105,41 +107,51 @@ class Pulse:
         self._checked = Finding()  # …what it found…
         self._checked_at = float("-inf")  # …and when
         self._failures = 0
-        self._again = asyncio.Event()
+        self._secrets: Informer[KubeconfigSecret] | None = None
         self._moved = asyncio.Event()
         self.finding: Finding | None = None
+        # All of one name: what is counted is counted together. How full a queue of one key is, is
+        # of no interest, and would be told of the last one only.
+        queue = WorkQueue[Key](_NAME, clock=self._clock)
+        self._controller = Controller(
+            _NAME, self._turn, queue=queue, clock=self._clock, metrics=around.metrics
+        )
 
     def follow(self, binding: ClusterBinding) -> None:
         """The binding, as it is now."""
         before, self._binding = self._binding.spec, binding
         if binding.spec.secret_ref != before.secret_ref:
-            self.finding = None
+            self.finding = self._secrets = None
             self._moved.set()
         elif binding.spec.mount_namespace != before.mount_namespace:
             self.finding = None
-            self._again.set()
+            self._look_again()
 
     async def run(self) -> None:
         """Look until cancelled."""
         try:
-            while True:
-                # No await between these two: a move that comes later must not be forgotten.
-                self._moved.clear()
-                secrets = self._secrets()
-                async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(secrets.run()),
-                        group.create_task(self._beat(secrets)),
-                    ]
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._controller.run())
+                while True:
+                    # No await between these two: a move that comes later must not be forgotten.
+                    self._moved.clear()
+                    secrets = self._informer()
+                    watching = group.create_task(secrets.run())
+                    await self._patience(secrets)
+                    if not self._moved.is_set():
+                        self._secrets = secrets
+                        self._look_again()
                     await self._moved.wait()
-                    for task in tasks:
-                        task.cancel()
+                    watching.cancel()
         finally:
             worker, self._worker, self._access = self._worker, None, None
             if worker is not None:
                 await worker.close()
 
-    def _secrets(self) -> Informer[KubeconfigSecret]:
+    def _look_again(self) -> None:
+        self._controller.enqueue(self._binding.key)
+
+    def _informer(self) -> Informer[KubeconfigSecret]:
         reference = self._binding.spec.secret_ref
         secrets = Informer(
             self._around.computing,
@@ -149,21 +161,30 @@ class Pulse:
             clock=self._clock,
             metrics=self._around.metrics,
         )
-        secrets.on_change(lambda old, new: self._again.set())
+        secrets.on_change(lambda old, new: self._look_again())
         return secrets
 
-    async def _beat(self, secrets: Informer[KubeconfigSecret]) -> None:
+    async def _patience(self, secrets: Informer[KubeconfigSecret]) -> None:
         try:
             await within(self._clock, PATIENCE_S, secrets.synced)
         except TimeoutError:
             _log.warning("Could not watch Secret of worker yet")
-        while True:
-            # Before the look: what changes during it is looked at again.
-            self._again.clear()
-            finding = await self._look(secrets)
-            if finding is not None and finding != self.finding:
-                self._publish(finding)
-            await self._rest(self._pause_s())
+
+    async def _turn(self, key: Key) -> Outcome:
+        """Look, and say when to look again."""
+        secrets, about = self._secrets, self._subject()
+        if secrets is None:
+            return Done()  # that of another is about to be watched
+        finding = await self._look(secrets)
+        if self._subject() != about:
+            return Done()  # it was asked for again, about something else
+        if finding is not None and finding != self.finding:
+            self._publish(finding)
+        return After(self._pause_s())
+
+    def _subject(self) -> tuple[SecretReference, str]:
+        spec = self._binding.spec
+        return spec.secret_ref, spec.mount_namespace
 
     def _publish(self, finding: Finding) -> None:
         before, self.finding = self.finding, finding
@@ -176,16 +197,6 @@ class Pulse:
         if not self._failures:
             return ASK_EVERY_S
         return ASK_AGAIN_S if self._failures < DOUBTS else ASK_DEAD_S
-
-    async def _rest(self, seconds: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._clock.sleep(seconds)),
-                group.create_task(_wait(self._again)),
-            ]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
 
     # One look
 
@@ -294,9 +305,6 @@ class Pulses:
         self._around = around
         self._group: asyncio.TaskGroup | None = None
         self._pulses: dict[str, tuple[Pulse, asyncio.Task[None]]] = {}  # by the binding's UID
-        self._broken = around.metrics.counter(
-            "kubeocean_manager_pulse_failures_total", "Pulses that ended as nobody expected"
-        )
 
     async def run(self) -> None:
         """Hold all tasks, until cancelled."""
@@ -316,29 +324,13 @@ class Pulses:
                 return None
             pulse = Pulse(binding, self._around)
             # Not in the context of the turn that asks: the pulse outlives that, and its grant.
-            work = self._keep(pulse, binding.name)
+            work = _named(pulse, binding.name)
             task = self._group.create_task(work, context=Context())
             self._pulses[binding.uid] = pulse, task
         else:
             pulse, _ = there
             pulse.follow(binding)
         return pulse.finding
-
-    async def _keep(self, pulse: Pulse, name: str) -> None:
-        """Run a pulse, and again after a pause if it breaks; each time twice as long."""
-        clock, pause_s = self._around.clock, _MEND_S
-        with bound(binding=name):
-            while True:
-                began = clock.monotonic()
-                try:
-                    await pulse.run()
-                except Exception as error:  # of one pulse, which must not end the others
-                    self._broken.inc()
-                    if clock.monotonic() - began > _MEND_AT_MOST_S:
-                        pause_s = _MEND_S
-                    _log.error("Pulse broke", error=str(error), retry_in_s=pause_s, exc_info=error)
-                await clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MEND_AT_MOST_S)
 
     def drop(self, uid: str) -> None:
         """Look no longer after the worker of this binding."""
@@ -352,5 +344,6 @@ def _short(error: Exception) -> str:
     return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1]}…"
 
 
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+async def _named(pulse: Pulse, binding: str) -> None:
+    with bound(binding=binding):
+        await pulse.run()
