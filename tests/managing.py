@@ -294,6 +294,16 @@ class Harbour:
             body = {"metadata": {"name": name, "namespace": SYSTEM}, "spec": spec}
             await self.above.create(LEASES, body)
 
+    async def stop_leading(self) -> None:
+        """Release that Lease, as a syncer does that ends."""
+        patch = MergePatch({"spec": {"holderIdentity": ""}})
+        await self.above.patch(LEASES, self.deployment("syncer"), patch, SYSTEM)
+
+    async def has_lease(self) -> bool:
+        """Whether that Lease is there."""
+        there = (await self.above.list(LEASES, SYSTEM)).items
+        return self.deployment("syncer") in {each.name for each in there}
+
     async def hold(self, *, hold: bool = True) -> None:
         """Put the syncer's finalizer on the binding, or take it off."""
 

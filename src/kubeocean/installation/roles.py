@@ -179,6 +179,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
             EVENTS_NAMESPACE: (Rule(("events",), _TELL),),
             domain.system_namespace: (
                 _ELECTION,
+                Rule(("leases",), ("delete",), "coordination.k8s.io"),  # of syncers that are gone
                 Rule(("deployments",), _KEEP, "apps"),
                 Rule(("services",), _KEEP),
                 Rule(("secrets",), (*_READ, "delete")),

@@ -83,6 +83,7 @@ class Bindings:
             self._statuses,
             rollout,
             self._leaders,
+            self.informer.items,
             domain=domain,
             clock=clock,
             deadline_s=deadline_s,

@@ -3,6 +3,9 @@
 Nobody's clock is trusted: who holds a Lease leads for as long as it is seen to be renewed, and one
 that is seen for the first time gets the benefit of the doubt. Read only where it matters, which is
 when manager and syncer disagree, and while a binding is deleted.
+
+A Lease names nobody but its holder, so it outlives its binding unless it is removed from here: once
+nobody holds it, or who does is silent, and no other binding's syncers would meet on it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Final, NamedTuple
 from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
 from kubeocean.api.group import Domain
-from kubeocean.errors import Forbidden, NotFound
+from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.leasing.instants import instant_of
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
@@ -65,7 +68,7 @@ class Leaders:
         :raises ApiError: the server could not be asked.
         """
         silent: list[datetime] = []
-        for key in [Key(home, name) for home in self._homes() for name in self._names(binding)]:
+        for key in self._keys(binding):
             lease = await self._read(key)
             if lease is not None and self._leads(lease):
                 return Leader(True)
@@ -73,11 +76,47 @@ class Leaders:
                 silent.append(renewed)
         return Leader(False, max(silent, default=None))
 
+    async def remove(self, binding: ClusterBinding, others: Iterable[ClusterBinding]) -> list[Key]:
+        """Delete the Leases of a binding that goes; those that somebody still holds.
+
+        :raises ApiError: the server could not be asked.
+        """
+        shared = {name for each in others if each.uid != binding.uid for name in self._names(each)}
+        held = []
+        for key in self._keys(binding):
+            if key.name in shared or (lease := await self._read(key)) is None:
+                continue
+            if self._leads(lease):
+                held.append(key)
+            else:
+                await self._delete(lease)
+        return held
+
+    async def _delete(self, lease: Lease) -> None:
+        try:
+            # The version too: who takes it now keeps it.
+            await self._client.delete(
+                LEASES,
+                lease.name,
+                lease.namespace,
+                uid=lease.uid,
+                resource_version=lease.resource_version,
+            )
+        except (Conflict, NotFound):
+            return
+        except Forbidden as error:
+            _log.warning("Left lease of syncers behind", lease=str(lease.key), error=str(error))
+            return
+        _log.info("Deleted lease of syncers", lease=str(lease.key), uid=lease.uid)
+
     def forget(self, binding: ClusterBinding) -> None:
         """It is gone."""
         names = self._names(binding)
         for key in [each for each in self._seen if each.name in names]:
             del self._seen[key]
+
+    def _keys(self, binding: ClusterBinding) -> list[Key]:
+        return [Key(home, name) for home in self._homes() for name in self._names(binding)]
 
     def _names(self, binding: ClusterBinding) -> tuple[str, ...]:
         # The templates name the Lease after the Deployment; a syncer by itself, after the binding.

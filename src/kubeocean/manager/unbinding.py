@@ -1,8 +1,9 @@
 """Unbinding: a binding that is deleted, led to its end.
 
 First its syncer, which takes back nodes and pods; then the objects of the rollout, syncer before
-proxier before certificates; then our finalizer. Only what is provably of this very binding goes, so
-a binding that never was more than a duplicate takes nothing with it.
+proxier before certificates; then, when its syncers have ended, the Lease of their election; then
+our finalizer. Only what is provably of this very binding goes, so a binding that never was more
+than a duplicate takes nothing with it.
 
 `Ready` says what is waited for, and until when. Where nobody was there to confirm that all is
 cleared up, virtual nodes are removed from here, `Drained` and an event say so.
@@ -10,6 +11,7 @@ cleared up, virtual nodes are removed from here, `Drained` and an event say so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -34,6 +36,7 @@ from kubeocean.runtime.outcomes import After, Done, Outcome
 __all__ = ["Unbinding"]
 
 _LOOK_AGAIN_S: Final = 1.0
+_ENDING_S: Final = 40.0  # for pods whose Deployment is gone: a kubelet kills them after 30
 _FOREGROUND: Final = "foregroundDeletion"  # Kubernetes deletes what is owned, and would go on to
 
 _log = get_logger(__name__)
@@ -41,7 +44,8 @@ _audit = get_logger("kubeocean.audit")
 
 
 class Unbinding:
-    """Ends bindings; `deadline_s` is how long one without a syncer at work is waited for."""
+    """Ends bindings; `deadline_s` is how long one without a syncer at work is waited for, and
+    `known` are all that there are."""
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Unbinding:
         statuses: Statuses,
         rollout: Rollout,
         leaders: Leaders,
+        known: Callable[[], Iterable[ClusterBinding]],
         *,
         domain: Domain,
         clock: Clock,
@@ -58,6 +63,8 @@ class Unbinding:
         self._statuses = statuses
         self._rollout = rollout
         self._leaders = leaders
+        self._known = known
+        self._ending: dict[str, float] = {}  # when nothing but pods was left, by the binding's UID
         self._domain = domain
         self._clock = clock
         self._deadline_s = deadline_s
@@ -106,6 +113,10 @@ class Unbinding:
             waits = f"still there: {', '.join(left)}"
             await self._tell(binding, waits, now, BindingEvent.CLEANUP_IN_PROGRESS)
             return After(_LOOK_AGAIN_S)
+        if not denied and (held := await self._still_held(binding, now)):
+            waits = f"a syncer that ends still holds {held}"
+            await self._tell(binding, waits, now, BindingEvent.CLEANUP_IN_PROGRESS)
+            return After(_LOOK_AGAIN_S)
         # Its syncer is gone: who has not held it, or let go of it too early, does so no more.
         if not unconfirmed and await nodes_left(self._client, binding, self._domain):
             unconfirmed = "no syncer held the binding, and there are virtual nodes of it"
@@ -116,6 +127,16 @@ class Unbinding:
             self._statuses.emit(binding, "Normal", BindingEvent.CLEANUP, message)
         await self._let_go(binding, unconfirmed)
         return Done()
+
+    async def _still_held(self, binding: ClusterBinding, now: datetime) -> str:
+        """Remove the Leases of its syncers; one that is worth waiting for. Who goes on although its
+        Deployment is gone is nobody that we have started, and keeps it."""
+        held = await self._leaders.remove(binding, self._known())
+        since = self._ending.setdefault(binding.uid, self._clock.monotonic())
+        late = self._clock.monotonic() - since >= _ENDING_S
+        if not held or late or self._may_leave(binding, now):
+            return ""
+        return ", ".join(f"Lease {each}" for each in held)
 
     async def _is_there(self, binding: ClusterBinding) -> bool:
         """Whether it is not gone yet: a cache may show for a moment what we have let go of, which
@@ -159,6 +180,7 @@ class Unbinding:
         await self._statuses.finalize(binding, others)
         self._statuses.emit(binding, "Normal", BindingEvent.DELETED, "The binding is gone")
         self._leaders.forget(binding)
+        self._ending.pop(binding.uid, None)
         _audit.info(
             "Unbound cluster",
             binding=binding.name,

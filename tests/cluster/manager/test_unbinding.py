@@ -162,3 +162,41 @@ async def test_what_a_late_cache_still_shows_is_not_rolled_out_again(harbour: Ha
         await until(harbour.is_gone)
         await manager._bindings._unbinding.end(late)
         assert await harbour.deployments() == {}
+
+
+async def test_the_lease_of_an_election_goes_with_its_binding(harbour: Harbour) -> None:
+    other = harbour.neighbour()
+    async with harbour.managed():
+        for each in (harbour, other):
+            await each.bind(admin(harbour))
+            await until(each.are_rolled_out)
+            await each.lead(duration_s=LONG_S)
+            await each.stop_leading()
+        await harbour.unbind()
+        await until(harbour.is_gone)
+        assert not await harbour.has_lease()
+        assert await other.has_lease()
+
+
+async def test_a_duplicate_takes_no_lease_with_it(harbour: Harbour) -> None:
+    twin = harbour.neighbour()
+    async with harbour.managed():
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.lead(duration_s=LONG_S)
+        await harbour.stop_leading()
+        await twin.bind(admin(harbour), clusterID=harbour.cluster_id)
+        await twin.says("Ready", "False", "ValidationFailed")
+        await twin.unbind()
+        await until(twin.is_gone)
+        assert await harbour.has_lease()
+
+
+async def test_a_lease_that_somebody_holds_is_left_to_him(harbour: Harbour) -> None:
+    async with harbour.managed():
+        await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        await harbour.lead(duration_s=LONG_S)
+        await harbour.unbind()
+        await until(harbour.is_gone)
+        assert await harbour.has_lease()

@@ -11,13 +11,18 @@ from kubeocean.errors import Forbidden
 from kubeocean.manager.leaders import Leaders
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
-from kubeocean.runtime.objects import Meta
+from kubeocean.runtime.objects import Key, Meta
 from kubeocean.runtime.transport import Request, Response
 from scripted import Scripted, answer
 
 BINDING = ClusterBinding(metadata=Meta(name="b"), spec=BindingSpec(cluster_id="c"))
 LEASE = {
-    "metadata": {"name": "kubeocean-syncer-c", "namespace": "there"},
+    "metadata": {
+        "name": "kubeocean-syncer-c",
+        "namespace": "there",
+        "uid": "u",
+        "resourceVersion": "7",
+    },
     "spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z"},
 }
 
@@ -28,8 +33,13 @@ class Server(Scripted):
     def __init__(self, *, closed: str = "") -> None:
         super().__init__()
         self._closed = closed
+        self.deleted: list[dict[str, str]] = []
+        self.deletes = 200
 
     async def send(self, request: Request) -> Response:
+        if request.method == "DELETE":
+            self.deleted.append(msgspec.json.decode(request.body or b"{}")["preconditions"])
+            return answer(self.deletes)
         if f"/namespaces/{self._closed}/" in request.path:
             return answer(403)
         found = request.path.endswith("/namespaces/there/leases/kubeocean-syncer-c")
@@ -58,3 +68,39 @@ async def test_a_namespace_that_we_may_not_look_into_holds_nothing_up() -> None:
     usual, _ = leaders(Server(closed=DEFAULT.system_namespace), DEFAULT.system_namespace)
     with pytest.raises(Forbidden):
         await usual.of(BINDING)
+
+
+def other(name: str, cluster_id: str) -> ClusterBinding:
+    return ClusterBinding(metadata=Meta(name=name, uid=name), spec=BindingSpec(cluster_id))
+
+
+async def test_a_lease_goes_when_its_holder_is_silent_and_by_uid_and_version() -> None:
+    server = Server()
+    looking, clock = leaders(server, "there")
+    others = [BINDING, other("x", "y")]
+    assert await looking.remove(BINDING, others) == [Key("there", "kubeocean-syncer-c")]
+    assert server.deleted == []
+    await clock.advance(60)
+    assert await looking.remove(BINDING, others) == []
+    assert server.deleted == [{"uid": "u", "resourceVersion": "7"}]
+
+
+@pytest.mark.parametrize(("name", "cluster_id"), [("x", "c"), ("c", "y")])
+async def test_a_lease_that_others_would_meet_on_stays(name: str, cluster_id: str) -> None:
+    server = Server()
+    looking, clock = leaders(server, "there")
+    for _ in range(2):
+        assert await looking.remove(BINDING, [BINDING, other(name, cluster_id)]) == []
+        await clock.advance(60)
+    assert server.deleted == []
+
+
+@pytest.mark.parametrize("answered", [403, 404, 409])
+async def test_a_lease_that_cannot_be_deleted_holds_nothing_up(answered: int) -> None:
+    server = Server()
+    server.deletes = answered
+    looking, clock = leaders(server, "there")
+    await looking.remove(BINDING, [])
+    await clock.advance(60)
+    assert await looking.remove(BINDING, []) == []
+    assert len(server.deleted) == 1
