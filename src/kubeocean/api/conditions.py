@@ -30,6 +30,7 @@ __all__ = [
     "CONNECTED",
     "CONNECTION_FAILED",
     "CONNECTION_LOST",
+    "CONNECTION_MISTAKEN",
     "CONNECTION_PASSED",
     "CONNECTION_WITHOUT_POLICIES",
     "DRAINED",
@@ -217,6 +218,13 @@ PERMISSIONS_GRANTED: Final = Verdict(  # new, as is the next
 PERMISSIONS_MISSING: Final = Verdict(
     PERMITTED, "False", "PermissionsMissing", "The credential may not: {missing}"
 )
+CONNECTION_MISTAKEN: Final = Verdict(  # new
+    CONNECTED,
+    "False",
+    "AnotherWorker",
+    "The kubeconfig leads to another cluster since {since}, where nothing is done; virtual nodes"
+    " are no longer renewed and nothing is deleted: {error}",
+)
 CONNECTION_WITHOUT_POLICIES: Final = Verdict(  # new
     CONNECTED,
     "False",
@@ -273,6 +281,7 @@ BINDING_VERDICTS: Final = (
     CONNECTION_FAILED,
     CONNECTION_PASSED,
     CONNECTION_LOST,
+    CONNECTION_MISTAKEN,
     CONNECTION_WITHOUT_POLICIES,
     PERMISSIONS_GRANTED,
     PERMISSIONS_MISSING,

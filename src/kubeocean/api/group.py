@@ -207,7 +207,7 @@ class Domain:
     token_expires = _Key("token-expires")
     token_due = _Key("token-due")
 
-    # New: which cluster a kubeconfig leads to
+    # New, of a kubeconfig's Secret and of a binding: which cluster it leads to
     worker_cluster_id = _Key("worker-cluster-id")
 
     # New, of the system namespace: `kubeocean up` made it, on somebody's machine

@@ -40,6 +40,7 @@ class BindingEvent(StrEnum):
     # New
     WORKER_UNREACHABLE = "WorkerUnreachable"
     WORKER_ANSWERS = "WorkerAnswers"
+    ANOTHER_WORKER = "AnotherWorker"
     CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
     KUBECONFIG_ROTATED = "KubeconfigRotated"
     KUBECONFIG_REFUSED = "KubeconfigRefused"

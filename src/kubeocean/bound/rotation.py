@@ -55,7 +55,7 @@ def kubeconfig_namespaces(
 
 class Rotation:
     """Tells an access of its Secret; `refused` is told when a binding names one that is in none of
-    the `namespaces`."""
+    the `namespaces`, `taken` when there is another way to the worker."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Rotation:
         *,
         namespaces: Set[str],
         refused: Callable[[ClusterBinding, str], None] | None = None,
+        taken: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -74,6 +75,7 @@ class Rotation:
         self._named = reference
         self._namespaces = namespaces
         self._refused = refused
+        self._taken = taken
         self._clock = clock or RealClock()
         self._metrics = metrics or Metrics()
         self._informed = asyncio.Event()
@@ -141,8 +143,14 @@ class Rotation:
             clock=self._clock,
             metrics=self._metrics,
         )
-        informer.on_change(self._access.follow)
+        informer.on_change(self._changed)
         return informer
+
+    def _changed(self, old: KubeconfigSecret | None, new: KubeconfigSecret | None) -> None:
+        before = self._access.current()
+        self._access.follow(old, new)
+        if self._access.current() is not before:
+            self._taken()
 
     async def _note(self, informer: Informer[KubeconfigSecret]) -> None:
         await informer.synced()

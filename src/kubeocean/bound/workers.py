@@ -71,6 +71,11 @@ class SecretAccess:
     def current(self) -> Access:
         return self._access
 
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """What stands on the Secret that is used."""
+        return self._used.annotations
+
     async def refresh(self, *, rejected: bool = False) -> bool:
         """Look at the files; the Secret itself is told of by `follow`."""
         before = self._access

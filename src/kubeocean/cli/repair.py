@@ -12,7 +12,7 @@ from kubeocean.cli.output import Format, FormatOption, print_json, progress_for
 from kubeocean.cli.running import command_line, run
 
 if TYPE_CHECKING:
-    from kubeocean.runtime.credentials import AccessSource
+    from kubeocean.runtime.transport import Transport
     from kubeocean.syncer.repair import Repair, Report, Verdict
 
 __all__ = ["repair"]
@@ -78,6 +78,7 @@ async def _connect(
     """
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
+    from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_worker
     from kubeocean.bound.identities import identity_of
     from kubeocean.bound.sides import find_binding
     from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
@@ -88,17 +89,21 @@ async def _connect(
     from kubeocean.syncer.removal import Remover
     from kubeocean.syncer.repair import Repair
 
-    def reach(source: AccessSource, cluster: str) -> Client:
-        client = Client(HttpTransport(source), cluster=cluster)
+    def reach(transport: Transport, cluster: str) -> Client:
+        client = Client(transport, cluster=cluster)
         stack.push_async_callback(client.close)
         return client
 
     domain = Domain(label_domain)
-    computing = reach(default_access(kubeconfig or None, environ=os.environ), "computing")
-    spec = (await find_binding(computing, name, "--cluster-binding-name")).spec
+    source = default_access(kubeconfig or None, environ=os.environ)
+    computing = reach(HttpTransport(source), "computing")
+    binding = await find_binding(computing, name, "--cluster-binding-name")
+    spec = binding.spec
     where = spec.secret_ref
     secret = await computing.get(KUBECONFIG_SECRETS, where.name, where.namespace)
-    worker = reach(SecretAccess(secret), "worker")
+    access = SecretAccess(secret)
+    constancy = Constancy(access, lambda: recorded_worker(binding, access, domain))
+    worker = reach(ConstantTransport(HttpTransport(constancy), constancy), "worker")
     ids = Ids(name, spec.cluster_id, await identity_of(computing))
     mount = spec.mount_namespace or domain.worker_namespace
     inventory = Inventory(computing, worker, ids=ids, mount_namespace=mount, domain=domain)

@@ -3,8 +3,9 @@
 In a worker there is one account, whose credential syncer and proxier use. It writes in the mount
 namespace only, with two exceptions that are about the deal itself: finalizers and status of
 policies, and events about them. It reads nodes, volumes and CSI drivers, and pods everywhere, for
-what other people's pods request is not lent. Whatever else it may do is an add-on with a name, for
-the owner of the worker to grant:
+what other people's pods request is not lent; and one namespace, which tells a cluster from others,
+so that a kubeconfig that comes to lead elsewhere is noticed. Whatever else it may do is an add-on
+with a name, for the owner of the worker to grant:
 
 - `volumes`: make volumes, which claims of pods need; they have no namespace;
 - `node-labels`: label lent nodes with the policy that lends them;
@@ -34,6 +35,7 @@ __all__ = [
     "AUTHENTICATION_READER",
     "DEFAULT_ADD_ONS",
     "EVENTS_NAMESPACE",
+    "IDENTITY",
     "AddOn",
     "manager_rights",
     "proxier_rights",
@@ -62,12 +64,13 @@ _READ: Final = ("get", "list", "watch")
 _LOOK: Final = ("list", "watch")
 _KEEP: Final = ("get", "list", "watch", "create", "patch", "delete")
 _TELL: Final = ("create", "patch")
-_IDENTITY: Final = Rule(("namespaces",), ("get",), names=(SYSTEM_NAMESPACE,))  # its UID is
+IDENTITY: Final = Rule(("namespaces",), ("get",), names=(SYSTEM_NAMESPACE,))  # its UID is
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
 
 # The worker
 
 _WORKER: Final = (
+    IDENTITY,
     Rule(("nodes", "persistentvolumes"), _READ),
     Rule(("pods",), _LOOK),
     Rule(("csinodes",), _READ, "storage.k8s.io"),
@@ -113,7 +116,7 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
     """What syncers may do: pods may come from any namespace, and so may what these refer to."""
     return Rights(
         (
-            _IDENTITY,
+            IDENTITY,
             Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
             Rule(("clusterbindings/status",), ("patch",), GROUP),
             Rule(("nodes",), _KEEP),
@@ -145,7 +148,7 @@ def proxier_rights(domain: Domain = DEFAULT) -> Rights:
     certificates = "certificates.k8s.io"
     return Rights(
         (
-            _IDENTITY,
+            IDENTITY,
             Rule(("clusterbindings",), _READ, GROUP),
             Rule(("nodes", "pods"), _LOOK),
             Rule(("tokenreviews",), ("create",), "authentication.k8s.io"),

@@ -2,7 +2,8 @@
 
 The mount namespace has to be there; where the credential may, it is made. Then the worker itself is
 asked for every right that the shipped role grants, one by one, so that what is missing can be named
-to the letter. Add-ons are asked for, too, but nobody waits for them.
+to the letter. Add-ons are asked for, too, but nobody waits for them. Nor for the right to see which
+cluster it is: workers that were joined before it was in the role go on as they did.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.installation.parts import labels
 from kubeocean.installation.reviews import granted
 from kubeocean.installation.rights import Permission
-from kubeocean.installation.roles import ALL_ADD_ONS, worker_rights
+from kubeocean.installation.roles import ALL_ADD_ONS, IDENTITY, worker_rights
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
@@ -69,9 +70,11 @@ async def review(worker: Client, mount_namespace: str) -> Reviewed:
 
     :raises ApiError: the worker could not be asked.
     """
-    needed = list(worker_rights(mount_namespace, ()).permissions())
+    unasked = set(IDENTITY.permissions())
+    rights = worker_rights(mount_namespace, ()).permissions()
+    needed = [each for each in rights if each not in unasked]
     extra = {
-        each: set(worker_rights(mount_namespace, (each,)).permissions()) - set(needed)
+        each: set(worker_rights(mount_namespace, (each,)).permissions()) - set(needed) - unasked
         for each in ALL_ADD_ONS
     }
     asked = [*needed, *(one for many in extra.values() for one in many)]

@@ -17,6 +17,7 @@ from typing import Final
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
+from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_worker
 from kubeocean.bound.identities import identity_of
 from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
 from kubeocean.bound.startup import open_client, run_process, trace
@@ -97,7 +98,9 @@ class Program:
         access = SecretAccess(
             await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         )
-        worker = open_client(self._stack, HttpTransport(access), "worker")
+        constancy = Constancy(access, lambda: self._recorded(binding, access))
+        way = ConstantTransport(HttpTransport(constancy), constancy)
+        worker = open_client(self._stack, way, "worker")
         self._rotation = Rotation(
             computing, access, reference, namespaces=namespaces, metrics=self._metrics
         )
@@ -109,7 +112,7 @@ class Program:
         self._places = await self._find_places(computing, worker, binding)
         kubelets = Kubelets(
             worker,
-            access,
+            constancy,
             port=settings.kubelet_port,
             authority=_file(settings.kubelet_certificate_authority),
         )
@@ -218,6 +221,11 @@ class Program:
             return certificate, PublishedAuthority(computing, self._identity)
         self._identity.believe(authority)
         return (certificate,)
+
+    def _recorded(self, binding: ClusterBinding, access: SecretAccess) -> str:
+        """Which cluster the binding is for, as it says now; `binding` is how it was."""
+        now = self._bindings.get(binding.key) or binding
+        return recorded_worker(now, access, self._settings.label_domain)
 
 
 def _secret(settings: Settings, binding: ClusterBinding) -> Key | None:

@@ -24,6 +24,7 @@ from typing import Final
 
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, problems
 from kubeocean.api.reasons import BindingEvent
+from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_worker
 from kubeocean.bound.identities import identity_of
 from kubeocean.bound.replicas import Replica
 from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
@@ -124,6 +125,7 @@ class Program:
                 BindingEvent.KUBECONFIG_REFUSED,
                 said,
             ),
+            taken=self._reach.failed,
             metrics=self._metrics,
         )
         world.bindings.on_change(self._rotation.follow)
@@ -180,10 +182,15 @@ class Program:
             qps=settings.virtual_client_qps,
             burst=settings.virtual_client_burst,
         )
+        constancy = Constancy(
+            access, lambda: recorded_worker(world.binding or binding, access, domain)
+        )
+        constancy.on_change(self._reach.mistake)
         # The fence is outside: a write that we keep back says nothing about the worker.
+        way = ConstantTransport(self._counted(constancy), constancy)
         worker = open_client(
             self._stack,
-            self._replica.fenced(self._reach.wrap(self._counted(access))),
+            self._replica.fenced(self._reach.wrap(way)),
             "worker",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
@@ -191,7 +198,7 @@ class Program:
         recorder = partial(
             EventRecorder, component=domain.syncer, instance=self._identity, metrics=metrics
         )
-        return World(
+        world = World(
             binding_name=binding.name,
             cluster_id=binding.spec.cluster_id,
             computing_id=computing_id,
@@ -203,9 +210,11 @@ class Program:
             worker_events=recorder(worker),
             domain=domain,
             zone=settings.zone(self._environ),
+            worker_id=lambda: constancy.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
             metrics=metrics,
         )
+        return world
 
     def _counted(self, source: AccessSource) -> Transport:
         return CountedTransport(HttpTransport(source), source, self._metrics)

@@ -6,7 +6,8 @@ Only if that brings none, and when a request failed, the server is asked for its
 worker costs no request of its own; a dead one is known within seconds, or within `ASK_EVERY_S` and
 three times `PATIENCE_S` if it only stopped talking.
 
-While it does not answer, nothing is decided from what it said last.
+While it does not answer, nothing is decided from what it said last. Nor is it while its kubeconfig
+leads to another cluster: then whatever is heard is no sign of life.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Reach:
         self._answers = True
         self._since = self._clock.now()
         self._error = ""
+        self._mistaken = False
         self._handlers: list[Callable[[bool], None]] = []
         self._transport: Transport | None = None
         self._watches: dict[_HeardStream, None] = {}  # open ones, the oldest first
@@ -61,6 +63,11 @@ class Reach:
     def error(self) -> str:
         """Why it does not answer, as far as we were told when it stopped."""
         return self._error
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether it does not answer because another cluster would."""
+        return self._mistaken
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
         """Call when the worker stops answering, and when it answers again."""
@@ -80,7 +87,17 @@ class Reach:
             elif self._silent() and not await self._renewed():
                 await self._ask()
 
+    def mistake(self, error: str) -> None:
+        """Requests would reach another cluster; without an error, they do not any more."""
+        self._mistaken = bool(error)
+        if error:
+            self._turn(False, error)
+        else:
+            self.failed()  # it is asked
+
     def heard(self) -> None:
+        if self._mistaken:
+            return
         self._heard_at = self._clock.monotonic()
         self._failures = 0
         if not self._answers:

@@ -63,6 +63,7 @@ class World:
     domain: Domain = group.DEFAULT
     mount_namespace: str = ""  # where pods run in the worker; none means the domain's own
     zone: tzinfo = UTC  # of policies that name none
+    worker_id: Callable[[], str] = lambda: ""  # what `identity_of` says of the worker, once known
     metrics_port: int = group.VNODE_METRICS_PORT
     clock: Clock = field(default_factory=RealClock)
     metrics: Metrics = field(default_factory=Metrics)

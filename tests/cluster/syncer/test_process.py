@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
+from kubeocean.bound.identities import identity_of
 from kubeocean.errors import NotFound
 from kubeocean.local import accounts
 from kubeocean.local.audit import AuditedRequest
@@ -248,6 +249,58 @@ async def test_a_rotated_secret_is_used_without_a_restart(sea: Sea, start: Start
         assert len(one.lines("Started service")) == 1
         await lure(sea, one)
         assert await one.process.stop() == 0
+
+
+async def test_a_kubeconfig_of_another_cluster_is_not_used_nor_after_a_restart(
+    sea: Sea, start: Start
+) -> None:
+    await sea.bind()
+    await sea.lend()
+    await sea.add_node("n")
+    wrong = user(sea, "wrong")
+
+    async def connected() -> str:
+        return (await sea.condition("Connected"))[1]
+
+    async def keep(kubeconfig: Path) -> None:
+        data = {"kubeconfig": base64.b64encode(kubeconfig.read_bytes()).decode()}
+        await sea.above.patch(SECRETS, sea.name, MergePatch({"data": data}), "default")
+
+    async with start() as one:
+        (vnode,) = await until(sea.vnodes)
+
+        async def recorded() -> bool:
+            known = (await sea.binding()).annotations.get(DEFAULT.worker_cluster_id)
+            return known == await identity_of(sea.below)
+
+        await until(recorded)
+        await keep(sea.computing.user(wrong, ADMINS))
+        await until(lambda: is_(connected, "AnotherWorker"))
+        assert "AnotherWorker" in await sea.events(sea.name)
+        assert await one.process.stop() == 0
+    async with start("two") as two:
+        await two.says("Kubeconfig leads to another cluster")
+        await sea.add_node("m")
+        assert await connected() == "AnotherWorker"
+        assert [each.uid for each in await sea.vnodes()] == [vnode.uid]
+        asked = sea.computing.audit.requests(user=wrong)
+        assert {(each.verb, each.resource, each.name) for each in asked} == {
+            ("get", "namespaces", "kube-system")
+        }
+        await keep(sea.worker.kubeconfig)
+        await until(lambda: is_(connected, "ConnectivityPassed"))
+
+        async def both() -> bool:
+            return len(await sea.vnodes()) == 2
+
+        await until(both)
+        assert await two.process.stop() == 0
+
+
+async def is_(what: Callable[[], Awaitable[str]], wanted: str) -> bool:
+    found = await what()
+    assert found == wanted, found
+    return True
 
 
 async def lure(sea: Sea, one: SyncerProcess) -> None:

@@ -214,3 +214,23 @@ async def test_a_renewal_without_an_answer_is_looked_into() -> None:
         await watched.clock.advance(ASK_EVERY_S + PATIENCE_S + 2 * ASK_AGAIN_S)
     assert watched.turns == [False]
     assert set(watched.worker.asked) == {"/version"}
+
+
+async def test_another_cluster_is_no_sign_of_life_until_it_is_gone() -> None:
+    watched = Watched()
+    said: list[bool] = []
+    watched.reach.on_change(said.append)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(watched.reach.run())
+        await watched.clock.advance(1)
+        watched.reach.mistake("it is another")
+        assert (watched.reach.answers, watched.reach.mistaken) == (False, True)
+        assert watched.reach.error == "it is another"
+        await watched.transport.send(Request("GET", "/"))
+        await watched.clock.advance(60)
+        assert said == [False]
+        watched.reach.mistake("")
+        await watched.clock.advance(ASK_AGAIN_S)
+        assert said == [False, True]
+        assert not watched.reach.mistaken
+        running.cancel()

@@ -116,6 +116,9 @@ class Bindings:
         if answers:
             self._unconfirmed.clear()
             self._emit("Normal", BindingEvent.WORKER_ANSWERS, "The worker answers again")
+        elif (reach := self._world.reach).mistaken:
+            message = f"The kubeconfig leads to another cluster: {reach.error}"
+            self._emit("Warning", BindingEvent.ANOTHER_WORKER, message)
         else:
             message = "The worker does not answer; its nodes get no heartbeats until it does"
             self._emit("Warning", BindingEvent.WORKER_UNREACHABLE, message)
@@ -137,6 +140,7 @@ class Bindings:
             if not world.policies.has_synced:
                 await self._look_for_policies(binding, version)
             return After(_LOOK_AGAIN_S)  # nobody knows yet
+        version = await self._record(binding, version)
         told = [self._connected(binding), *self._conflicted(binding)]
         return _later(await self._tell(binding, told, version))
 
@@ -144,8 +148,9 @@ class Bindings:
         reach, generation = self._world.reach, binding.metadata.generation
         if reach.answers:
             return said.CONNECTION_PASSED.condition(generation=generation)
+        lost = said.CONNECTION_MISTAKEN if reach.mistaken else said.CONNECTION_LOST
         since = text_of(reach.since)
-        return said.CONNECTION_LOST.condition(generation=generation, since=since, error=reach.error)
+        return lost.condition(generation=generation, since=since, error=reach.error)
 
     async def _look_for_policies(self, binding: ClusterBinding, version: str) -> None:
         """Say so, if the worker has no policies because it does not know what that is."""
@@ -295,13 +300,24 @@ class Bindings:
     async def _finalizers(
         self, binding: ClusterBinding, finalizers: list[str], version: str
     ) -> str:
-        metadata: Json = {"resourceVersion": version, "finalizers": finalizers}
+        return await self._patch(binding, {"resourceVersion": version, "finalizers": finalizers})
+
+    async def _record(self, binding: ClusterBinding, version: str) -> str:
+        """Write down which cluster the worker is, for whoever is led to another one later."""
+        key, worker = self._world.domain.worker_cluster_id, self._world.worker_id()
+        if not worker or key in binding.annotations:
+            return version
+        metadata: Json = {"resourceVersion": version, "annotations": {key: worker}}
+        return await self._patch(binding, metadata)
+
+    async def _patch(self, binding: ClusterBinding, metadata: Json) -> str:
+        """The version that the binding has then."""
         try:
             written = await self._world.computing.patch(
                 CLUSTER_BINDINGS, binding.name, MergePatch({"metadata": metadata})
             )
         except NotFound:
-            return version
+            return str(metadata["resourceVersion"])
         self._world.bindings.wrote(written)
         return written.resource_version
 
