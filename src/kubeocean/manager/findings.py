@@ -30,6 +30,7 @@ class Cause(StrEnum):
     KUBECONFIG = "Kubeconfig"  # there is no Secret, or it holds no kubeconfig that can be used
     CREDENTIAL = "Credential"  # the worker does not know us
     UNREACHABLE = "Unreachable"  # the worker does not answer
+    ANOTHER = "Another"  # who answers is another cluster than the binding is for
     NAMESPACE = "Namespace"  # the mount namespace is not there
     RIGHTS = "Rights"  # we may not do there what has to be done
 
@@ -55,7 +56,7 @@ class Finding:
     @property
     def answers(self) -> bool:
         """Whether the worker was reached, and knows us."""
-        return self.cause not in (Cause.KUBECONFIG, Cause.CREDENTIAL, Cause.UNREACHABLE)
+        return self.cause in (None, Cause.NAMESPACE, Cause.RIGHTS)
 
     @property
     def fit(self) -> bool:

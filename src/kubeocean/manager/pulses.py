@@ -23,8 +23,9 @@ from typing import Final, Protocol
 
 from kubeocean.api.binding import ClusterBinding, SecretReference
 from kubeocean.api.group import Domain
+from kubeocean.bound.identities import identity_of
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
-from kubeocean.errors import ApiError, ConfigError, NotFound, Unauthorized, api_error
+from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized, api_error
 from kubeocean.manager.findings import Cause, Finding, release_in
 from kubeocean.manager.preflight import ensure_namespace, review
 from kubeocean.runtime.access import Access
@@ -281,9 +282,24 @@ class Pulse:
         holds_s = self._around.review_s if self._checked.cause is None else CHECK_AGAIN_S
         if about == self._about and now - self._checked_at < holds_s:
             return self._checked
-        self._checked = await self._preflight(about[1])
+        self._checked = await self._strange(access) or await self._preflight(about[1])
         self._about, self._checked_at = about, now
         return self._checked
+
+    async def _strange(self, access: Access) -> Finding | None:
+        """What is wrong with a worker that is another one than the syncer once met."""
+        assert self._worker is not None
+        right = self._binding.annotations.get(self._around.domain.worker_cluster_id, "")
+        if not right:
+            return None
+        try:
+            found = await identity_of(self._worker)
+        except (Forbidden, NotFound):
+            return None  # nobody knows; the syncer decides
+        if found == right:
+            return None
+        said = f"the cluster at {access.server} is {found}, and the binding is for {right}"
+        return Finding(cause=Cause.ANOTHER, error=said)
 
     async def _preflight(self, namespace: str) -> Finding:
         assert self._worker is not None

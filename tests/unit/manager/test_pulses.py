@@ -156,7 +156,11 @@ class Worker(Nowhere):
         if not self.there:
             return await super().send(request)
         self.reviews += request.method == "POST"
-        said = {"metadata": {"name": "m"}, "gitVersion": "v1.32.0", "status": {"allowed": True}}
+        said = {
+            "metadata": {"name": "m", "uid": "a"},
+            "gitVersion": "v1.32.0",
+            "status": {"allowed": True},
+        }
         return Response(200, {}, msgspec.json.encode(said))
 
 
@@ -199,4 +203,30 @@ async def test_a_pulse_does_not_work_under_the_grant_of_the_turn_that_began_it()
         assert finding.cause is Cause.KUBECONFIG
         assert told.bindings == [binding.key]
         assert set(nowhere.asked) == {None}
+        running.cancel()
+
+
+async def test_another_cluster_than_the_syncer_met_is_asked_for_nothing_more() -> None:
+    clock, worker = VirtualClock(), Worker()
+    computing = Client(Home(), clock=clock)
+    pulses = Pulses(
+        replace(
+            around(Nowhere(), Told(), clock), computing=computing, connect=lambda access: worker
+        )
+    )
+    spec = BindingSpec(secret_ref=SecretReference("s", "n"), mount_namespace="m")
+    met = {DEFAULT.worker_cluster_id: "b"}
+    binding = ClusterBinding(metadata=Meta(name="b", uid="u", annotations=met), spec=spec)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pulses.run())
+        await clock.advance(0)
+        pulses.follow(binding)
+        await clock.advance(60)
+        finding = pulses.follow(binding)
+        assert finding is not None
+        assert (finding.cause, finding.answers) == (Cause.ANOTHER, False)
+        assert finding.error == (
+            "the cluster at https://worker:6443 is a, and the binding is for b"
+        )
+        assert worker.reviews == 0
         running.cancel()
