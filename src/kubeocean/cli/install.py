@@ -51,6 +51,13 @@ _Size = Annotated[
 _Zone = Annotated[
     str, typer.Option(metavar="ZONE", help="Of policies that name none.", show_default="UTC")
 ]
+_Namespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMESPACE",
+        help="Where kubeconfigs of workers may be, beside our own namespace; repeatable; *: all.",
+    ),
+]
 _Level = Annotated[str, typer.Option(help="debug, info, warn or error.")]
 _Monitoring = Annotated[
     bool, typer.Option("--monitoring", help="ServiceMonitor, alerts, Grafana dashboard.")
@@ -65,6 +72,7 @@ def install(
     replicas: _Replicas = 2,
     size: _Size = "small",
     time_zone: _Zone = "",
+    kubeconfig_namespace: _Namespaces = None,
     log_level: _Level = "info",
     monitoring: _Monitoring = False,
     network_policies: _Network = True,
@@ -96,6 +104,7 @@ def install(
             size=_size(size),
             log_level=log_level,
             time_zone=time_zone,
+            kubeconfig_namespaces=tuple(kubeconfig_namespace or ()),
             monitoring=monitoring,
             network_policies=network_policies,
         )
@@ -130,10 +139,12 @@ def _size(written: str) -> Size:
 
 
 async def _check(computing: Applier, values: Values) -> None:
-    """:raises ConfigError: our programs run there already, in a way of their own."""
+    """:raises ConfigError: our programs run there already, in a way of their own, or for workers
+    that this would leave behind."""
     from kubeocean.errors import ConfigError, NotFound
     from kubeocean.runtime.kinds import NAMESPACES
 
+    await _check_bindings(computing, values)
     try:
         there = await computing.client.get(NAMESPACES, values.namespace)
     except NotFound:
@@ -142,6 +153,24 @@ async def _check(computing: Applier, values: Values) -> None:
         mends = command_line("up")
         said = "this is a local ocean, made by kubeocean up: it is installed already"
         raise ConfigError(f"{said}, and {mends} sets back what was changed of it")
+
+
+async def _check_bindings(computing: Applier, values: Values) -> None:
+    """:raises ConfigError: syncers of a worker that is bound would not take its kubeconfig."""
+    from kubeocean.api.binding import CLUSTER_BINDINGS
+    from kubeocean.bound.rotation import ANY_NAMESPACE
+    from kubeocean.errors import ConfigError, NotFound
+
+    allowed = set(values.secret_namespaces)
+    try:
+        bindings = (await computing.client.list(CLUSTER_BINDINGS)).items
+    except NotFound:
+        return  # nobody knows what that is yet
+    for each in bindings:
+        where = each.spec.secret_ref.namespace
+        if where and not allowed & {where, ANY_NAMESPACE}:
+            said = f"must be named too: the kubeconfig of binding {each.name} is there"
+            raise ConfigError(said, source="--kubeconfig-namespace", value=where)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:

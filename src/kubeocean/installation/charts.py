@@ -122,10 +122,14 @@ def _marked(deployment: Json, component: str, marks: Marks, *, at: int) -> Json:
         f".Values.{component}.image.pullPolicy | default .Values.global.imagePullPolicy"
     )
     container["resources"] = marks.tree(f'include "kubeocean.resources" {which}')
-    level = "--zap-log-level="
+    own = Values().namespace
+    said = {
+        "--zap-log-level": ".Values.logging.level",
+        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces "{own}")',
+    }
+    flags = ((each, each.partition("=")[0]) for each in container["args"])
     container["args"] = [
-        f"{level}{marks.value('.Values.logging.level')}" if each.startswith(level) else each
-        for each in container["args"]
+        f"{flag}={marks.value(said[flag])}" if flag in said else each for each, flag in flags
     ]
     pod[marks.line(_POD_OPTIONS.replace("{depth}", str(at + 2)))] = ""
     return deployment
@@ -152,6 +156,7 @@ def _values() -> Json:
         "namespace": {"create": True},
         "crd": {"enabled": True},
         "logging": {"level": "info"},
+        "kubeconfigNamespaces": [],
         "networkPolicies": {"enabled": True},
         "monitoring": {"enabled": False},
     }

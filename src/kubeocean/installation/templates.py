@@ -160,6 +160,7 @@ def proxier_service(values: Values) -> Json:
 def _common(values: Values) -> list[str]:
     return [
         f"--label-domain={values.domain.name}",
+        f"--kubeconfig-namespaces={','.join(values.secret_namespaces)}",
         "--zap-encoder=json",
         f"--zap-log-level={values.log_level}",
     ]

@@ -14,6 +14,7 @@ from typing import Final
 from kubeocean import __version__
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.zones import zone_names
+from kubeocean.bound.rotation import ANY_NAMESPACE
 from kubeocean.errors import ConfigError
 from kubeocean.installation.roles import DEFAULT_ADD_ONS, AddOn
 from kubeocean.runtime.labels import check_subdomain
@@ -65,6 +66,7 @@ class Values:
     replicas: int = 2
     size: Size = Size.SMALL
     log_level: str = "info"
+    kubeconfig_namespaces: tuple[str, ...] = ()  # of workers, beside our own; `*`: all
     time_zone: str = ""  # of policies that name none; empty means UTC, as in any container
     network_policies: bool = True
     monitoring: bool = False  # objects of the Prometheus operator, and a dashboard
@@ -82,6 +84,14 @@ class Values:
             raise ConfigError(said, field="time zone", value=self.time_zone)
         for written in self.tolerations:
             toleration(written)
+        for each in self.kubeconfig_namespaces:
+            if each != ANY_NAMESPACE:
+                check_subdomain(each, field="kubeconfig namespace")
+
+    @property
+    def secret_namespaces(self) -> tuple[str, ...]:
+        """Where kubeconfigs of workers may be."""
+        return tuple(dict.fromkeys((self.namespace, *self.kubeconfig_namespaces)))
 
     @property
     def namespace(self) -> str:

@@ -107,6 +107,31 @@ async def test_a_worker_joins_and_leaves(pair: Pair, above: Applier, below: Appl
         await above.client.get(CLUSTER_BINDINGS, pair.name)
 
 
+async def test_a_kubeconfig_elsewhere_is_not_forgotten(pair: Pair, above: Applier) -> None:
+    body = {
+        "apiVersion": CLUSTER_BINDINGS.api_version,
+        "kind": CLUSTER_BINDINGS.kind,
+        "metadata": {"name": pair.name},
+        "spec": {
+            "clusterID": pair.name,
+            "secretRef": {"name": "worker", "namespace": "team-a"},
+            "mountNamespace": "m",
+        },
+    }
+    there = await above.client.create(CLUSTER_BINDINGS, body)
+    install = ("install", "--kubeconfig", pair.computing.kubeconfig, "--no-wait")
+    try:
+        code, said = await run(*install)
+        assert (code, f"the kubeconfig of binding {pair.name} is there" in said) == (2, True), said
+        assert "--kubeconfig-namespace: must be named too" in said
+        code, said = await run(*install, "--kubeconfig-namespace=team-a")
+        assert code == 0, said
+    finally:
+        await above.client.delete(CLUSTER_BINDINGS, pair.name, uid=there.uid)
+    code, said = await run(*install)
+    assert code == 0, said
+
+
 async def test_who_stops_waiting_has_lost_nothing(pair: Pair, above: Applier) -> None:
     process = await start(*pair.join())
     assert process.stdout is not None

@@ -104,6 +104,7 @@ def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
         size=Size.LARGE,
         log_level="debug",
         time_zone="Asia/Shanghai",
+        kubeconfig_namespaces=("team-a", "team-b"),
         network_policies=False,
         monitoring=True,
     )
@@ -117,6 +118,7 @@ def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
         "size=large",
         "logging.level=debug",
         "syncer.timeZone=Asia/Shanghai",
+        "kubeconfigNamespaces={team-a,team-b}",
         "networkPolicies.enabled=false",
         "monitoring.enabled=true",
     ]

@@ -128,6 +128,26 @@ def test_a_proxier_that_hangs_is_seen_within_five_seconds() -> None:
     assert probe["failureThreshold"] > 1  # one bad answer moves no nodes
 
 
+def kubeconfig_namespaces(values: Values) -> set[frozenset[str]]:
+    """What templates tell their programs of where kubeconfigs may be."""
+    told = set()
+    for files, settings in (
+        (syncer_files(values), SyncerSettings),
+        (proxier_files(values), ProxierSettings),
+    ):
+        (said,) = re.findall(r"- (--kubeconfig-namespaces=.*)", files["deployment.yaml"])
+        parsed = parse(settings, ["--cluster-binding-name=b", said.strip("'")])
+        assert isinstance(parsed, SyncerSettings | ProxierSettings)
+        told.add(parsed.kubeconfig_namespaces)
+    return told
+
+
+def test_programs_take_kubeconfigs_from_where_the_installation_says() -> None:
+    assert kubeconfig_namespaces(Values()) == {frozenset({"kubeocean-system"})}
+    more = Values(domain=TAPESTRY, kubeconfig_namespaces=("team-a", "*"))
+    assert kubeconfig_namespaces(more) == {frozenset({"tapestry-system", "team-a", "*"})}
+
+
 def test_a_time_zone_is_for_syncers_that_need_one() -> None:
     assert "--time-zone" not in syncer_files(Values())["deployment.yaml"]
     text = syncer_files(Values(time_zone="Asia/Shanghai"))["deployment.yaml"]

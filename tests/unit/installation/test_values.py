@@ -27,6 +27,7 @@ def test_a_larger_worker_gets_more() -> None:
         ({"replicas": 0}, "replicas"),
         ({"log_level": "loud"}, "log level"),
         ({"time_zone": "Mars/Olympus"}, "time zone"),
+        ({"kubeconfig_namespaces": ("Team A",)}, "kubeconfig namespace"),
         ({"tolerations": ("",)}, "toleration"),
         ({"tolerations": ("key:Sometimes",)}, "toleration"),
     ],
