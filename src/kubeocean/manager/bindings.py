@@ -121,8 +121,10 @@ class Bindings:
         for each in (old, new):
             if each is not None:
                 self.controller.enqueue(each.key)
-        if old is not None and new is None:
+        if old is not None and (new is None or new.uid != old.uid):
+            # One of that name may have come in its place while nobody looked.
             self.pulses.drop(old.uid)
+        if old is not None and new is None:
             self.figures.forget(old.name)
             # Who had to stand back for it may go ahead.
             self._enqueue(self.informer.by(_BY_CLUSTER_ID, old.spec.cluster_id))
@@ -175,12 +177,17 @@ class Bindings:
             failed = False
         finally:
             self.figures.turn(binding.name, self._clock.monotonic() - began, failed=failed)
+            if self.informer.get(key) is None:
+                self.figures.forget(binding.name)  # it went during its turn
         return outcome
 
     async def _turn(self, binding: ClusterBinding) -> Outcome:
         if binding.deleting:
             return await self._unbinding.end(binding)
         binding = await self._hold(binding)
+        if not self._is_known(binding):
+            return Done()
+        # No await from here to `follow`: nobody would end the pulse of one that is gone.
         wrong = wrong_with(binding, self.informer.by(_BY_CLUSTER_ID, binding.spec.cluster_id))
         if wrong:
             self.pulses.drop(binding.uid)
@@ -194,6 +201,11 @@ class Bindings:
         if contradicted and leads:
             return After(LOOK_AGAIN_S)  # until one of us is right
         return After(_TRY_AGAIN_S) if rolled is not None and rolled.failed else Done()
+
+    def _is_known(self, binding: ClusterBinding) -> bool:
+        """Whether it did not go while we were at it."""
+        there = self.informer.get(binding.key)
+        return there is not None and there.uid == binding.uid
 
     async def _hold(self, binding: ClusterBinding) -> ClusterBinding:
         """See to it that the binding cannot go without us."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import APP_COMPONENT, DEFAULT, Domain
 from kubeocean.errors import (
     BadRequest,
@@ -87,6 +87,7 @@ class _Account:
     adopted: list[str] = field(default_factory=list)
     deployments: dict[Component, Deployment] = field(default_factory=dict)
     wanted: set[tuple[str, Key]] = field(default_factory=set)
+    bound: bool = False  # whether the binding was seen to be there still
 
 
 class Rollout:
@@ -242,6 +243,7 @@ class Rollout:
         try:
             there = await self._watched.read(wanted.resource, wanted.key)
             if there is None:
+                await self._confirm(binding, account)
                 # Without force: should somebody make one just now, his fields are his.
                 await self._apply(wanted, ApplyPatch(wanted.body), account)
                 return
@@ -255,6 +257,22 @@ class Rollout:
                 await self._repair(wanted, there, account)
         except _REFUSALS as error:
             raise _Failure(Standing.REFUSED, str(error)) from None
+
+    async def _confirm(self, binding: ClusterBinding, account: _Account) -> None:
+        """Ask whether a binding is not gone yet before something is made for it: a cache may show
+        it for a while longer.
+
+        :raises Conflict: it is gone.
+        """
+        if account.bound:
+            return
+        try:
+            there = (await self._client.get(CLUSTER_BINDINGS, binding.name)).uid
+        except NotFound:
+            there = ""
+        if there != binding.uid:
+            raise Conflict(f"ClusterBinding {binding.name} is gone, and nothing is made for it")
+        account.bound = True
 
     async def _repair(self, wanted: Wanted, there: Object, account: _Account) -> None:
         content = there.content()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from kubeocean.errors import NotFound
+import asyncio
+
+import msgspec
+import pytest
+
+from kubeocean.api.binding import ClusterBinding
+from kubeocean.errors import Conflict, NotFound
 from kubeocean.local.faults import Faults
 from kubeocean.manager.rolloutviews import DEPLOYMENTS
 from kubeocean.runtime.kinds import NODES, SERVICES
+from kubeocean.runtime.outcomes import Done, Outcome
 from kubeocean.runtime.transport import Request
 from managing import SYSTEM, Harbour
 from waiting import until
@@ -161,6 +168,8 @@ async def test_what_a_late_cache_still_shows_is_not_rolled_out_again(harbour: Ha
         assert late.deleting
         await until(harbour.is_gone)
         await manager._bindings._unbinding.end(late)
+        with pytest.raises(Conflict, match="is gone, and nothing is made for it"):
+            await manager._bindings._rollout.ensure(late)
         assert await harbour.deployments() == {}
 
 
@@ -200,3 +209,52 @@ async def test_a_lease_that_somebody_holds_is_left_to_him(harbour: Harbour) -> N
         await harbour.unbind()
         await until(harbour.is_gone)
         assert await harbour.has_lease()
+
+
+async def test_nobody_asks_the_worker_of_a_binding_that_went_at_once(harbour: Harbour) -> None:
+    async with harbour.managed() as manager:
+        binding = await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        bindings = manager._bindings
+        assert binding.uid in bindings.pulses._pulses
+        await harbour.unbind()
+        await until(harbour.is_gone)
+        await until(lambda: bindings.informer.get(binding.key) is None)
+        # A turn that began when it was new, and had to wait for its first write.
+        await bindings._turn(binding)
+        assert bindings.pulses._pulses == {}
+
+
+async def test_who_comes_in_the_place_of_another_has_its_own_pulse(harbour: Harbour) -> None:
+    async with harbour.managed() as manager:
+        old = await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        bindings = manager._bindings
+        new = msgspec.structs.replace(
+            old, metadata=msgspec.structs.replace(old.metadata, uid="another")
+        )
+        # What a listing shows after a watch was away for long.
+        bindings._changed(old, new)
+        assert old.uid not in bindings.pulses._pulses
+
+
+async def test_no_figures_stay_of_a_binding_that_goes_during_its_turn(
+    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harbour.managed() as manager:
+        binding = await harbour.bind(admin(harbour))
+        await until(harbour.are_rolled_out)
+        bindings = manager._bindings
+        turn, ours = bindings._turn, asyncio.current_task()
+
+        async def goes(late: ClusterBinding) -> Outcome:
+            if asyncio.current_task() is not ours:
+                return await turn(late)
+            await harbour.unbind()
+            await until(lambda: bindings.informer.get(binding.key) is None)
+            return Done()
+
+        monkeypatch.setattr(bindings, "_turn", goes)
+        await bindings.reconcile(binding.key)
+        told = [each for family in bindings.figures._total.collect() for each in family.samples]
+        assert harbour.name not in {each.labels["clusterbinding"] for each in told}
