@@ -73,12 +73,21 @@ async def two_clusters(computing: Applier, worker: Applier, access: Access) -> t
     return above, below
 
 
-def leads_to(secret: KubeconfigSecret, worker_id: str, access: Access, domain: Domain) -> bool:
-    """Whether a kubeconfig is of the worker that is reached by `access`. Of one that does not say,
-    as far as it tells: a cluster that moves keeps its authority, one that gets a new authority
-    stays where it is."""
-    if known := secret.annotations.get(domain.worker_cluster_id, ""):
-        return known == worker_id
+def leads_to(
+    binding: ClusterBinding | None,
+    secret: KubeconfigSecret | None,
+    worker_id: str,
+    access: Access,
+    domain: Domain,
+) -> bool:
+    """Whether a binding, with its kubeconfig, is of the worker that is reached by `access`: as the
+    binding says, else the Secret. If neither does, as far as the kubeconfig tells: a cluster that
+    moves keeps its authority, one that gets a new authority stays where it is."""
+    for each in (binding, secret):
+        if each is not None and (known := each.annotations.get(domain.worker_cluster_id, "")):
+            return known == worker_id
+    if secret is None:
+        return True
     try:
         old = SecretAccess(secret).current()
     except ConfigError:
@@ -137,7 +146,7 @@ class Join:
         for each in bindings.items:
             if each.name == self._joining.name:
                 _check_same(each, self._joining)
-                await self._check_worker(below)
+                await self._check_worker(each, below)
             elif each.spec.cluster_id == self._joining.spec.cluster_id:
                 said = f"must be unique: binding {each.name} has it"
                 raise ConfigError(said, source="--cluster-id", value=each.spec.cluster_id)
@@ -152,12 +161,10 @@ class Join:
             said = "policy of that name lends to another computing cluster; choose another name"
             raise ConfigError(f"the worker's {said}", source="NAME", value=name)
 
-    async def _check_worker(self, worker_id: str) -> None:
+    async def _check_worker(self, binding: ClusterBinding, worker_id: str) -> None:
         """:raises ConfigError: what is bound under this name is another cluster."""
-        secret = await self._secret()
-        if secret is None:
-            return
-        if not leads_to(secret, worker_id, self._access, self._values.domain):
+        secret, domain = await self._secret(), self._values.domain
+        if not leads_to(binding, secret, worker_id, self._access, domain):
             name = self._joining.name
             said = f"leads to another cluster than the one that is bound as {name}"
             said += f"; choose another name, or let that one go first: kubeocean leave {name}"

@@ -9,6 +9,7 @@ What nobody took back, because the binding was let go by force, stays too, and i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -86,11 +87,10 @@ class Leave:
         ref = binding.spec.secret_ref if binding is not None else SecretReference()
         name = ref.name or secret_name(self._name)
         namespace = ref.namespace or self._domain.system_namespace
-        try:
+        secret = None
+        with suppress(NotFound):
             secret = await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
-        except NotFound:
-            return
-        if not leads_to(secret, worker_id, access, self._domain):
+        if not leads_to(binding, secret, worker_id, access, self._domain):
             said = f"leads to another cluster than the one that is bound as {self._name}"
             raise ConfigError(said, source="--kubeconfig", value=access.server)
 

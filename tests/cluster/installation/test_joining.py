@@ -127,7 +127,12 @@ async def test_an_id_is_not_given_twice_nor_changed(joiner: Joiner, joining: Joi
 
 
 async def test_a_name_is_not_given_to_another_worker(
-    above: Applier, joiner: Joiner, joining: Joining, cluster: Cluster, client: Client
+    above: Applier,
+    below: Applier,
+    joiner: Joiner,
+    joining: Joining,
+    cluster: Cluster,
+    client: Client,
 ) -> None:
     await joiner(joining).run()
     before = await secret(above, joining)
@@ -146,6 +151,18 @@ async def test_a_name_is_not_given_to_another_worker(
     with pytest.raises(ConfigError, match="leads to another cluster"):
         await joiner(joining, other, cluster).run()
     assert not (await joiner(joining).run()).renewed
+
+    # What the syncer has met stands on the binding, whatever became of the Secret.
+    met = {"annotations": {DEFAULT.worker_cluster_id: await identity(below)}}
+    await above.client.patch(CLUSTER_BINDINGS, joining.name, MergePatch({"metadata": met}))
+    uid = (await above.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")).uid
+    await above.client.delete(KUBECONFIG_SECRETS, name, "kubeocean-system", uid=uid)
+    with pytest.raises(ConfigError, match="leads to another cluster"):
+        await joiner(joining, other, cluster).run()
+    with pytest.raises(ConfigError, match="leads to another cluster"):
+        leave = Leave(joining.name, above, domain=DEFAULT)
+        await leave.check_worker(other, load_kubeconfig(cluster.kubeconfig))
+    assert (await joiner(joining).run()).renewed
 
 
 async def test_a_mount_namespace_is_not_changed_nor_the_credential_for_it(
