@@ -16,6 +16,8 @@ ARGS ?=
 ASSETS ?=
 JOBS ?= 3
 REAL_NODES ?= yes
+# Of the control planes under test: memory for time.
+GOGC ?= 300
 TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
 
 help: ## what there is
@@ -32,7 +34,7 @@ test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for o
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory check assets real-nodes-here helm-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
-	code=0; $(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(TIERS) $(ARGS) || code=$$?; \
+	code=0; GOGC=$(GOGC) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
 	if [ $$code -eq 0 ]; then echo "test: all passed in $$spent s"; \
 	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \

@@ -13,20 +13,24 @@ __all__ = ["PATIENCE_S", "until"]
 T = TypeVar("T")
 PATIENCE_S = 90.0  # a busy machine is no reason to fail, and what comes at all comes soon
 _EVERY_S = 0.05
+_GROWTH, _RAREST_S = 1.2, 0.4  # who has waited for long can wait a little longer
 
 
 async def until(
     probe: Callable[[], T | Awaitable[T]],
     *,
     within: float = PATIENCE_S,
-    every: float = _EVERY_S,
+    every: float | None = None,
     what: str = "",
 ) -> T:
     """What `probe` returns, once that is true; `probe` may be a coroutine function.
 
+    It is asked `every` so many seconds, or often at first and then ever more rarely: servers that
+    are asked for nothing leave the machine to those who have something to do.
     The assertion of a probe that fails counts as not yet, and is shown when time is up.
     """
     deadline = time.monotonic() + within
+    pause = every or _EVERY_S
     while True:
         failed: AssertionError | None = None
         answer: object = None
@@ -43,4 +47,6 @@ async def until(
             raise AssertionError(
                 f"waited {within:g} s for {label}; last answer: {answer!r}"
             ) from failed
-        await asyncio.sleep(every)
+        await asyncio.sleep(pause)
+        if every is None:
+            pause = min(pause * _GROWTH, _RAREST_S)

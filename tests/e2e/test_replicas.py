@@ -76,9 +76,10 @@ class Shore:
         return {each.address: each for each in self.proxiers.items() if each.ready}
 
     async def pointed_at(self) -> str:
-        """The address that the virtual node says it is at."""
-        labels = f"{DEFAULT.cluster_binding}={self.name}"
-        (vnode,) = (await self.admin.list(NODES, labels=labels, keep_raw=True)).items
+        """The address that the virtual node of our pod says it is at."""
+        web = await self.admin.get(PODS, "web", self.name, keep_raw=True)
+        name = web.content()["spec"]["nodeName"]
+        vnode = await self.admin.get(NODES, name, keep_raw=True)
         addresses = vnode.content()["status"]["addresses"]
         return str(next(each["address"] for each in addresses if each["type"] == "InternalIP"))
 
@@ -278,7 +279,7 @@ async def test_a_kubelet_soon_shows_that_a_replica_is_gone(
                 os.kill(pid, signal.SIGCONT)
     with capsys.disabled():
         print(f"\n{blow.name}: a kubelet shows it after {seen:.2f} s")
-    slack_s = 5.0  # of a machine that does other things as well
+    slack_s = 15.0  # of a machine that does other things as well
     assert seen < PROMISED_S + (slack_s if blow is signal.SIGSTOP else 0.0)
 
 
