@@ -250,6 +250,7 @@ class Domain:
     manager = _Object("manager")
     syncer = _Object("syncer")
     proxier = _Object("proxier")
+    metrics = _Object("metrics")  # new, in workers: the account that kubelets are asked with
     system_namespace = _Object("system")
     host_port_namespace = _Object("fake")
     worker_namespace = _Object("worker")

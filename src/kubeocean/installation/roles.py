@@ -28,7 +28,7 @@ from kubeocean.api.group import (
     SYSTEM_NAMESPACE,
     Domain,
 )
-from kubeocean.installation.rights import Rights, Rule
+from kubeocean.installation.rights import Permission, Rights, Rule
 
 __all__ = [
     "ALL_ADD_ONS",
@@ -36,6 +36,7 @@ __all__ = [
     "DEFAULT_ADD_ONS",
     "EVENTS_NAMESPACE",
     "IDENTITY",
+    "READ_METRICS",
     "AddOn",
     "manager_rights",
     "proxier_rights",
@@ -87,10 +88,12 @@ _MOUNT: Final = (
     Rule(("pods/exec", "pods/attach", "pods/portforward"), ("get", "create")),
     Rule(("events",), _LOOK),
 )
+_METRICS: Final = Rule(("nodes/metrics", "nodes/stats"), ("get",))
+READ_METRICS: Final = (Permission("get", "", "nodes/metrics"),)  # what kubelets ask for most pages
 _ADD_ONS: Final = {
     AddOn.VOLUMES: Rule(("persistentvolumes",), ("create", "patch", "delete")),
     AddOn.NODE_LABELS: Rule(("nodes",), ("patch",)),
-    AddOn.METRICS: Rule(("nodes/metrics", "nodes/stats"), ("get",)),
+    AddOn.METRICS: _METRICS,
     AddOn.PRIORITY_CLASSES: Rule(("priorityclasses",), ("create",), "scheduling.k8s.io"),
     AddOn.LOG_CONFIGS: Rule(
         ("logconfigs",), (*_READ, "create", "update", "delete"), LOG_CONFIG_GROUP

@@ -1,8 +1,8 @@
 """Kubelets: the worker's nodes themselves, asked for figures that no API server has.
 
-They are asked directly, at the address that the worker's own Node says, as whoever the worker's
-kubeconfig says we are; their certificates must be good. That takes `nodes/metrics` and
-`nodes/stats` there, and nothing that could change something.
+They are asked directly, at the address that the worker's own Node says, with a `Badge`; their
+certificates must be good. That takes `nodes/metrics` and `nodes/stats` there, and nothing that
+could change something.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kubeocean.errors import Refusal, api_error
+from kubeocean.proxier.badges import Badge
 from kubeocean.proxier.remembered import Remembered
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import HttpTransport, Request, Stream
@@ -30,6 +30,7 @@ _MOST: Final = 256  # connections that are kept
 _MOST_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 20.0
 _ADDRESS_S: Final = 60.0
+_NEVER_S: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -44,14 +45,14 @@ class Kubelets:
     def __init__(
         self,
         client: Client,
-        worker: AccessSource,
+        badge: Badge,
         *,
         port: int,
         authority: bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._client = client
-        self._worker = worker
+        self._badge = badge
         self._port = port
         self._authority = authority
         self._lines: OrderedDict[str, _Line] = OrderedDict()
@@ -64,8 +65,10 @@ class Kubelets:
         """A page of the kubelet of a node, which has begun to answer: what reads it.
 
         :raises ApiError: it does not answer, or not with that page.
+        :raises Refusal: there is no way to ask it.
         """
         address = await self._address(node)
+        await self._badge.ensure()
         request = Request("GET", path, query=query, accept="*/*", timeout_s=_TIMEOUT_S)
         line = self._to(address)
         line.users += 1
@@ -118,7 +121,7 @@ class Kubelets:
 
     def _source(self, address: str) -> _KubeletAccess:
         host = f"[{address}]" if ":" in address else address
-        return _KubeletAccess(self._worker, f"https://{host}:{self._port}", self._authority)
+        return _KubeletAccess(self._badge, f"https://{host}:{self._port}", self._authority)
 
 
 @asynccontextmanager
@@ -147,21 +150,19 @@ def _internal(node: Json) -> str:
 
 
 class _KubeletAccess:
-    """The worker's credentials at another address; a change of them is followed."""
+    """A badge at a kubelet's address. Whoever asks there has seen to it that there is one."""
 
-    def __init__(self, worker: AccessSource, server: str, authority: bytes | None) -> None:
-        self._worker = worker
+    interval_s = _NEVER_S
+
+    def __init__(self, badge: Badge, server: str, authority: bytes | None) -> None:
+        self._badge = badge
         self._server = server
         self._authority = authority
         self._of: Access | None = None
         self._made: Access | None = None
 
-    @property
-    def interval_s(self) -> float:
-        return self._worker.interval_s
-
     def current(self) -> Access:
-        of = self._worker.current()
+        of = self._badge.current()
         if self._made is None or of is not self._of:
             self._of = of
             self._made = replace(
@@ -175,4 +176,7 @@ class _KubeletAccess:
         return self._made
 
     async def refresh(self, *, rejected: bool = False) -> bool:
-        return await self._worker.refresh(rejected=rejected)
+        before = self.current()
+        if rejected:
+            await self._badge.replace()
+        return self.current() is not before

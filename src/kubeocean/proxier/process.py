@@ -25,6 +25,7 @@ from kubeocean.bound.verbosity import Verbosity
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError
 from kubeocean.proxier.authority import Authority
+from kubeocean.proxier.badges import Badge
 from kubeocean.proxier.believed import PublishedAuthority
 from kubeocean.proxier.callers import Callers
 from kubeocean.proxier.certificates import ProvidedCertificate, SignedCertificate
@@ -112,7 +113,7 @@ class Program:
         self._places = await self._find_places(computing, worker, binding)
         kubelets = Kubelets(
             worker,
-            constancy,
+            Badge(worker, constancy, Key(self._mount(binding), domain.metrics)),
             port=settings.kubelet_port,
             authority=_file(settings.kubelet_certificate_authority),
         )
@@ -176,9 +177,12 @@ class Program:
             worker,
             ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
             domain=domain,
-            mount_namespace=binding.spec.mount_namespace or domain.worker_namespace,
+            mount_namespace=self._mount(binding),
             metrics=self._metrics,
         )
+
+    def _mount(self, binding: ClusterBinding) -> str:
+        return binding.spec.mount_namespace or self._settings.label_domain.worker_namespace
 
     def _desk(self, computing: Client, worker: Client, kubelets: Kubelets) -> Desk:
         settings = self._settings

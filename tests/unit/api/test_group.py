@@ -78,6 +78,7 @@ OBJECTS = {
     "manager": "kubeocean-manager",
     "syncer": "kubeocean-syncer",
     "proxier": "kubeocean-proxier",
+    "metrics": "kubeocean-metrics",  # new
     "system_namespace": "kubeocean-system",
     "host_port_namespace": "kubeocean-fake",
     "worker_namespace": "kubeocean-worker",

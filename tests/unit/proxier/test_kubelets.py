@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from badges import OWN, Edited, Granting, badge_of
 from fronts import pair_of
 from kubeocean.api.group import DEFAULT
-from kubeocean.errors import ApiError, Refusal
+from kubeocean.errors import ApiError, Refusal, Unauthorized
 from kubeocean.local.pki import Authority
 from kubeocean.proxier import kubelets as asking
 from kubeocean.proxier.exposition import PodName
@@ -20,8 +22,7 @@ from kubeocean.proxier.pages import Pages
 from kubeocean.proxier.places import Places
 from kubeocean.proxier.routes import NodePage
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.credentials import StaticAccess
+from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.pem import load_pair
@@ -31,7 +32,6 @@ from servers import Server, head_of, serving
 from waiting import until
 
 Handler = Callable[[Server, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-TOKEN = "token-of-the-worker"
 
 
 class _Vnodes:
@@ -63,16 +63,19 @@ class _Kubelets(Kubelets):
 
 
 @asynccontextmanager
-async def kubelets(*servers: Server, authority: Authority) -> AsyncIterator[_Kubelets]:
-    """Asked as the worker's kubeconfig says; all of them are one machine's, by their ports."""
-    access = StaticAccess(
-        Access("https://127.0.0.1:1", ca=authority.certificate, token=Secret(TOKEN))
-    )
-    client = Client(HttpTransport(access), cluster="worker")
-    made = _Kubelets(client, access, port=0)
+async def kubelets(
+    *servers: Server,
+    authority: Authority,
+    worker: Granting | None = None,
+    clock: VirtualClock | None = None,
+) -> AsyncIterator[_Kubelets]:
+    """Asked on behalf of a worker; all of them are one machine's, by their ports."""
+    access = Access("https://127.0.0.1:1", ca=authority.certificate, token=Secret(OWN))
+    badge = badge_of(worker or Granting(), Edited(access), clock)
+    made = _Kubelets(badge._client, badge, port=0)
     lines = {
         f"k{n}": asking._Line(
-            HttpTransport(asking._KubeletAccess(access, server.url, authority.certificate))
+            HttpTransport(asking._KubeletAccess(badge, server.url, authority.certificate))
         )
         for n, server in enumerate(servers)
     }
@@ -81,7 +84,6 @@ async def kubelets(*servers: Server, authority: Authority) -> AsyncIterator[_Kub
         yield made
     finally:
         await made.close()
-        await client.close()
 
 
 def tls(authority: Authority) -> ssl.SSLContext:
@@ -149,8 +151,77 @@ async def test_a_kubelet_that_sends_us_elsewhere_is_not_followed() -> None:
             with pytest.raises(ApiError):
                 async with asked.opened("n", "/metrics") as read:
                     await read()
-            assert TOKEN in one.heads[0]
+            assert "Bearer token-1" in one.heads[0]
         assert not other.heads
+
+
+async def read_page(asked: _Kubelets) -> bytes:
+    asked.addresses = iter(["k0"])
+    async with asked.opened("n", "/metrics") as read:
+        return await read()
+
+
+async def test_a_hostile_kubelet_never_learns_the_bindings_own_token() -> None:
+    """It says no, it fails, it serves, and the worker fails and loses the account meanwhile."""
+    authority, clock, worker = Authority.create("kubelets"), VirtualClock(), Granting(may_read=True)
+    answers = [b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % code for code in (401, 403, 500)]
+    said = [*answers, page(b"figures")]
+
+    async def hostile(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            await head_of(server, reader)
+            writer.write(said[len(server.heads) % len(said)])
+
+    async with (
+        serving(hostile, tls=tls(authority)) as one,
+        kubelets(one, authority=authority, worker=worker, clock=clock) as asked,
+    ):
+        for status in (201, 503, 404, 403, 401, 201):
+            worker.status = status
+            for _ in range(8):
+                with suppress(ApiError, Refusal):
+                    await read_page(asked)
+                await clock.advance(100.0)
+        tokens = {re.findall(r"Authorization: Bearer (\S+)", head)[0] for head in one.heads}
+        assert len(tokens) > 2
+        assert all(each.startswith("token-") for each in tokens)
+        assert OWN not in "".join(one.heads)
+        assert all(head.count("Authorization") == 1 for head in one.heads)
+
+
+async def test_a_kubelet_is_not_asked_at_all_while_there_is_nothing_to_show() -> None:
+    authority = Authority.create("kubelets")
+    async with (
+        serving(saying(page(b"")), tls=tls(authority)) as one,
+        kubelets(one, authority=authority, worker=Granting(status=403)) as asked,
+    ):
+        with pytest.raises(Refusal, match="kubeocean join"):
+            await read_page(asked)
+        assert not one.heads
+
+
+async def test_a_kubelet_that_wants_another_token_gets_it_in_the_same_breath() -> None:
+    authority, clock = Authority.create("kubelets"), VirtualClock()
+
+    async def choosy(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            wanted = "token-2" in await head_of(server, reader)
+            no = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+            writer.write(page(b"figures") if wanted else no)
+
+    async with (
+        serving(choosy, tls=tls(authority)) as one,
+        kubelets(one, authority=authority, clock=clock) as asked,
+    ):
+        with pytest.raises(Unauthorized):
+            await read_page(asked)  # the token is new: who refuses it would refuse the next, too
+        await clock.advance(60.0)
+        assert await read_page(asked) == b"figures"
+        assert len(one.heads) == 3
 
 
 async def test_a_kubelet_of_another_authority_is_told_no_token() -> None:
