@@ -175,7 +175,7 @@ class Examiner:
             )
         mount = binding.spec.mount_namespace or self.domain.worker_namespace
         rights = await self.notes.read(
-            f"rights in worker {name}", review(worker, mount), Reviewed()
+            f"rights in worker {name}", review(worker, mount, self.domain), Reviewed()
         )
         excess = await self.notes.read(f"rights in worker {name}", granted(worker, DANGERS), [])
         differences = await self.notes.read(

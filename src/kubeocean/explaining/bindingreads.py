@@ -53,7 +53,7 @@ async def _missing(seen: Seen) -> tuple[str, ...]:
     """Rights without which a binding does not work; add-ons are the owner's to give."""
     if seen.worker is None:
         return ()
-    return (await review(seen.worker, seen.side.mount)).missing
+    return (await review(seen.worker, seen.side.mount, seen.side.domain)).missing
 
 
 async def _namespace(seen: Seen) -> bool | None:

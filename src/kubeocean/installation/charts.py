@@ -17,6 +17,7 @@ from kubeocean.installation import computing, templates, workerside
 from kubeocean.installation.charting import Marks
 from kubeocean.installation.guards import computing_guards
 from kubeocean.installation.monitoring import monitoring
+from kubeocean.installation.rights import Rule
 from kubeocean.installation.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
 from kubeocean.installation.values import IMAGE, Size, Values, WorkerValues
 from kubeocean.runtime.objects import Json
@@ -43,12 +44,11 @@ _HELPERS: Final = """\
 {{- end }}
 """
 _WORKER_HELPERS: Final = """\
-{{- define "kubeocean.clusterRole" -}}
+{{- define "kubeocean.suffix" -}}
 {{- if eq .Values.namespace.name "default" }}
 {{- fail "namespace.name: must not be default; use kubeocean join for that" }}
 {{- end -}}
-{{ if eq .Values.namespace.name "kubeocean-worker" }}kubeocean-syncer
-{{- else }}kubeocean-syncer-{{ .Values.namespace.name }}{{ end }}
+{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
 {{- end }}
 """
 # Each is absent unless it is given.
@@ -170,8 +170,14 @@ def worker_chart() -> dict[str, str]:
     marks = Marks()
     namespace = marks.value(".Values.namespace.name")
     values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
-    role = marks.value('include "kubeocean.clusterRole" .')
-    objects: list[Json] = [_renamed(each, values, role) for each in _worker_objects(values, marks)]
+    suffix = marks.value('include "kubeocean.suffix" .')
+    roles = {
+        values.cluster_role: f"{values.account}{suffix}",
+        values.metrics_role: f"{values.metrics_account}{suffix}",
+    }
+    metrics = workerside.metrics_objects(values)
+    everything = _worker_objects(values, marks)
+    objects = [_renamed(each, roles) for each in everything if each not in metrics]
     by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
     quota = by_kind.pop("ResourceQuota")
     quota[0]["spec"]["hard"] = marks.tree("toYaml .Values.quota")
@@ -187,6 +193,9 @@ def worker_chart() -> dict[str, str]:
             by_kind.pop("Namespace"), condition=".Values.namespace.create"
         ),
         "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
+        "templates/metrics.yaml": marks.text(
+            (_renamed(each, roles) for each in metrics), condition=_chosen(AddOn.METRICS)
+        ),
         "templates/quota.yaml": marks.text(quota, condition=".Values.quota"),
         "templates/networkpolicy.yaml": marks.text(walls, condition=".Values.isolated"),
     }
@@ -197,25 +206,46 @@ def _kinds(objects: list[Json]) -> list[str]:
 
 
 def _worker_objects(values: WorkerValues, marks: Marks) -> list[Json]:
-    """All objects, with each add-on's rule between conditions."""
+    """All objects, with each add-on's rules between conditions."""
+    mount = values.mount_namespace
+    bare = worker_rights(mount, ())
+    more = {each: worker_rights(mount, (each,), values.domain) for each in AddOn}
     objects = workerside.worker_objects(values)
-    role = next(each for each in objects if each["kind"] == "ClusterRole")
-    always = len(worker_rights(values.mount_namespace, ()).everywhere)
-    rules = role["rules"][:always]
-    for add_on, rule in zip(AddOn, role["rules"][always:], strict=True):
-        begins = marks.line(f'{{{{- if has "{add_on}" .Values.addOns }}}}')
-        rules += [begins, rule, marks.line("{{- end }}")]
-    role["rules"] = rules
+    for body in objects:
+        kind, name = body["kind"], body["metadata"]["name"]
+        if (kind, name) == ("ClusterRole", values.cluster_role):
+            gained = {each: rights.everywhere for each, rights in more.items()}
+            body["rules"] = _conditional(bare.everywhere, gained, marks)
+        elif (kind, name) == ("Role", values.account):
+            gained = {each: rights.within[mount] for each, rights in more.items()}
+            body["rules"] = _conditional(bare.within[mount], gained, marks)
     return objects
 
 
-def _renamed(body: Json, values: WorkerValues, role: str) -> Json:
-    """The same, with the name of the cluster role as a mark."""
-    name, metadata = values.cluster_role, body["metadata"]
-    if metadata["name"] == name:
-        body = body | {"metadata": metadata | {"name": role}}
-    if body.get("roleRef", {}).get("name") == name:
-        body = body | {"roleRef": body["roleRef"] | {"name": role}}
+def _conditional(
+    always: tuple[Rule, ...], gained: dict[AddOn, tuple[Rule, ...]], marks: Marks
+) -> list[Json | str]:
+    """Rules that are there always, and those that an add-on has on top of them."""
+    found: list[Json | str] = [rule.document() for rule in always]
+    for add_on, rules in gained.items():
+        if own := rules[len(always) :]:
+            begins = marks.line(f"{{{{- if {_chosen(add_on)} }}}}")
+            found += [begins, *(rule.document() for rule in own), marks.line("{{- end }}")]
+    return found
+
+
+def _chosen(add_on: AddOn) -> str:
+    return f'has "{add_on}" .Values.addOns'
+
+
+def _renamed(body: Json, roles: dict[str, str]) -> Json:
+    """The same, with marks in the names of cluster roles."""
+    metadata = body["metadata"]
+    if (name := roles.get(metadata["name"])) is not None:
+        body = body | {"metadata": metadata | {"name": name}}
+    reference = body.get("roleRef", {})
+    if (name := roles.get(reference.get("name"))) is not None:
+        body = body | {"roleRef": reference | {"name": name}}
     return body
 
 

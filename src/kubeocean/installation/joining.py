@@ -27,7 +27,11 @@ from kubeocean.installation.credentials import (
     token_request,
 )
 from kubeocean.installation.tokens import Told, read_token
-from kubeocean.installation.workerside import credential_secret, worker_objects
+from kubeocean.installation.workerside import (
+    credential_secret,
+    withdrawn_objects,
+    worker_objects,
+)
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NAMESPACES, SERVICE_ACCOUNTS
@@ -121,6 +125,9 @@ class Join:
         """
         computing_id, worker_id = await self._check()
         await self._worker.apply_all(worker_objects(self._values), tell)
+        for body in reversed(withdrawn_objects(self._values)):
+            if (fate := await self._worker.remove(body)) is not Fate.ABSENT:
+                tell(body, fate)
         if (lease := self._joining.policy()) is not None:
             tell(lease, await self._worker.apply(lease))
         content, told, renewed = await self._credential(computing_id, tell, renew=renew)

@@ -2,7 +2,7 @@
 
 The binding goes first, and takes its nodes and pods with it, by its syncer's rules. Only then goes
 what it needed: the kubeconfig above; below its policy, its credential, and, with the last binding
-of a mount namespace, the account and its roles. Definitions, namespaces and priority class stay.
+of a mount namespace, the accounts and their roles. Definitions, namespaces and priority class stay.
 What nobody took back, because the binding was let go by force, stays too, and is told.
 """
 
@@ -24,6 +24,7 @@ from kubeocean.installation.applying import Applier, Fate
 from kubeocean.installation.credentials import kubeconfig_secret, secret_name
 from kubeocean.installation.joining import Tell, identity, leads_to, policy_holder, two_clusters
 from kubeocean.installation.policies import policy
+from kubeocean.installation.roles import ALL_ADD_ONS
 from kubeocean.installation.values import WorkerValues
 from kubeocean.installation.workerside import (
     credential_secret,
@@ -210,9 +211,9 @@ class Leave:
         )
         others = [each.name for each in left.items if not each.deleting]
         if others:
-            return *orphans, f"the account and its roles, which {', '.join(others)} need"
+            return *orphans, f"the accounts and their roles, which {', '.join(others)} need"
         stays: list[Json] = []
-        for body in reversed(worker_objects(replace(values, isolated=True))):
+        for body in reversed(worker_objects(replace(values, isolated=True, add_ons=ALL_ADD_ONS))):
             if body["kind"] in _STAY:
                 stays.append(body)
             else:

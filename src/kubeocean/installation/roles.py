@@ -1,6 +1,6 @@
 """Roles: what each of our accounts may do, and nothing that its program does not ask for.
 
-In a worker there is one account, whose credential syncer and proxier use. It writes in the mount
+In a worker there is one account whose credential syncer and proxier use. It writes in the mount
 namespace only, with two exceptions that are about the deal itself: finalizers and status of
 policies, and events about them. It reads nodes, volumes and CSI drivers, and pods everywhere, for
 what other people's pods request is not lent; and one namespace, which tells a cluster from others,
@@ -9,7 +9,8 @@ with a name, for the owner of the worker to grant:
 
 - `volumes`: make volumes, which claims of pods need; they have no namespace;
 - `node-labels`: label lent nodes with the policy that lends them;
-- `metrics`: read what kubelets measure;
+- `metrics`: ask for tokens of another account, which may read what kubelets measure and nothing
+  else; who sees such a token, as every kubelet does that is asked with it, has no more than that;
 - `priority-classes`: make the priority class of our pods again, should somebody delete it;
 - `log-configs`: copy LogConfigs, which have no namespace.
 """
@@ -39,6 +40,7 @@ __all__ = [
     "READ_METRICS",
     "AddOn",
     "manager_rights",
+    "metrics_rights",
     "proxier_rights",
     "syncer_rights",
     "worker_rights",
@@ -88,12 +90,10 @@ _MOUNT: Final = (
     Rule(("pods/exec", "pods/attach", "pods/portforward"), ("get", "create")),
     Rule(("events",), _LOOK),
 )
-_METRICS: Final = Rule(("nodes/metrics", "nodes/stats"), ("get",))
-READ_METRICS: Final = (Permission("get", "", "nodes/metrics"),)  # what kubelets ask for most pages
+READ_METRICS: Final = (Permission("get", "", "nodes/metrics"),)  # what most pages take
 _ADD_ONS: Final = {
     AddOn.VOLUMES: Rule(("persistentvolumes",), ("create", "patch", "delete")),
     AddOn.NODE_LABELS: Rule(("nodes",), ("patch",)),
-    AddOn.METRICS: _METRICS,
     AddOn.PRIORITY_CLASSES: Rule(("priorityclasses",), ("create",), "scheduling.k8s.io"),
     AddOn.LOG_CONFIGS: Rule(
         ("logconfigs",), (*_READ, "create", "update", "delete"), LOG_CONFIG_GROUP
@@ -101,15 +101,26 @@ _ADD_ONS: Final = {
 }
 
 
-def worker_rights(mount_namespace: str, add_ons: Iterable[AddOn] = DEFAULT_ADD_ONS) -> Rights:
+def worker_rights(
+    mount_namespace: str,
+    add_ons: Iterable[AddOn] = DEFAULT_ADD_ONS,
+    domain: Domain = DEFAULT,
+) -> Rights:
     """What the credential of a binding may do in the worker."""
     chosen = set(add_ons)
     policies = (Rule(("events",), _TELL),)
-    own = (*_MOUNT, *policies) if mount_namespace == EVENTS_NAMESPACE else _MOUNT
+    own = [*_MOUNT, *(policies if mount_namespace == EVENTS_NAMESPACE else ())]
+    if AddOn.METRICS in chosen:
+        own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.metrics,)))
     return Rights(
         (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
-        {EVENTS_NAMESPACE: policies} | {mount_namespace: own},
+        {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
     )
+
+
+def metrics_rights() -> Rights:
+    """What the account may do in the worker that kubelets are asked with."""
+    return Rights((Rule(("nodes/metrics", "nodes/stats"), ("get",)),))
 
 
 # The computing cluster

@@ -124,8 +124,21 @@ class WorkerValues:
     @property
     def cluster_role(self) -> str:
         """Other mount namespaces of the same worker may have other add-ons."""
+        return f"{self.account}{self._suffix}"
+
+    @property
+    def metrics_account(self) -> str:
+        """The name of the ServiceAccount that kubelets are asked with."""
+        return self.domain.metrics
+
+    @property
+    def metrics_role(self) -> str:
+        return f"{self.metrics_account}{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
         own = self.mount_namespace == self.domain.worker_namespace
-        return self.account if own else f"{self.account}-{self.mount_namespace}"
+        return "" if own else f"-{self.mount_namespace}"
 
 
 def add_ons(names: Iterable[str], *, source: str = "add-ons") -> tuple[AddOn, ...]:

@@ -1,4 +1,4 @@
-"""The worker's side: a namespace, an account with its role, our definition of policies; nothing
+"""The worker's side: a namespace, accounts with their roles, our definition of policies; nothing
 that runs."""
 
 from __future__ import annotations
@@ -8,11 +8,17 @@ from kubeocean.api.crds import policy_definition
 from kubeocean.installation.computing import kept
 from kubeocean.installation.guards import worker_guards
 from kubeocean.installation.parts import accounts, granted, labels, named, worker_labels
-from kubeocean.installation.roles import worker_rights
+from kubeocean.installation.roles import AddOn, metrics_rights, worker_rights
 from kubeocean.installation.values import WorkerValues
 from kubeocean.runtime.objects import Json
 
-__all__ = ["credential_secret", "credential_selector", "worker_objects"]
+__all__ = [
+    "credential_secret",
+    "credential_selector",
+    "metrics_objects",
+    "withdrawn_objects",
+    "worker_objects",
+]
 
 
 def worker_objects(values: WorkerValues) -> list[Json]:
@@ -24,15 +30,38 @@ def worker_objects(values: WorkerValues) -> list[Json]:
         *accounts((values.account,), namespace, labels=ours),
         *granted(
             values.account,
-            worker_rights(namespace, values.add_ons),
+            worker_rights(namespace, values.add_ons, values.domain),
             account=values.account,
             namespace=namespace,
             labels=ours,
             cluster_role=values.cluster_role,
         ),
+        *(metrics_objects(values) if AddOn.METRICS in values.add_ons else ()),
         _priority_class(values),
         *worker_guards(values),
     ]
+
+
+def metrics_objects(values: WorkerValues) -> list[Json]:
+    """The account that kubelets are asked with: what they are shown is worth no more than that."""
+    name, namespace = values.metrics_account, values.mount_namespace
+    ours = worker_labels(values.domain)
+    return [
+        *accounts((name,), namespace, labels=ours),
+        *granted(
+            name,
+            metrics_rights(),
+            account=name,
+            namespace=namespace,
+            labels=ours,
+            cluster_role=values.metrics_role,
+        ),
+    ]
+
+
+def withdrawn_objects(values: WorkerValues) -> list[Json]:
+    """What an earlier choice of add-ons may have made, and this one does not want."""
+    return [] if AddOn.METRICS in values.add_ons else metrics_objects(values)
 
 
 def _priority_class(values: WorkerValues) -> Json:

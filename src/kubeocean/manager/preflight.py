@@ -3,7 +3,8 @@
 The mount namespace has to be there; where the credential may, it is made. Then the worker itself is
 asked for every right that the shipped role grants, one by one, so that what is missing can be named
 to the letter. Add-ons are asked for, too, but nobody waits for them. Nor for the right to see which
-cluster it is: workers that were joined before it was in the role go on as they did.
+cluster it is: workers that were joined before it was in the role go on as they did. So do those
+whose credential may read metrics itself, which was the add-on before there was an account for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.installation.parts import labels
 from kubeocean.installation.reviews import granted
 from kubeocean.installation.rights import Permission
-from kubeocean.installation.roles import ALL_ADD_ONS, IDENTITY, worker_rights
+from kubeocean.installation.roles import (
+    ALL_ADD_ONS,
+    IDENTITY,
+    AddOn,
+    metrics_rights,
+    worker_rights,
+)
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
@@ -65,7 +72,7 @@ async def _create(worker: Client, name: str, domain: Domain) -> Place:
     return Place(created=True)
 
 
-async def review(worker: Client, mount_namespace: str) -> Reviewed:
+async def review(worker: Client, mount_namespace: str, domain: Domain) -> Reviewed:
     """Ask the worker what the credential may do there.
 
     :raises ApiError: the worker could not be asked.
@@ -73,14 +80,19 @@ async def review(worker: Client, mount_namespace: str) -> Reviewed:
     unasked = set(IDENTITY.permissions())
     rights = worker_rights(mount_namespace, ()).permissions()
     needed = [each for each in rights if each not in unasked]
-    extra = {
-        each: set(worker_rights(mount_namespace, (each,)).permissions()) - set(needed) - unasked
+    ways = {
+        each: [set(worker_rights(mount_namespace, (each,), domain).permissions()) - set(needed)]
         for each in ALL_ADD_ONS
     }
-    asked = [*needed, *(one for many in extra.values() for one in many)]
-    allowed = set(await granted(worker, asked))
+    ways[AddOn.METRICS].append(set(metrics_rights().permissions()))
+    extra = {one for each in ways.values() for many in each for one in many} - unasked
+    allowed = set(await granted(worker, [*needed, *sorted(extra)]))
     missing = [each for each in needed if each not in allowed]
-    without = [str(each) for each, many in extra.items() if not many <= allowed]
+    without = [
+        str(add_on)
+        for add_on, each in ways.items()
+        if not any(many - unasked <= allowed for many in each)
+    ]
     return Reviewed(tuple(summary(missing)), tuple(without))
 
 

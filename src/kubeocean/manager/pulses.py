@@ -308,7 +308,7 @@ class Pulse:
             self._around.told.namespace_created(self._binding.key, namespace)
         if place.error:
             return Finding(cause=Cause.NAMESPACE, error=place.error)
-        found = await review(self._worker, namespace)
+        found = await review(self._worker, namespace, self._around.domain)
         cause = Cause.RIGHTS if found.missing else None
         error = "; ".join(found.missing)
         return Finding(cause=cause, error=error, missing=found.missing, without=found.without)

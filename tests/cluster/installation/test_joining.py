@@ -256,6 +256,8 @@ async def test_roles_of_a_computing_cluster_are_no_workers(above: Applier) -> No
     assert fates == {
         "ClusterRole kubeocean-syncer": Fate.FOREIGN,
         "ClusterRoleBinding kubeocean-syncer": Fate.FOREIGN,
+        "ClusterRole kubeocean-metrics": Fate.ABSENT,
+        "ClusterRoleBinding kubeocean-metrics": Fate.ABSENT,
     }
 
 

@@ -7,7 +7,11 @@ import itertools
 import os
 import sys
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
@@ -17,13 +21,17 @@ from kubeocean.errors import NotFound
 from kubeocean.installation.applying import Applier
 from kubeocean.installation.bindings import Joining
 from kubeocean.installation.joining import Join
+from kubeocean.installation.reviews import granted_to
 from kubeocean.installation.rights import Permission, Rights
-from kubeocean.installation.roles import AddOn, worker_rights
+from kubeocean.installation.roles import AddOn, metrics_rights, worker_rights
+from kubeocean.installation.tokens import read_token
 from kubeocean.installation.values import WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process import Process
+from kubeocean.proxier.badges import Badge
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.credentials import AccessSource, StaticAccess
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
     NAMESPACES,
@@ -33,7 +41,7 @@ from kubeocean.runtime.kinds import (
     SERVICE_ACCOUNTS,
 )
 from kubeocean.runtime.kubeconfig import load_kubeconfig
-from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.runtime.transport import HttpTransport
 from syncers import SyncerProcess, syncer
 from waiting import until
@@ -237,23 +245,83 @@ def granted(rights: Rights, asked: Permission) -> bool:
     )
 
 
+async def credential(above: Applier, joining: Joining) -> SecretAccess:
+    name = f"{joining.name}-kubeconfig"
+    return SecretAccess(await above.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system"))
+
+
+async def may_do(source: AccessSource, asked: list[Permission]) -> set[Permission]:
+    client = Client(HttpTransport(source), cluster="worker")
+    try:
+        return await allowed(client, asked)
+    finally:
+        await client.close()
+
+
+METRICS = [Permission("get", "", "nodes/metrics"), Permission("get", "", "nodes/stats")]
+
+
+def token_of(account: str, mount: str) -> Permission:
+    return Permission("create", "", "serviceaccounts/token", mount, account)
+
+
 async def test_a_minted_credential_can_do_what_its_role_says_and_nothing_more(
     above: Applier, below: Applier, bare: Cluster
 ) -> None:
     add_ons = (AddOn.VOLUMES, AddOn.METRICS)
     joining = await join(above, below, bare, add_ons=add_ons)
-    secret = await above.client.get(
-        KUBECONFIG_SECRETS, f"{joining.name}-kubeconfig", "kubeocean-system"
-    )
     mount = joining.worker.mount_namespace
-    client = Client(HttpTransport(SecretAccess(secret)), cluster="worker")
-    try:
-        asked = await questions(below.client, (mount, "default", "kube-system"))
-        asked += [Permission("get", "", "nodes/metrics"), Permission("get", "", "nodes/stats")]
-        found = await allowed(client, asked)
-    finally:
-        await client.close()
+    accounts = ("kubeocean-metrics", "kubeocean-syncer", "default")
+    asked = await questions(below.client, (mount, "default", "kube-system"))
+    asked += [*METRICS, *(token_of(account, mount) for account in accounts)]
+    found = await may_do(await credential(above, joining), asked)
     rights = worker_rights(mount, add_ons)
     assert {str(each) for each in found} == {str(e) for e in asked if granted(rights, e)}
     assert not [each for each in found if each.resource == "secrets" and each.namespace != mount]
-    assert not [each for each in found if each.resource == "nodes/proxy"]
+    assert not [each for each in found if each.resource.startswith("nodes/")]
+    tokens = [each for each in found if each.resource == "serviceaccounts/token"]
+    assert tokens == [token_of("kubeocean-metrics", mount)]
+
+
+async def test_what_kubelets_are_shown_can_read_metrics_and_nothing_else(
+    above: Applier, below: Applier, bare: Cluster
+) -> None:
+    joining = await join(above, below, bare)
+    mount = joining.worker.mount_namespace
+    source = await credential(above, joining)
+    client = Client(HttpTransport(source), cluster="worker")
+    badge = Badge(client, source, Key(mount, "kubeocean-metrics"))
+    try:
+        await badge.ensure()
+    finally:
+        await client.close()
+    shown = badge.current()
+    told = read_token(shown.token.reveal() if shown.token else "")
+    assert told is not None
+    assert told.ends - told.begins == timedelta(minutes=10)
+    asked = await questions(below.client, (mount, "default", "kube-system"))
+    asked += [*METRICS, token_of("kubeocean-metrics", mount), Permission("get", "", "nodes/proxy")]
+    found = await may_do(StaticAccess(shown), asked)
+    assert {str(each) for each in found} == {str(e) for e in asked if granted(metrics_rights(), e)}
+    assert set(METRICS) <= found
+
+
+async def test_without_the_add_on_nobody_reads_metrics(
+    above: Applier, below: Applier, bare: Cluster
+) -> None:
+    joining = await join(above, below, bare)
+    mount = joining.worker.mount_namespace
+    less = replace(joining, worker=replace(joining.worker, add_ons=()))
+    await Join(less, above, below, load_kubeconfig(bare.kubeconfig)).run()
+    with pytest.raises(NotFound):
+        await below.client.get(SERVICE_ACCOUNTS, "kubeocean-metrics", mount)
+    asked = [*METRICS, token_of("kubeocean-metrics", mount)]
+
+    async def lost() -> bool:
+        return not await may_do(await credential(above, joining), asked)
+
+    await until(lost)
+    account = f"{mount}:kubeocean-metrics"
+    assert await granted_to(below.client, account, METRICS) == []
+    await Join(joining, above, below, load_kubeconfig(bare.kubeconfig)).run()
+    await until(lambda: granted_to(below.client, account, METRICS))

@@ -127,14 +127,18 @@ def test_helm_gives_the_same_for_other_values(helm: Path) -> None:
     assert templated(helm, "kubeocean", *said) == comparable(computing_objects(values))
 
 
-def test_helm_gives_the_same_for_other_workers(helm: Path) -> None:
+@pytest.mark.parametrize(
+    "add_ons", [(), (AddOn.METRICS,), (AddOn.VOLUMES, AddOn.LOG_CONFIGS), tuple(AddOn)]
+)
+def test_helm_gives_the_same_for_other_workers(helm: Path, add_ons: tuple[AddOn, ...]) -> None:
     values = WorkerValues(
         namespace="team",
-        add_ons=(AddOn.METRICS,),
+        add_ons=add_ons,
         quota={**WorkerValues().quota, "count/pods": "5k"},
         isolated=True,
     )
-    said = ("namespace.name=team", "addOns={metrics}", "quota.count/pods=5k", "isolated=true")
+    chosen = f"addOns={{{','.join(add_ons)}}}"
+    said = ("namespace.name=team", chosen, "quota.count/pods=5k", "isolated=true")
     given = templated(helm, "kubeocean-worker", *said)
     assert given == comparable(worker_objects(values))
 

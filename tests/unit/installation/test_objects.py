@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,9 +15,14 @@ from kubeocean.errors import ConfigError
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.credentials import due, kubeconfig, kubeconfig_secret, token_request
 from kubeocean.installation.parts import title
+from kubeocean.installation.roles import AddOn
 from kubeocean.installation.templates import proxier_deployment, proxier_files, syncer_files
 from kubeocean.installation.values import Size, Values, WorkerValues
-from kubeocean.installation.workerside import credential_secret, worker_objects
+from kubeocean.installation.workerside import (
+    credential_secret,
+    withdrawn_objects,
+    worker_objects,
+)
 from kubeocean.proxier.settings import Settings as ProxierSettings
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.goflags import parse
@@ -165,6 +171,27 @@ def test_another_domain_names_everything_after_itself() -> None:
     the("Deployment", "tapestry-manager", objects)
     mine = [each for each in objects if each["kind"] != "CustomResourceDefinition"]
     assert "kubeocean.io" not in str(mine)
+
+
+def test_the_account_for_metrics_comes_and_goes_with_its_add_on() -> None:
+    team = WorkerValues(namespace="team")
+    (role,) = [
+        each
+        for each in worker_objects(team)
+        if each["kind"] == "ClusterRole" and "metrics" in str(each["rules"])
+    ]
+    assert role["metadata"]["name"] == "kubeocean-metrics-team"
+    bound = the("ClusterRoleBinding", "kubeocean-metrics-team", worker_objects(team))
+    account = {"kind": "ServiceAccount", "name": "kubeocean-metrics", "namespace": "team"}
+    assert bound["subjects"] == [account]
+    assert withdrawn_objects(team) == []
+    without = replace(team, add_ons=(AddOn.VOLUMES,))
+    assert "kubeocean-metrics" not in str(worker_objects(without))
+    assert list(map(title, withdrawn_objects(without))) == [
+        "ServiceAccount team/kubeocean-metrics",
+        "ClusterRole kubeocean-metrics-team",
+        "ClusterRoleBinding kubeocean-metrics-team",
+    ]
 
 
 # Credentials

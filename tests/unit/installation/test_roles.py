@@ -11,6 +11,7 @@ from kubeocean.installation.roles import (
     EVENTS_NAMESPACE,
     AddOn,
     manager_rights,
+    metrics_rights,
     proxier_rights,
     syncer_rights,
     worker_rights,
@@ -20,6 +21,7 @@ MOUNT = "kubeocean-worker"
 READING = {"get", "list", "watch"}
 EVERYONE = [
     worker_rights(MOUNT, ALL_ADD_ONS),
+    metrics_rights(),
     syncer_rights(),
     proxier_rights(),
     manager_rights(),
@@ -58,7 +60,6 @@ def test_secrets_of_a_worker_are_read_in_the_mount_namespace_only() -> None:
     [
         (AddOn.VOLUMES, {"create persistentvolumes", "patch persistentvolumes"}),
         (AddOn.NODE_LABELS, {"patch nodes"}),
-        (AddOn.METRICS, {"get nodes/metrics", "get nodes/stats"}),
         (AddOn.PRIORITY_CLASSES, {"create priorityclasses.scheduling.k8s.io"}),
         (AddOn.LOG_CONFIGS, {"update logconfigs.cls.cloud.tencent.com"}),
     ],
@@ -68,6 +69,22 @@ def test_an_add_on_grants_its_own_thing(add_on: AddOn, granted: set[str]) -> Non
     gained = permissions(worker_rights(MOUNT, ALL_ADD_ONS)) - without
     assert granted <= set(map(str, gained))
     assert all(each.namespace == "" for each in gained)
+
+
+def test_metrics_are_anothers_to_read_and_that_ones_tokens_the_bindings_to_ask_for() -> None:
+    without = permissions(worker_rights(MOUNT, set(ALL_ADD_ONS) - {AddOn.METRICS}))
+    gained = permissions(worker_rights(MOUNT, ALL_ADD_ONS)) - without
+    asked = Permission("create", "", "serviceaccounts/token", MOUNT, "kubeocean-metrics")
+    assert gained == {asked}
+    assert set(map(str, metrics_rights().permissions())) == {
+        "get nodes/metrics",
+        "get nodes/stats",
+    }
+    for rights in (worker_rights(MOUNT, ALL_ADD_ONS), worker_rights(EVENTS_NAMESPACE, ALL_ADD_ONS)):
+        found = permissions(rights)
+        assert not {each for each in found if each.resource in ("nodes/metrics", "nodes/stats")}
+        tokens = [each for each in found if each.resource.startswith("serviceaccounts")]
+        assert [each.name for each in tokens] == ["kubeocean-metrics"]
 
 
 def test_pods_may_live_where_events_do() -> None:
@@ -88,6 +105,8 @@ def test_only_syncers_read_secrets_everywhere() -> None:
 
 
 def test_rights_follow_the_domain() -> None:
+    theirs = permissions(worker_rights(MOUNT, ALL_ADD_ONS, TAPESTRY))
+    assert {each.name for each in theirs if each.name} == {"kube-system", "tapestry-metrics"}
     assert TAPESTRY.system_namespace in manager_rights(TAPESTRY).within
     assert TAPESTRY.host_port_namespace in syncer_rights(TAPESTRY).within
 

@@ -58,6 +58,8 @@ def test_a_mount_namespace_is_a_dns_name() -> None:
 def test_roles_of_other_mount_namespaces_have_other_names() -> None:
     assert WorkerValues().cluster_role == "kubeocean-syncer"
     assert WorkerValues(namespace="team").cluster_role == "kubeocean-syncer-team"
+    assert WorkerValues().metrics_role == "kubeocean-metrics"
+    assert WorkerValues(namespace="team").metrics_role == "kubeocean-metrics-team"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from kubeocean.api.group import DEFAULT
 from kubeocean.installation.reviews import is_allowed
 from kubeocean.installation.rights import Permission
+from kubeocean.installation.roles import metrics_rights, worker_rights
 from kubeocean.manager.findings import release_in, release_of
-from kubeocean.manager.preflight import summary
+from kubeocean.manager.preflight import review, summary
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.transport import Request, Response
+from scripted import Scripted, answer
+
+
+class Allowing(Scripted):
+    """A worker that allows these, and nothing else."""
+
+    def __init__(self, *permissions: Permission) -> None:
+        super().__init__()
+        self._allowed = [each.attributes() for each in permissions]
+
+    async def send(self, request: Request) -> Response:
+        assert request.body is not None
+        asked: Json = msgspec.json.decode(request.body)
+        found = asked["spec"]["resourceAttributes"] in self._allowed
+        return answer(201, msgspec.json.encode({"status": {"allowed": found}}))
+
+
+NEEDED = tuple(worker_rights("m", ()).permissions())
+OF_OLD = tuple(metrics_rights().permissions())
+TOKENS = Permission("create", "", "serviceaccounts/token", "m", "kubeocean-metrics")
+
+
+@pytest.mark.parametrize(
+    ("extra", "has_metrics"),
+    [((TOKENS,), True), (OF_OLD, True), (OF_OLD[:1], False), ((), False)],
+)
+async def test_metrics_are_granted_by_an_account_for_them_or_as_they_were_of_old(
+    extra: tuple[Permission, ...], has_metrics: bool
+) -> None:
+    client = Client(Allowing(*NEEDED, *extra), cluster="worker")
+    found = await review(client, "m", DEFAULT)
+    assert found.missing == ()
+    assert ("metrics" not in found.without) is has_metrics
 
 
 def test_rights_on_one_thing_in_one_place_are_said_at_once() -> None:

@@ -1,7 +1,6 @@
-{{- define "kubeocean.clusterRole" -}}
+{{- define "kubeocean.suffix" -}}
 {{- if eq .Values.namespace.name "default" }}
 {{- fail "namespace.name: must not be default; use kubeocean join for that" }}
 {{- end -}}
-{{ if eq .Values.namespace.name "kubeocean-worker" }}kubeocean-syncer
-{{- else }}kubeocean-syncer-{{ .Values.namespace.name }}{{ end }}
+{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
 {{- end }}
