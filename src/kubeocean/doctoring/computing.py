@@ -11,7 +11,7 @@ from kubeocean.api.conditions import READY
 from kubeocean.api.group import DNS_SERVICE, SERVER_SERVICE
 from kubeocean.doctoring.facts import Computing
 from kubeocean.doctoring.findings import Finding, Severity
-from kubeocean.doctoring.programs import check_accounts, check_pods
+from kubeocean.doctoring.programs import check_accounts, check_pods, says
 from kubeocean.doctoring.servers import check_clock, check_definitions, check_version
 from kubeocean.installation.settling import rollout
 from kubeocean.leasing.instants import instant_of
@@ -55,7 +55,7 @@ def _check_computing_clock(facts: Computing) -> Iterator[Finding]:
 def _check_manager(facts: Computing) -> Iterator[Finding]:
     """One leads, and all replicas are there."""
     name = naming.manager_election(facts.domain)
-    alone = _says((facts.deployments or {}).get(facts.domain.manager), "--leader-elect", "false")
+    alone = says((facts.deployments or {}).get(facts.domain.manager), "--leader-elect", "false")
     led = (
         facts.elections is None
         or alone
@@ -149,16 +149,7 @@ def _syncers(facts: Computing) -> list[Json]:
 
 def _all_say(facts: Computing, flag: str) -> bool:
     syncers = _syncers(facts)
-    return bool(syncers) and all(_says(each, flag) for each in syncers)
-
-
-def _says(deployment: Json | None, flag: str, value: str = "") -> bool:
-    """Whether the program has that flag, with that value if one matters."""
-    if deployment is None:
-        return False
-    containers = deployment["spec"]["template"]["spec"].get("containers") or []
-    words = [word.partition("=") for each in containers for word in each.get("args") or ()]
-    return any(name == flag and value in ("", said) for name, _, said in words)
+    return bool(syncers) and all(says(each, flag) for each in syncers)
 
 
 def _check_nodes(facts: Computing) -> Iterator[Finding]:

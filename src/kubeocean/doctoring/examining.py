@@ -31,10 +31,12 @@ from kubeocean.bound.notes import Notes
 from kubeocean.bound.sides import reach_worker
 from kubeocean.doctoring.accounts import missing_rights
 from kubeocean.doctoring.facts import Computing, Server, Ward
-from kubeocean.errors import ApiError, NotFound
+from kubeocean.errors import ApiError, Forbidden, NotFound
 from kubeocean.installation.reviews import granted
 from kubeocean.installation.rights import Permission
+from kubeocean.installation.roles import READ_METRICS
 from kubeocean.manager.preflight import Reviewed, review
+from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import (
@@ -43,6 +45,7 @@ from kubeocean.runtime.kinds import (
     NAMESPACES,
     NODES,
     SECRETS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     Lease,
 )
@@ -178,6 +181,11 @@ class Examiner:
             f"rights in worker {name}", review(worker, mount, self.domain), Reviewed()
         )
         excess = await self.notes.read(f"rights in worker {name}", granted(worker, DANGERS), [])
+        exposed = await self.notes.read(
+            f"rights in worker {name}",
+            _exposed(worker, below.access, Key(mount, self.domain.metrics)),
+            False,
+        )
         differences = await self.notes.read(
             f"both sides of {name}", self._differences(worker, ids, mount), ()
         )
@@ -189,6 +197,7 @@ class Examiner:
             missing=rights.missing,
             without=rights.without,
             excess=_shown(excess),
+            exposed=exposed,
             namespace=await self.notes.read(f"namespace {mount}", _namespace(worker, mount), None),
             policies=await self.notes.read(f"policies of {name}", _policies(worker), None),
             tls=tls,
@@ -273,6 +282,25 @@ async def _namespace(worker: Client, name: str) -> bool | None:
     except NotFound:
         return False
     return True
+
+
+async def _exposed(worker: Client, access: Access | None, account: Key) -> bool:
+    """Whether kubelets are shown the credential itself, by the rules of the proxier's `Badge`."""
+    if access is None or access.certificate is not None or not access.headers():
+        return False
+    ask = Permission("create", "", "serviceaccounts/token", *account)
+    may = await granted(worker, (*READ_METRICS, ask))
+    if not set(READ_METRICS) <= set(may):
+        return False
+    if ask not in may:
+        return True
+    try:
+        await worker.get(SERVICE_ACCOUNTS, account.name, account.namespace)
+    except NotFound:
+        return True
+    except Forbidden:
+        return False  # who may ask for tokens of an account by its name will have been given one
+    return False
 
 
 async def _policies(worker: Client) -> tuple[ResourceLeasingPolicy, ...] | None:

@@ -67,6 +67,7 @@ class Ward:
     missing: tuple[str, ...] = ()  # rights that are needed
     without: tuple[str, ...] = ()  # add-ons that are not granted
     excess: tuple[str, ...] = ()  # rights that nobody needs
+    exposed: bool = False  # whether its own token is what kubelets are shown
     namespace: bool | None = None  # whether the mount namespace is there
     policies: tuple[ResourceLeasingPolicy, ...] | None = None
     tls: Mapping[str, bytes] = field(default_factory=dict)  # certificates of the proxier, by name

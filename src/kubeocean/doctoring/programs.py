@@ -13,7 +13,7 @@ from kubeocean.leasing.instants import instant_of
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.objects import Json
 
-__all__ = ["check_accounts", "check_pods", "trouble_of"]
+__all__ = ["check_accounts", "check_pods", "says", "trouble_of"]
 
 _LONG: Final = timedelta(seconds=60)  # what a program may take to begin
 _RECENT: Final = timedelta(minutes=15)
@@ -88,3 +88,12 @@ def _of_container(container: Json, now: datetime) -> tuple[str, bool] | None:
     if reason not in _STARTING:
         return f"it cannot start: {reason} {waits.get('message', '')}".strip(), False
     return None
+
+
+def says(deployment: Json | None, flag: str, value: str = "") -> bool:
+    """Whether the program has that flag, with that value if one matters."""
+    if deployment is None:
+        return False
+    containers = deployment["spec"]["template"]["spec"].get("containers") or []
+    words = [word.partition("=") for each in containers for word in each.get("args") or ()]
+    return any(name == flag and value in ("", said) for name, _, said in words)

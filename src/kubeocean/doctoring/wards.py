@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubeocean.api import conditions as said
+from kubeocean.api import naming
 from kubeocean.api.binding import BindingPhase, Privilege, problems
 from kubeocean.api.ownership import Claim, claim_policy
 from kubeocean.api.policy import ResourceLeasingPolicy
@@ -14,6 +15,7 @@ from kubeocean.api.problems import describe
 from kubeocean.doctoring.credentials import check_certificates, check_token
 from kubeocean.doctoring.facts import Computing, Ward
 from kubeocean.doctoring.findings import Finding, Severity, few
+from kubeocean.doctoring.programs import says
 from kubeocean.doctoring.servers import check_clock, check_definitions, check_version
 from kubeocean.installation.bindings import join_command
 from kubeocean.manager.verdicts import wrong_with
@@ -103,6 +105,17 @@ def _check_credential(ward: Ward, above: Computing) -> Iterator[Finding]:
     yield from check_token(_name(ward), token, above.now, remedy)
 
 
+def _check_kubelets(ward: Ward, above: Computing) -> Iterator[Finding]:
+    """What kubelets are shown is worth no more than their metrics."""
+    name = naming.proxier_deployment(ward.binding.spec.cluster_id, above.domain)
+    silent = says((above.deployments or {}).get(name), "--metrics-enabled", "false")
+    if ward.exposed and not silent:
+        message = "kubelets are shown its own token when they are asked for metrics"
+        message += ", so whoever is root on a node has all its rights"
+        remedy = f"an account for metrics is made by: {join_command(ward.binding)}"
+        yield Finding("kubelets", Severity.WARNING, _name(ward), message, remedy)
+
+
 def _check_tls(ward: Ward, above: Computing) -> Iterator[Finding]:
     """The proxier's certificate holds, and for a while."""
     remedy = "the proxier renews its own; restart it, or provide another"
@@ -186,6 +199,7 @@ CHECKS: Final = {
     "mount namespace": _check_namespace,
     "rights": _check_rights,
     "credential": _check_credential,
+    "kubelets": _check_kubelets,
     "proxier certificate": _check_tls,
     "policies": _check_policies,
     "orphans": _check_orphans,

@@ -287,6 +287,37 @@ async def test_too_many_rights(patient: Patient, doctor: Doctor) -> None:
     await until(noticed)
 
 
+async def test_a_token_that_kubelets_are_shown_is_a_warning(
+    patient: Patient, doctor: Doctor, above: Applier
+) -> None:
+    """As in a worker that was joined before there was an account for metrics."""
+    roles = Resource(ROLES.group, "v1", "clusterroles", "ClusterRole", False, Untyped)
+    name, mount = f"kubeocean-syncer-{patient.mount}", patient.mount
+    rule = {"apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"]}
+    there = (await patient.below.get(roles, name, keep_raw=True)).content()
+    await patient.below.patch(roles, name, MergePatch({"rules": [*there["rules"], rule]}))
+    locally = Resource(ROLES.group, "v1", "roles", "Role", True, Untyped)
+    there = (await patient.below.get(locally, "kubeocean-syncer", mount, keep_raw=True)).content()
+    rules = [each for each in there["rules"] if "serviceaccounts/token" not in each["resources"]]
+    await patient.below.patch(locally, "kubeocean-syncer", MergePatch({"rules": rules}), mount)
+
+    async def warned() -> list[str]:
+        _, found, _ = await doctor(patient.name)
+        told = [each for each in found["findings"] if each["check"] == "kubelets"]
+        assert all(each["severity"] == "warning" for each in told)
+        return [each["remedy"] for each in told]
+
+    (remedy,) = await until(warned)
+    assert f"kubeocean join {patient.name}" in remedy
+    force = Applier(patient.below, domain=DEFAULT, force=True)
+    await Join(patient.joining, above, force, load_kubeconfig(patient.bare.kubeconfig)).run()
+
+    async def well() -> bool:
+        return not await warned()
+
+    await until(well)
+
+
 async def test_no_mount_namespace(patient: Patient, doctor: Doctor) -> None:
     body = patient.joining.binding()
     name = f"{patient.name}x"

@@ -125,7 +125,7 @@ def test_a_healthy_installation_has_no_findings() -> None:
     diagnosis = diagnose(above(), [a_ward()])
     assert diagnosis.findings == ()
     assert diagnosis.healthy(strict=True)
-    assert list(page(diagnosis)) == ["21 checks: nothing is wrong"]
+    assert list(page(diagnosis)) == ["22 checks: nothing is wrong"]
 
 
 def older_definition() -> Mapping[str, Json]:
@@ -312,6 +312,7 @@ def test_faults_of_a_binding(ward: Ward, check: str, said: str) -> None:
             "no binding 'who' here",
         ),
         (a_ward(policies=()), "policies", "nothing is lent"),
+        (a_ward(exposed=True), "kubelets", "are shown its own token"),
     ],
 )
 def test_warnings_count_only_if_somebody_is_strict(ward: Ward, check: str, said: str) -> None:
@@ -321,6 +322,14 @@ def test_warnings_count_only_if_somebody_is_strict(ward: Ward, check: str, said:
     assert said in found.message
     assert diagnosis.healthy(strict=False)
     assert not diagnosis.healthy(strict=True)
+
+
+def test_a_token_that_no_kubelet_is_asked_with_is_none_to_worry_about() -> None:
+    container = {"args": ["proxier", "--metrics-enabled=false"]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    facts = above(deployments={"kubeocean-proxier-w1": {"metadata": {}, "spec": spec}})
+    found = [each.check for each in diagnose(facts, [a_ward(exposed=True)]).findings]
+    assert "kubelets" not in found
 
 
 def test_privileges_that_pods_have_are_told() -> None:
