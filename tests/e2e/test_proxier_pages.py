@@ -13,10 +13,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harbours import DOMAIN, Harbour
+from kubeocean.installation.applying import FIELD_MANAGER, Applier
+from kubeocean.installation.values import WorkerValues
+from kubeocean.installation.workerside import worker_objects
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import Authority, Subject
 from kubeocean.local.ports import reserve
+from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import PODS
+from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key
 from syncers import SyncerProcess
 from waiting import until
@@ -27,7 +32,8 @@ LOOP = "while true; do sleep 0.5; done"
 
 
 class Scene:
-    """A proxier with its metrics port, a pod of ours and one of somebody else's below."""
+    """A proxier with its metrics port and the credential that `join` makes, a pod of ours and one
+    of somebody else's below."""
 
     def __init__(self, harbour: Harbour, replica: SyncerProcess, directory: Path) -> None:
         self.harbour = harbour
@@ -44,12 +50,15 @@ class Scene:
 
     async def theirs(self, path: str, *, method: str = "GET") -> tuple[int, str]:
         """The same of the kubelet itself."""
+        return await _fetch(method, f"{await self.kubelet()}{path}", self._below)
+
+    async def kubelet(self) -> str:
         nodes = await self.harbour.below.request_json("GET", "/api/v1/nodes")
         node = next(n for n in nodes["items"] if n["metadata"]["name"] == self.harbour.node.name)
         address = next(
             a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"
         )
-        return await _fetch(method, f"https://{address}:10250{path}", self._below)
+        return f"https://{address}:10250"
 
 
 def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
@@ -62,18 +71,32 @@ def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
     return context
 
 
-async def _fetch(method: str, url: str, context: ssl.SSLContext) -> tuple[int, str]:
+async def _fetch(
+    method: str, url: str, context: ssl.SSLContext, token: str = ""
+) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
-        session.request(method, url) as answer,
+        session.request(method, url, headers=headers) as answer,
     ):
         return answer.status, await answer.text()
+
+
+async def joined(harbour: Harbour) -> Path:
+    """The kubeconfig of the binding's account in a worker with all that `join` makes there."""
+    client = connect(harbour.worker.kubeconfig, field_manager=FIELD_MANAGER)
+    try:
+        await Applier(client, domain=DOMAIN).apply_all(worker_objects(WorkerValues()))
+    finally:
+        await client.close()
+    return await harbour.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
 
 
 @pytest.fixture(scope="module")
 async def scene(harbour: Harbour, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     with reserve(("127.0.0.1", 0)) as held:
         port = held.ports[0]
+    await harbour.hand_over(await joined(harbour))
     async with harbour.proxier(f"--prometheus-vnode-base-port={port}") as replica:
         made = Scene(harbour, replica, tmp_path_factory.mktemp("certificates"))
         made.metrics_port = port
@@ -107,6 +130,7 @@ async def scene(harbour: Harbour, tmp_path_factory: pytest.TempPathFactory) -> A
         await harbour.below.delete(
             PODS, f"{harbour.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
         )
+    await harbour.hand_over(harbour.worker.kubeconfig)
 
 
 def series(text: str, keep: Callable[[dict[str, str]], bool]) -> Series:
@@ -265,3 +289,75 @@ async def test_without_metrics_there_are_still_logs_and_commands(harbour: Harbou
         run = f"{port}/run/{harbour.name}/web/main?cmd=id"
         assert (await _fetch("POST", run, context))[0] == 200
         assert replica.process.running
+
+
+# What kubelets are shown
+
+OWN_TOKEN = "Kubelets are shown the binding's own token"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+OF_OLD: tuple[Json, ...] = (
+    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"]},
+)
+
+
+async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scene) -> None:
+    """They would not even take it, and serve every page all the same."""
+    harbour = scene.harbour
+    path = await harbour.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
+    own = load_kubeconfig(path).token
+    authority = Authority.load(harbour.worker.root / "pki", "ca").certificate.decode()
+    context = ssl.create_default_context(cadata=authority)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    assert own is not None
+    for page in ("/metrics/resource", "/metrics/cadvisor", "/stats/summary"):
+        url = f"{await scene.kubelet()}{page}"
+        assert (await _fetch("GET", url, context, own.reveal()))[0] == 403
+        assert (await scene.ours(page))[0] == 200
+    assert scene.replica.lines(OWN_TOKEN) == []
+    assert scene.replica.lines("Got no token for metrics") == []
+
+
+async def of_old(harbour: Harbour) -> Path:
+    """A credential as it was before there was an account for metrics."""
+    namespace, name = DOMAIN.worker_namespace, f"{harbour.name}-old"
+    kubeconfig = await harbour.worker.service_account(namespace, name)
+    role: Json = {"metadata": {"name": name}, "rules": list(OF_OLD)}
+    await harbour.below.request_json("POST", f"{RBAC}/clusterroles", body=role)
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    binding: Json = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
+    await harbour.below.request_json("POST", f"{RBAC}/clusterrolebindings", body=binding)
+    return kubeconfig
+
+
+async def test_a_worker_of_old_keeps_its_metrics_and_that_is_said_once(scene: Scene) -> None:
+    harbour, kubeconfig = scene.harbour, await of_old(scene.harbour)
+    await harbour.hand_over(kubeconfig)
+    context = context_of(harbour.computing, harbour.directory, "of-old")
+    context.check_hostname = False
+    url = f"https://127.0.0.2:{harbour.port}/metrics/resource"
+
+    async def served() -> bool:
+        return (await _fetch("GET", url, context))[0] == 200
+
+    try:
+        async with harbour.proxier(address="127.0.0.2", name="of-old") as replica:
+            await until(served)
+            for _ in range(3):
+                assert await served()
+            (line,) = replica.lines(OWN_TOKEN)
+            assert "kubeocean join" in line["remedy"]
+            await harbour.hand_over(await joined(harbour))
+            await until(lambda: _followed(replica))
+            await until(served)
+            assert len(replica.lines(OWN_TOKEN)) == 1
+            own = load_kubeconfig(kubeconfig).token
+            assert own is not None
+            assert own.reveal() not in replica.process.log.read_text()
+    finally:
+        await harbour.hand_over(await joined(harbour))
+
+
+def _followed(replica: SyncerProcess) -> bool:
+    return len(replica.lines("Took new worker credentials")) == 1

@@ -98,7 +98,7 @@ class Badge:
                 if self._due():
                     await self._renew()
         if not self._holds():
-            raise Refusal(502, self._trouble)
+            raise Refusal(502, self._trouble or "the worker's credentials changed meanwhile")
 
     async def replace(self) -> None:
         """A kubelet does not take what it was shown: get another, if that was not a moment ago."""

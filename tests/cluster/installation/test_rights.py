@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
+import ssl
 import sys
 import uuid
 from dataclasses import replace
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fronts import pair_of
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.policy import PolicySpec
@@ -28,8 +31,10 @@ from kubeocean.installation.tokens import read_token
 from kubeocean.installation.values import WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
+from kubeocean.local.pki import Authority
 from kubeocean.local.process import Process
 from kubeocean.proxier.badges import Badge
+from kubeocean.proxier.kubelets import Kubelets
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, StaticAccess
 from kubeocean.runtime.kinds import (
@@ -42,7 +47,10 @@ from kubeocean.runtime.kinds import (
 )
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key, find_condition
+from kubeocean.runtime.pem import load_pair
+from kubeocean.runtime.secrets import Secret
 from kubeocean.runtime.transport import HttpTransport
+from servers import Server, head_of, serving
 from syncers import SyncerProcess, syncer
 from waiting import until
 
@@ -304,6 +312,59 @@ async def test_what_kubelets_are_shown_can_read_metrics_and_nothing_else(
     found = await may_do(StaticAccess(shown), asked)
     assert {str(each) for each in found} == {str(e) for e in asked if granted(metrics_rights(), e)}
     assert set(METRICS) <= found
+
+
+def hostile_tls(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pair = pair_of(authority)
+    load_pair(context, pair.certificate, pair.key)
+    return context
+
+
+async def test_a_hostile_kubelet_learns_a_token_that_opens_nothing(
+    above: Applier, below: Applier, bare: Cluster
+) -> None:
+    """Whoever is root on a node keeps what its kubelet is shown, and tries it elsewhere."""
+    joining = await join(above, below, bare)
+    mount, name = joining.worker.mount_namespace, f"hostile-{joining.name}"
+    status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
+    await below.client.create(NODES, {"metadata": {"name": name}, "status": status})
+    source, authority = await credential(above, joining), Authority.create("kubelets")
+    client = Client(HttpTransport(source), cluster="worker")
+
+    async def listens(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            await head_of(server, reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with serving(listens, tls=hostile_tls(authority)) as hostile:
+        badge = Badge(client, source, Key(mount, "kubeocean-metrics"))
+        kubelets = Kubelets(client, badge, port=hostile.port, authority=authority.certificate)
+        try:
+            for page in ("/metrics/cadvisor", "/metrics/resource", "/stats/summary"):
+                async with kubelets.opened(name, page) as read:
+                    await read()
+        finally:
+            await kubelets.close()
+            await client.close()
+            await below.client.delete(NODES, name, uid=None)
+    seen = {re.findall(r"Authorization: Bearer (\S+)", head)[0] for head in hostile.heads}
+    own = source.current().token
+    assert own is not None
+    assert own.reveal() not in "".join(hostile.heads)
+    (stolen,) = seen  # three pages, one token
+    thief = replace(load_kubeconfig(bare.kubeconfig), certificate=None, private_key=None)
+    source_of_thief = StaticAccess(replace(thief, token=Secret(stolen)))
+    asked = [
+        *METRICS,
+        *(Permission("create", "", what, mount) for what in ("pods", "pods/exec", "secrets")),
+        *(Permission("get", "", what, mount) for what in ("pods", "pods/log", "secrets")),
+        token_of("kubeocean-metrics", mount),
+        token_of("kubeocean-syncer", mount),
+    ]
+    assert await may_do(source_of_thief, asked) == set(METRICS)
 
 
 async def test_without_the_add_on_nobody_reads_metrics(
