@@ -8,6 +8,7 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, may_be_ours
 from kubeocean.leasing.counted import CountedPod
 from kubeocean.runtime.codec import decode_object, encode
+from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.bottomup.counting import Counting
 from kubeocean.syncer.podviews import PhysicalPod
@@ -77,12 +78,15 @@ def test_pods_of_another_binding_are_others() -> None:
     assert told.counting.of("n").ours == {}
 
 
-def labelled(name: str, cpu: str, *, node: str = "n") -> PhysicalPod:
+def labelled(
+    name: str, cpu: str, *, node: str = "n", generation: int = 1, status: Json | None = None
+) -> PhysicalPod:
     labels = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: "b"}
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     body = {
-        "metadata": {"name": name, "uid": name, "labels": labels},
+        "metadata": {"name": name, "uid": name, "labels": labels, "generation": generation},
         "spec": {"nodeName": node, "containers": [container]},
+        "status": status or {},
     }
     return decode_object(PhysicalPod, encode(body), keep_raw=True)
 
@@ -112,3 +116,23 @@ def test_a_pod_that_gets_our_label_stays_counted_whoever_tells_first(first: str)
     usage = told.counting.of("n")
     assert usage.ours["cpu"] == Quantity.parse("1")
     assert not usage.others
+
+
+def test_a_pod_with_our_label_is_counted_anew_when_its_requests_may_be_others() -> None:
+    told = Told("4")
+    small = labelled("a", "1", generation=1)
+    told.counting.follow_labelled(None, small)
+    # What a generation does not stand for is not looked at again.
+    told.counting.follow_labelled(small, labelled("a", "2", generation=1))
+    assert told.counting.of("n").ours["cpu"] == Quantity.parse("1")
+    resizing = {"type": "PodResizeInProgress", "status": "True"}
+    for changed in (
+        labelled("a", "2", generation=2),
+        labelled("a", "2", generation=1, status={"conditions": [resizing]}),
+        labelled("a", "2", generation=0),
+    ):
+        told.counting.follow_labelled(small, changed)
+        assert told.counting.of("n").ours["cpu"] == Quantity.parse("2")
+        told.counting.follow_labelled(changed, labelled("a", "1", generation=9))
+    told.counting.follow_labelled(small, labelled("a", "1", status={"phase": "Failed"}))
+    assert not told.counting.of("n").ours

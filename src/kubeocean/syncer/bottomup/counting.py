@@ -17,13 +17,14 @@ from kubeocean.leasing.counted import CountedPod
 from kubeocean.leasing.requests import requests_of
 from kubeocean.leasing.usage import NodeUsage
 from kubeocean.runtime.codec import decode_object
-from kubeocean.runtime.objects import Object
+from kubeocean.runtime.objects import Condition, Object
 from kubeocean.runtime.quantity import ZERO
 from kubeocean.syncer.podviews import PhysicalPod
 
 __all__ = ["Counting"]
 
 _NOTHING = NodeUsage()
+_RESIZE: Final = "PodResize"
 _LABELLED: Final = "labelled/"  # before the UID of a pod that the other cache tells of
 
 
@@ -52,6 +53,8 @@ class Counting:
 
     def follow_labelled(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
         """A handler for the informer of pods that bear our label."""
+        if old is not None and new is not None and _asks_the_same(old, new):
+            return
         there = new is not None and new.spec.node_name
         counted = decode_object(CountedPod, new.raw, keep_raw=False) if new and there else None
         self._move(old, counted, _LABELLED)
@@ -89,6 +92,26 @@ class Counting:
         offer = self._offer(node) if ours else None
         if offer is None or any(_reaches(amounts, offer) for amounts in ours):
             self._on_change(node)
+
+
+def _asks_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
+    """Whether a change cannot be one of what a pod requests, by what is cheap to look at.
+
+    A specification has a generation (servers before 1.33 count none), and who is given something
+    else says so in a condition. Labels say whose it is.
+    """
+    before, after = old.metadata, new.metadata
+    return (
+        0 < before.generation == after.generation
+        and old.spec == new.spec
+        and old.finished == new.finished
+        and before.labels == after.labels
+        and not any(c.type.startswith(_RESIZE) for c in (*_told(old), *_told(new)))
+    )
+
+
+def _told(pod: PhysicalPod) -> tuple[Condition, ...]:
+    return pod.status.conditions or ()
 
 
 def _reaches(amounts: Amounts, offer: Amounts) -> bool:
