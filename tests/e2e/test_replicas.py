@@ -46,7 +46,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.replicas import PROXIER_PODS, ProxierPod
 from processnodes import processes, running_node
 from running import running
-from waiting import until
+from waiting import PATIENCE_S, until
 
 RunPod = Callable[..., Awaitable[Json]]
 SYSTEM = DEFAULT.system_namespace
@@ -103,8 +103,8 @@ class Shore:
         told = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return sum(each["msg"] == "Served kubelet request" for each in told)
 
-    async def kubectl(self, *words: str) -> str:
-        """What it prints; nothing if it fails, or is not done soon."""
+    async def kubectl(self, *words: str, within: float) -> str:
+        """What it prints; nothing if it fails, or is not done in time."""
         command = await asyncio.create_subprocess_exec(
             *(self.kubectl_path, f"--kubeconfig={self.hub.kubeconfig}", "-n", self.name, *words),
             stdin=asyncio.subprocess.DEVNULL,
@@ -112,7 +112,7 @@ class Shore:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            async with asyncio.timeout(TRY_S):
+            async with asyncio.timeout(within):
                 out, _ = await command.communicate()
         except TimeoutError:
             return ""
@@ -123,7 +123,11 @@ class Shore:
         return out.decode() if command.returncode == 0 else ""
 
     async def works(self) -> bool:
-        return await self.kubectl("exec", "web", "--", "echo", "hello") == "hello\n"
+        command = ("exec", "web", "--", "echo", "hello")
+        return await self.kubectl(*command, within=TRY_S) == "hello\n"
+
+    async def logs(self) -> str:
+        return await self.kubectl("logs", "web", within=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +227,7 @@ async def test_new_sessions_work_soon_after_a_replica_is_gone(
     assert gone is not None
     (other,) = (each for each in shore.ready().values() if each.name != gone.name)
     await until(shore.works)
-    assert await shore.kubectl("logs", "web") == "began\n"
+    assert await shore.logs() == "began\n"
     assert shore.served(gone) and shore.pid(gone) != shore.pid(other)
     before, pid = shore.served(other), shore.pid(gone)
     shore.left_at.clear()
@@ -236,7 +240,7 @@ async def test_new_sessions_work_soon_after_a_replica_is_gone(
         worked = time.monotonic()
         assert await shore.pointed_at() == other.address
         assert shore.served(other) > before
-        assert await shore.kubectl("logs", "web") == "began\n"
+        assert await shore.logs() == "began\n"
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -289,7 +289,7 @@ async def test_who_comes_back_under_its_name_gets_its_shards_again(
 async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    # Nobody may lapse meanwhile, on a busy machine either: that would lose slots for another reason.
+    # Who lapses, as on a busy machine, would lose slots for another reason.
     patient = {"leaseDuration": "12s", "renewDeadline": "8s"}
     async with Shoal.open(cluster, namespace) as shoal:
         a, _ = await shoal.at_work([], "a", "b", state=patient)
