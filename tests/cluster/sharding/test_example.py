@@ -48,7 +48,8 @@ def replica(name: str, cluster: Cluster, config: Path) -> Process:
 def told(process: Process, message: str) -> list[Json]:
     if not process.log.exists():
         return []
-    lines = [json.loads(line) for line in process.log.read_text().splitlines() if line[:1] == "{"]
+    whole = process.log.read_text().split("\n")[:-1]  # the last line may be on its way
+    lines = [json.loads(line) for line in whole if line[:1] == "{"]
     return [line for line in lines if line["msg"] == message]
 
 
@@ -70,11 +71,16 @@ async def test_the_example_shares_pods_among_its_replicas(
             found = {line["pod"] for line in told(process, "Processing pod add")}
             return found & names
 
-        def shared() -> bool:
-            held = [told(process, "Shard assignment changed") for process in (one, two)]
-            return all(held) and len(held[0][-1]["new_assignment"]) == 2
+        seen = [0]
 
-        await until(shared)
+        def shared() -> bool:
+            """Whether both have a part, and it is the one that they had when we looked last: who
+            is given a pod in the moment of its change sees the pod as it is then."""
+            held = [told(process, "Shard assignment changed") for process in (one, two)]
+            before, seen[0] = seen[0], sum(map(len, held))
+            return all(held) and len(held[0][-1]["new_assignment"]) == 2 and before == seen[0]
+
+        await until(shared, every=2.0)
         await until(lambda: added(one) | added(two) == names)
         # A change and a deletion reach whoever has the pod.
         patch = MergePatch({"metadata": {"labels": {"changed": "yes"}}})
