@@ -28,7 +28,7 @@ MANIFEST = ROOT / "deploy" / "sharded-controller.yaml"
 def configured(path: Path, namespace: str, **sections: Json) -> Path:
     document = {
         "sharding": {"ring": "example", "namespace": namespace, "settlePeriod": "500ms"},
-        "state": {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "400ms"},
+        "state": {"leaseDuration": "10s", "renewDeadline": "7s", "retryPeriod": "1s"},
         "metrics": {"port": 0},
         **sections,
     }
