@@ -286,7 +286,7 @@ def container(
 
 
 def _field(name: str, path: str) -> Json:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
 def _probe(path: str, *, delay_s: int, period_s: int) -> Json:

@@ -14,7 +14,7 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicySpec
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.errors import ConfigError, Conflict, Forbidden, NotFound, Unauthorized
-from kubeocean.installation.applying import Applier, Fate
+from kubeocean.installation.applying import Applier, Fate, resource_of
 from kubeocean.installation.bindings import Joining
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.joining import Join, identity
@@ -354,3 +354,18 @@ async def test_a_binding_that_nobody_finishes_is_let_go_by_force_only(
     assert (await leave.unbind(patience_s=0, force=True, say=lambda said: None)).gone
     with pytest.raises(NotFound):
         await above.client.get(NODES, f"vnode-{joining.name}")
+
+
+async def test_what_kubectl_has_made_of_our_manifests_is_no_conflict(above: Applier) -> None:
+    kubectl = Client(above.client.transport, field_manager="kubectl-client-side-apply")
+    home = f"k{uuid.uuid4().hex[:8]}"
+    await kubectl.create(NAMESPACES, {"metadata": {"name": home}})
+    ours = [
+        body | {"metadata": body["metadata"] | {"namespace": home}}
+        for body in computing_objects(Values())
+        if body["metadata"].get("namespace") == DEFAULT.system_namespace
+    ]
+    assert "Deployment" in {body["kind"] for body in ours}
+    for body in ours:
+        await kubectl.create(resource_of(body), body, namespace=home)
+        await above.apply(body)  # raises Conflict, if theirs differed from ours
