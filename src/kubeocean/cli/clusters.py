@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from kubeocean.api.group import Domain
     from kubeocean.installation.applying import Applier, Fate
@@ -117,16 +118,17 @@ def applier(
     return Applier(client, domain=domain, force=force)
 
 
-def print_objects(objects: Iterable[Json], notation: Notation) -> None:
-    """All of them, for kubectl to read."""
+def print_objects(objects: Mapping[str, Sequence[Json]], notation: Notation) -> None:
+    """All of them, for kubectl to read; YAML says of each in which cluster it is made."""
     if notation is Notation.JSON:
         from kubeocean.cli.output import print_json
 
-        print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        print_json({"apiVersion": "v1", "kind": "List", "items": list(chain(*objects.values()))})
         return
     from kubeocean.installation.templates import text
 
-    typer.echo("---\n".join(text(body) for body in objects), nl=False)
+    pages = (f"# {cluster}\n{text(body)}" for cluster in objects for body in objects[cluster])
+    typer.echo("---\n".join(pages), nl=False)
 
 
 def tell(cluster: str, body: Json, fate: Fate) -> None:

@@ -110,7 +110,7 @@ def install(
         )
         objects = computing_objects(values)
         if dry_run:
-            print_objects(objects, output)
+            print_objects({"computing cluster": objects}, output)
             return
         async with AsyncExitStack() as stack:
             source = reach(kubeconfig, context)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kubeocean.installation.values import WorkerValues
     from kubeocean.runtime.access import Access
     from kubeocean.runtime.credentials import AccessSource
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["join"]
 
@@ -143,6 +144,7 @@ def join(
             service_namespaces=tuple(service_namespace or ()),
             direct_scheduling=direct_scheduling,
         )
+        _check_server(server)
         if dry_run:
             print_objects(_objects(joining), output)
             return
@@ -169,6 +171,15 @@ def _required(kubeconfig: str) -> str:
     if not kubeconfig:
         raise ConfigError("must name the kubeconfig of the worker", source="--kubeconfig")
     return kubeconfig
+
+
+def _check_server(server: str) -> None:
+    """Said before anything is written; of the one in FILE it is said when a token is made."""
+    from kubeocean.errors import ConfigError
+
+    if server and not server.startswith("https://"):
+        said = "must be a URL such as https://worker.example.com:6443"
+        raise ConfigError(said, source="--server", value=server)
 
 
 def _worker(
@@ -249,7 +260,8 @@ def _connect(
     )
 
 
-def _objects(joining: Joining) -> list[dict[str, object]]:
+def _objects(joining: Joining) -> dict[str, list[Json]]:
+    """By the cluster where they are made."""
     from kubeocean.installation.credentials import kubeconfig_secret
     from kubeocean.installation.workerside import credential_secret, worker_objects
 
@@ -257,13 +269,12 @@ def _objects(joining: Joining) -> list[dict[str, object]]:
     lease = joining.policy()
     secret = kubeconfig_secret(name, "", ends=_MINTED, domain=values.domain)
     secret["data"] = {}
-    return [
+    below = [
         *worker_objects(values),
         *([lease] if lease is not None else []),
         credential_secret(values, name, "00000000"),
-        secret,
-        joining.binding(),
     ]
+    return {"worker": below, "computing cluster": [secret, joining.binding()]}
 
 
 async def _bind(
@@ -273,7 +284,6 @@ async def _bind(
     from kubeocean.installation.applying import Fate
     from kubeocean.installation.credentials import secret_name
     from kubeocean.installation.joining import Join
-    from kubeocean.runtime.objects import Json
 
     ours = {joining.name: CLUSTER_BINDINGS.kind, secret_name(joining.name): "Secret"}
 

@@ -19,6 +19,7 @@ from kubeocean.cli.leave import leave
 from kubeocean.cli.uninstall import uninstall
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.leaving import waits_for
+from kubeocean.installation.parts import title
 from kubeocean.installation.settling import bound, rollout, trouble
 from kubeocean.installation.tokens import read_token
 from kubeocean.installation.values import Values
@@ -39,6 +40,16 @@ def test_a_dry_run_prints_all_objects_and_asks_no_cluster() -> None:
     code, out, _ = run("install", "--dry-run", "--kubeconfig", "/nowhere")
     assert code == 0
     assert list(yaml.safe_load_all(out)) == computing_objects(Values())
+
+
+def test_a_dry_run_says_in_which_cluster_each_object_is_made() -> None:
+    _, out, _ = run("join", "berlin", "--lease", "cpu=50%", "--dry-run")
+    pages = [page.splitlines() for page in out.split("---\n")]
+    where = {title(yaml.safe_load("\n".join(page))): page[0].removeprefix("# ") for page in pages}
+    assert where["ResourceLeasingPolicy berlin"] == "worker"
+    assert where["Secret kubeocean-system/berlin-kubeconfig"] == "computing cluster"
+    assert where["ClusterBinding berlin"] == "computing cluster"
+    assert set(where.values()) == {"worker", "computing cluster"}
 
 
 def test_a_dry_run_is_a_list_in_json() -> None:
@@ -71,6 +82,8 @@ def test_a_dry_run_shows_no_credential() -> None:
         (("join", "berlin", "--add-on", "root"), "--add-on: must be none, all"),
         (("join", "berlin", "--quota", "pods"), "--quota: must be name=quantity"),
         (("join", "berlin", "--cluster-id", "A B"), "--cluster-id"),
+        (("join", "berlin", "--server", "worker:6443"), "--server: must be a URL such as https"),
+        (("join", "berlin", "--server", "http://w"), "--server: must be a URL such as https"),
     ],
 )
 def test_what_was_said_wrongly_is_named(words: tuple[str, ...], said: str) -> None:
