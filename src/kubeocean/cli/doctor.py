@@ -22,7 +22,7 @@ def doctor(
     binding: Annotated[
         str,
         typer.Argument(
-            metavar="[BINDING]",
+            metavar="BINDING",
             help="Of the bindings, only this one.",
             autocompletion=complete_binding,
         ),
@@ -36,6 +36,7 @@ def doctor(
     """Look for what is wrong, and say what to do about it. Nothing is changed.
 
     Exit code 0: nothing is wrong; 3: something is. Warnings count only with --strict.
+    1: it could not look; 2: asked for wrongly.
     """
 
     async def work() -> None:

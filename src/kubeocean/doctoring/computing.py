@@ -67,7 +67,8 @@ def _check_manager(facts: Computing) -> Iterator[Finding]:
         since = lease.spec.renew_time if lease is not None else None
         said = f"none has led since {since}" if since else "none has ever led"
         where = f"{facts.domain.system_namespace}/{facts.domain.manager}"
-        remedy = f"see the pods of Deployment {where}"
+        gone = facts.deployments is not None and facts.domain.manager not in facts.deployments
+        remedy = "kubeocean install" if gone else f"see the pods of Deployment {where}"
         yield Finding("manager", Severity.ERROR, facts.domain.manager, said, remedy)
     yield from _rolled("manager", facts, facts.domain.manager)
 

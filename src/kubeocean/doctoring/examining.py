@@ -28,7 +28,7 @@ from kubeocean.api.ownership import Ids
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.bound.identities import identity_of
 from kubeocean.bound.notes import Notes
-from kubeocean.bound.sides import reach_worker
+from kubeocean.bound.sides import find_binding, reach_worker
 from kubeocean.doctoring.accounts import missing_rights
 from kubeocean.doctoring.facts import Computing, Server, Ward
 from kubeocean.errors import ApiError, Forbidden, NotFound
@@ -97,10 +97,10 @@ class Examiner:
     async def examine(self, only: str = "") -> tuple[Computing, list[Ward]]:
         """All of it, or of the bindings just this one.
 
-        :raises NotFound: there is no such binding.
+        :raises ConfigError: there is no such binding.
         """
         if only:
-            await self.computing.get(CLUSTER_BINDINGS, only)
+            await find_binding(self.computing, only, "BINDING")
         above = await self._above(only)
         identity = await self.notes.read("namespace kube-system", identity_of(self.computing), "")
         async with asyncio.TaskGroup() as tasks:

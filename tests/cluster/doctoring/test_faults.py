@@ -430,5 +430,5 @@ async def test_clocks_that_differ(patient: Patient) -> None:
 
 async def test_a_binding_that_there_is_not(doctor: Doctor) -> None:
     code, found, err = await doctor("nobody")
-    assert (code, found) == (1, {})
-    assert "nobody" in err
+    assert (code, found) == (2, {})
+    assert "BINDING: there is no such binding; there are: " in err

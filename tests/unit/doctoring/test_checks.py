@@ -232,6 +232,15 @@ def test_faults_of_the_computing_cluster(facts: Computing, check: str, said: str
     assert not diagnosis.healthy(strict=False)
 
 
+def test_who_has_no_manager_at_all_is_told_to_install_it() -> None:
+    led = {"kubeocean-syncer-b": a_lease("s")}
+    (none,) = diagnose(above(elections=led), []).findings
+    assert none.remedy == "kubeocean install"
+    one = {"kubeocean-manager": deployed()["kubeocean-syncer-w1"]}
+    (idle,) = diagnose(above(elections=led, deployments=one), []).findings
+    assert "see the pods of Deployment kubeocean-system/kubeocean-manager" in idle.remedy
+
+
 def test_a_role_covers_what_it_names_where_it_holds() -> None:
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
     named = rule | {"resources": ["*"], "resourceNames": ["one"]}
