@@ -39,6 +39,7 @@ def uninstall(
     async def work() -> None:
         from kubeocean.api.group import Domain
         from kubeocean.errors import NotFound
+        from kubeocean.installation.applying import Fate
         from kubeocean.installation.computing import computing_objects
         from kubeocean.installation.values import Values
 
@@ -49,15 +50,24 @@ def uninstall(
             )
             await _check(computing)
             values = Values(domain=domain, monitoring=True)
+            fates = set()
             for body in reversed(computing_objects(values)):
                 if purge or body["kind"] not in _STAY:
                     try:
-                        tell("computing", body, await computing.remove(body))
+                        fate = await computing.remove(body)
                     except NotFound:
                         continue  # a kind that this cluster does not have
-        typer.echo(_ended(values, purge))
+                    fates.add(fate)
+                    if fate is not Fate.ABSENT:
+                        tell("computing", body, fate)
+        typer.echo(_ended(values, purge) if fates != {Fate.ABSENT} else _nothing(purge))
 
     run(work)
+
+
+def _nothing(purge: bool) -> str:
+    said = "There was nothing to remove"
+    return said if purge else f"{said}; a definition or namespaces that are left go with --purge"
 
 
 def _ended(values: Values, purge: bool) -> str:

@@ -158,6 +158,9 @@ async def test_what_was_installed_is_removed_and_definitions_stay(
     assert (code, "the manager: gave up after 0 s: 0 of 2 replicas" in said) == (3, True), said
     code, said = await run("uninstall", *where)
     assert (code, "What stays goes with --purge: CustomRes" in said) == (0, True), said
+    assert "absent" not in said
+    code, said = await run("uninstall", *where)
+    assert (code, said.startswith("There was nothing to remove; a definition")) == (0, True), said
     client = cluster.client()
     left = []
     for body in computing_objects(Values()):
