@@ -58,6 +58,7 @@ class NodeFacts:
     counted: tuple[CountedPod, ...] = ()  # all pods on the worker's node
     guests: tuple[VirtualPod, ...] = ()
     heartbeat: Lease | None = None
+    namesakes: tuple[str, ...] = ()  # further bindings whose worker has a node of that name
     unread: tuple[str, ...] = ()
 
 

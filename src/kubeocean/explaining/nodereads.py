@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from kubeocean.api import naming
 from kubeocean.api.group import NODE_LEASE_NAMESPACE
 from kubeocean.bound.notes import Notes
+from kubeocean.bound.sides import find_binding
 from kubeocean.explaining.facts import NodeFacts
 from kubeocean.explaining.reading import Reader, Seen
 from kubeocean.leasing.counted import COUNTED_PODS, CountedPod
@@ -16,19 +20,24 @@ __all__ = ["facts_of", "read_node"]
 
 
 async def read_node(reader: Reader, name: str, binding: str = "") -> NodeFacts:
-    """Of a virtual node by its name, or of a worker's node by that."""
+    """Of a virtual node by its name, or of a worker's node by that.
+
+    :raises ConfigError: there is no such binding.
+    """
     notes = Notes()
     vnode = await notes.read(f"node {name}", _node(reader.computing, name), None)
     if vnode is not None:
         return await facts_of(reader, vnode, notes)
     if binding:
         sides = [await reader.side(binding)]
+        if sides[0].side.binding is None:
+            await find_binding(reader.computing, binding, "--binding")
     else:
         sides = await notes.read("bindings", reader.all_sides(), [])
-    for seen in sides:
+    for place, seen in enumerate(sides, 1):
         found = await _of_worker(reader, seen, name, notes)
         if found is not None:
-            return found
+            return replace(found, namesakes=await _namesakes(sides[place:], name))
     problems = (
         f"worker {each.side.name}: {each.side.problem}" for each in sides if not each.worker
     )
@@ -68,6 +77,16 @@ async def _of_worker(reader: Reader, seen: Seen, name: str, notes: Notes) -> Nod
     vnode_name = naming.virtual_node(cluster_id, pnode.name)
     vnode = await notes.read(f"node {vnode_name}", _node(reader.computing, vnode_name), None)
     return await _facts(reader, seen, vnode=vnode, pnode=pnode, pnode_name=pnode.name, notes=notes)
+
+
+async def _namesakes(others: Sequence[Seen], name: str) -> tuple[str, ...]:
+    """The bindings whose worker has a node of this name, too; who cannot be read has none."""
+    asked = [
+        (seen.side.name, await Notes().read("", _node(seen.worker, name), None))
+        for seen in others
+        if seen.worker is not None
+    ]
+    return tuple(binding for binding, node in asked if node is not None)
 
 
 async def _facts(

@@ -134,7 +134,7 @@ def _decided(facts: NodeFacts, deal: Deal, unread: tuple[str, ...]) -> Story:
         f"node {facts.name}",
         answer[0],
         answer[1],
-        (*answer[2], *_shows(facts, deal), *heartbeat(facts)),
+        (*answer[2], *_shows(facts, deal), *heartbeat(facts), *_namesakes(facts)),
         figures=figures(deal),
         sections=(
             Section("policies", policy_lines(facts, deal)),
@@ -144,6 +144,13 @@ def _decided(facts: NodeFacts, deal: Deal, unread: tuple[str, ...]) -> Story:
         remedies=answer[3],
         unread=unread,
     )
+
+
+def _namesakes(facts: NodeFacts) -> tuple[str, ...]:
+    if not facts.namesakes:
+        return ()
+    others = few(facts.namesakes)
+    return (f"it is the one of binding {facts.side.name}; of that name, by --binding: {others}",)
 
 
 _Answer = tuple[Rule, str, tuple[str, ...], tuple[str, ...]]
@@ -287,7 +294,7 @@ def _lent(facts: NodeFacts, deal: Deal) -> _Answer:
     if facts.vnode is not None and facts.vnode.spec.unschedulable:
         reasons.append("it is cordoned: no new pods until somebody uncordons it")
     remedies = []
-    if any(capacity.bound(name) is Bound.LIMIT for name in names):
+    if any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {decision.policy.name}")
     if any(capacity.bound(name) is Bound.OTHERS for name in names):
         remedies.append("fewer pods of others on the worker's node")

@@ -98,7 +98,8 @@ def _verdict(
             return said, ("see: kubeocean explain node NAME",)
         case Rule.TOO_LITTLE:
             assert best is not None
-            return _too_little(facts, best, deal)
+            said, remedies = _too_little(facts, best, deal)
+            return said, (*remedies, *_openings(sifted))
         case _:
             return _fits(facts, sifted)
 
@@ -148,6 +149,13 @@ def _too_little(facts: PodFacts, best: Node, deal: Deal | None) -> tuple[str, tu
         said += f", of which pods that are there take {has[name] - free[name]}"
         remedies.append("the end of pods that are there")
     return said, tuple(remedies)
+
+
+def _openings(sifted: Sifted) -> tuple[str, ...]:
+    """Nodes that were not even asked for what they have."""
+    closed = next((each.kept for each in sifted.sieves if each.rule is Rule.WINDOW_CLOSED), {})
+    shut = few(sorted(set(closed.values())))
+    return (f"more nodes, at the next edge of a window: {shut}",) if closed else ()
 
 
 def _reasons(facts: PodFacts, sifted: Sifted) -> list[str]:

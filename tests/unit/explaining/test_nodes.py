@@ -31,6 +31,12 @@ def test_what_runs_is_not_denied() -> None:
     used = counted("b", ours=True, cpu="6")
     story = explain_node(node(policy(resourceLimits=HALF), counted=(used,)))
     assert "cpu 6 of 8 (our pods use that much already; only 4 would be lent now)" in story.verdict
+    assert story.remedies == ("other resourceLimits in policy p",)
+
+
+def test_a_name_that_nodes_of_several_workers_have_is_told() -> None:
+    story = explain_node(node(policy(), namesakes=("c", "d")))
+    assert "it is the one of binding b; of that name, by --binding: c, d" in story.reasons
 
 
 def test_the_oldest_policy_decides_and_the_others_are_told_why_not() -> None:

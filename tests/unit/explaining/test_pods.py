@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -75,6 +77,17 @@ def test_a_pod_that_asks_for_more_than_is_lent_is_told_the_limit() -> None:
     assert "it requests cpu 6, and no virtual node has more free than 3" in story.verdict
     assert "cpu 4 of 8 (policy p lends 50 % of the 8 that are left)" in story.verdict
     assert "1 virtual node; 1 matches its selectors; 1 is tolerated" in story.reasons[1]
+
+
+def test_a_pod_that_asks_for_too_much_is_told_of_windows_that_are_closed() -> None:
+    known = {VNODE: node(policy(resourceLimits=HALF))}
+    shut = virtual("shut", taints=(VIRTUAL, CLOSED))
+    tolerant = [{"key": "kubeocean.io/vnode", "operator": "Exists"}]
+    spec = {"containers": asking(cpu="6"), "tolerations": tolerant}
+    facts = waiting(spec=spec, bindings=known)
+    story = explain_pod(replace(facts, nodes=(*facts.nodes, shut)))
+    assert story.rule is Rule.TOO_LITTLE
+    assert story.remedies[-1].startswith("more nodes, at the next edge of a window: the window of")
 
 
 def test_a_pod_that_waits_for_a_window_is_told_when_it_opens() -> None:
