@@ -85,7 +85,8 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Remark]:
         yield Remark(name, f"{said}; kubeocean doctor {name}")
     if cluster.pods.refused:
         pods = counted(cluster.pods.refused, "pod")
-        yield Remark(name, f"{pods} not accepted by the worker", bad=False)
+        said = f"{pods} could not be made in the worker; kubeocean explain pod says why"
+        yield Remark(name, said, bad=False)
 
 
 def _of_binding(cluster: ClusterView) -> Iterator[str]:

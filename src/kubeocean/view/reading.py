@@ -135,7 +135,8 @@ class Reader:
             return tuple((await self._computing.list(CLUSTER_BINDINGS)).items)
         except NotFound:
             raise NotFound(
-                "could not list ClusterBindings: Kubeocean is not installed in this cluster"
+                "could not list ClusterBindings: Kubeocean is not installed in this cluster;"
+                " do it with: kubeocean install"
             ) from None
 
     async def _nodes(self, binding: str) -> tuple[VirtualNode, ...]:

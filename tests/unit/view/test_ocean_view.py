@@ -138,7 +138,9 @@ def test_pods_are_counted_by_phase_and_by_what_troubles_them() -> None:
     )
     assert (pods.terminating, pods.refused, pods.total) == (1, 1, 6)
     assert str(seen(facts).resources.used["cpu"]) == "2"
-    assert notes(facts) == ["berlin: 1 pod not accepted by the worker"]
+    assert notes(facts) == [
+        "berlin: 1 pod could not be made in the worker; kubeocean explain pod says why"
+    ]
     assert problems(facts) == []
 
 
