@@ -49,11 +49,11 @@ def computing_objects(values: Values) -> list[Json]:
     ]
 
 
-def kept(definition: Json) -> Json:
-    """A definition that stays, with all its objects, when a Helm release goes."""
-    metadata = definition["metadata"]
+def kept(body: Json) -> Json:
+    """A definition or a namespace that stays, with all that is in it, when a Helm release goes."""
+    metadata = body["metadata"]
     notes = {**metadata.get("annotations", {}), group.ANNOTATION_HELM_KEEP: "keep"}
-    return definition | {"metadata": metadata | {"annotations": notes}}
+    return body | {"metadata": metadata | {"annotations": notes}}
 
 
 def namespaces(values: Values) -> list[Json]:

@@ -26,7 +26,7 @@ def worker_objects(values: WorkerValues) -> list[Json]:
     namespace, ours = values.mount_namespace, worker_labels(values.domain)
     return [
         kept(policy_definition()),
-        named("Namespace", "v1", namespace, labels=ours),
+        kept(named("Namespace", "v1", namespace, labels=ours)),  # pods of others may run there
         *accounts((values.account,), namespace, labels=ours),
         *granted(
             values.account,
