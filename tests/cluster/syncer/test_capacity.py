@@ -14,9 +14,12 @@ from kubeocean.runtime.kinds import NAMESPACES, PODS, SERVICE_ACCOUNTS, Node
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 from oceans import Sea
+from podseas import make_namespace
 from unit.leasing.cases import CASES, Case
 from waiting import until
 
+MANAGED = "kubeocean.io/managed-by"
+BINDING = "kubeocean.io/cluster-binding"
 PLAIN = tuple(case for case in CASES if case.plain)
 
 
@@ -80,3 +83,63 @@ async def test_what_is_offered_is_what_was_computed_by_hand(sea: Sea) -> None:
             return True
 
         await until(all_equal)
+
+
+async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(sea: Sea) -> None:
+    namespace = f"{sea.name}-mount"
+    await make_namespace(sea.below, namespace)
+    await sea.bind()
+    await sea.lend()
+    node = await sea.add_node("n")
+    resources = {"requests": {"cpu": "3"}}
+    container = {"name": "c", "image": "none", "resources": resources}
+    body = {
+        "metadata": {"name": "p", "labels": {MANAGED: "kubeocean"}},
+        "spec": {
+            "nodeName": node.name,
+            "containers": [container],
+            "automountServiceAccountToken": False,
+        },
+    }
+
+    async def change(subresource: str, **body: object) -> None:
+        await sea.below.patch(PODS, "p", MergePatch(body), namespace, subresource=subresource)
+
+    async def given(cpu: str) -> None:
+        """What a kubelet says that it has given, and nothing of how it came to do so."""
+        held = {"name": "c", "resources": {"requests": {"cpu": cpu}}, "state": {}}
+        ids = {"image": "none", "imageID": "none", "ready": True, "restartCount": 0}
+        await change("status", status={"phase": "Running", "containerStatuses": [held | ids]})
+
+    async with sea.syncing(mount=namespace) as syncer:
+        await until(sea.vnodes)
+
+        async def counts(ours: str | None, offered: str) -> None:
+            async def counted() -> bool:
+                found = syncer.nodes.counting.of(node.name).ours.get("cpu")
+                (vnode,) = await sea.vnodes()
+                assert (str(found) if found else None, vnode.status.allocatable) == (
+                    ours,
+                    {"cpu": offered, "memory": "32Gi", "pods": vnode.status.allocatable["pods"]},
+                )
+                return True
+
+            await until(counted)
+
+        made = await sea.below.create(PODS, body, namespace=namespace)
+        await counts("3", "8")
+        await given("3")
+        less = {"requests": {"cpu": "1"}}
+        await change("resize", spec={"containers": [container | {"resources": less}]})
+        await counts("3", "8")
+        await given("1")
+        await counts("1", "8")
+        for _ in range(2):
+            await change("", metadata={"labels": {BINDING: "another"}})
+            await counts(None, "7")
+            await change("", metadata={"labels": {BINDING: None}})
+            await counts("1", "8")
+        await sea.below.delete(PODS, "p", namespace, uid=made.uid, grace_s=30)
+        await counts("1", "8")
+        await sea.below.delete(PODS, "p", namespace, uid=made.uid, grace_s=0)
+        await counts(None, "8")

@@ -79,9 +79,15 @@ def test_pods_of_another_binding_are_others() -> None:
 
 
 def labelled(
-    name: str, cpu: str, *, node: str = "n", generation: int = 1, status: Json | None = None
+    name: str,
+    cpu: str,
+    *,
+    node: str = "n",
+    generation: int = 1,
+    status: Json | None = None,
+    binding: str = "b",
 ) -> PhysicalPod:
-    labels = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: "b"}
+    labels = {DEFAULT.managed_by: DEFAULT.product, DEFAULT.cluster_binding: binding}
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     body = {
         "metadata": {"name": name, "uid": name, "labels": labels, "generation": generation},
@@ -125,14 +131,34 @@ def test_a_pod_with_our_label_is_counted_anew_when_its_requests_may_be_others() 
     # What a generation does not stand for is not looked at again.
     told.counting.follow_labelled(small, labelled("a", "2", generation=1))
     assert told.counting.of("n").ours["cpu"] == Quantity.parse("1")
-    resizing = {"type": "PodResizeInProgress", "status": "True"}
-    for changed in (
-        labelled("a", "2", generation=2),
-        labelled("a", "2", generation=1, status={"conditions": [resizing]}),
-        labelled("a", "2", generation=0),
-    ):
+    for changed in (labelled("a", "2", generation=2), labelled("a", "2", generation=0)):
         told.counting.follow_labelled(small, changed)
         assert told.counting.of("n").ours["cpu"] == Quantity.parse("2")
         told.counting.follow_labelled(changed, labelled("a", "1", generation=9))
     told.counting.follow_labelled(small, labelled("a", "1", status={"phase": "Failed"}))
     assert not told.counting.of("n").ours
+
+
+def test_what_a_kubelet_gives_back_after_a_resize_is_counted_though_it_says_no_more() -> None:
+    def given(cpu: str) -> Json:
+        return {"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}
+
+    told = Told("4")
+    large = labelled("a", "3", status=given("3"))
+    asked = labelled("a", "1", generation=2, status=given("3"))
+    done = labelled("a", "1", generation=2, status=given("1"))
+    told.counting.follow_labelled(None, large)
+    told.counting.follow_labelled(large, asked)
+    assert told.counting.of("n").ours["cpu"] == Quantity.parse("3")
+    told.counting.follow_labelled(asked, done)
+    assert told.counting.of("n").ours["cpu"] == Quantity.parse("1")
+
+
+def test_a_node_is_looked_at_when_a_pod_of_others_becomes_ours_again() -> None:
+    told = Told("4")
+    ours, strange = labelled("a", "1"), labelled("a", "1", binding="another")
+    told.counting.follow_labelled(None, ours)
+    told.counting.follow_labelled(ours, strange)
+    assert told.nodes == ["n"]
+    told.counting.follow_labelled(strange, ours)  # what others do not request can be offered
+    assert told.nodes == ["n", "n"]

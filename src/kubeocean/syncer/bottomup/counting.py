@@ -17,14 +17,13 @@ from kubeocean.leasing.counted import CountedPod
 from kubeocean.leasing.requests import requests_of
 from kubeocean.leasing.usage import NodeUsage
 from kubeocean.runtime.codec import decode_object
-from kubeocean.runtime.objects import Condition, Object
+from kubeocean.runtime.objects import Object
 from kubeocean.runtime.quantity import ZERO
 from kubeocean.syncer.podviews import PhysicalPod
 
 __all__ = ["Counting"]
 
 _NOTHING = NodeUsage()
-_RESIZE: Final = "PodResize"
 _LABELLED: Final = "labelled/"  # before the UID of a pod that the other cache tells of
 
 
@@ -65,15 +64,16 @@ class Counting:
         if old is not None and (new is None or new.spec.node_name != old.spec.node_name):
             self._drop(old, by)
         if new is not None:
-            self._put(new, by)
+            # Of one that was not ours until now, others request less.
+            self._put(new, by, others_too=old is not None and not self._is_ours(old))
 
-    def _put(self, pod: CountedPod, by: str) -> None:
+    def _put(self, pod: CountedPod, by: str, *, others_too: bool) -> None:
         node = pod.spec.node_name
         usage = self._nodes.setdefault(node, NodeUsage())
         ours = self._is_ours(pod)
         before = usage.ours if ours else {}
         if usage.put(by + pod.uid, requests_of(pod), ours=ours):
-            self._changed(node, (before, usage.ours) if ours else ())
+            self._changed(node, (before, usage.ours) if ours and not others_too else ())
 
     def _drop(self, pod: CountedPod | PhysicalPod, by: str) -> None:
         node = pod.spec.node_name
@@ -97,21 +97,23 @@ class Counting:
 def _asks_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
     """Whether a change cannot be one of what a pod requests, by what is cheap to look at.
 
-    A specification has a generation (servers before 1.33 count none), and who is given something
-    else says so in a condition. Labels say whose it is.
+    Who is given something else than at first was asked to take it, in another specification. When
+    a kubelet has done so is for its status to say: from then on everything is counted. Labels say
+    whose it is.
     """
-    before, after = old.metadata, new.metadata
     return (
-        0 < before.generation == after.generation
+        _is_as_made(old)
+        and _is_as_made(new)
         and old.spec == new.spec
         and old.finished == new.finished
-        and before.labels == after.labels
-        and not any(c.type.startswith(_RESIZE) for c in (*_told(old), *_told(new)))
+        and old.metadata.labels == new.metadata.labels
     )
 
 
-def _told(pod: PhysicalPod) -> tuple[Condition, ...]:
-    return pod.status.conditions or ()
+def _is_as_made(pod: PhysicalPod) -> bool:
+    """Whether its specification is the first one; servers before 1.33 count none. A deletion counts
+    as a change of it."""
+    return pod.metadata.generation == (2 if pod.deleting else 1)
 
 
 def _reaches(amounts: Amounts, offer: Amounts) -> bool:
