@@ -28,6 +28,7 @@ __all__ = [
     "is_holder",
     "may_be_ours",
     "ownership",
+    "pod_marks",
     "policy_claim",
 ]
 
@@ -67,9 +68,26 @@ def may_be_ours(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     return all(obj.labels.get(key, value) == value for key, value in _marks(ids, domain).items())
 
 
-def claim_pod(obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain) -> Claim:
-    """Whose a pod is, or anything that is made for one and says so as pods do (token Secrets)."""
+def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
+    """The annotations by which a pod says for which virtual one it runs."""
+    return {
+        domain.virtual_pod_namespace: virtual.namespace,
+        domain.virtual_pod_name: virtual.name,
+        domain.virtual_pod_uid: uid,
+    }
+
+
+def claim_pod(
+    obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
+) -> Claim:
+    """Whose a pod is, or anything that is made for one and says so as pods do (token Secrets).
+
+    Annotations may be lost: what one with our labels does not say counts as said if its UID is the
+    one that is `recorded` on the virtual pod.
+    """
     said = obj.annotations
+    if recorded and obj.uid == recorded and bears_ids(obj, ids=ids, domain=domain):
+        said = {**pod_marks(virtual, uid, domain), **said}
     names = (said.get(domain.virtual_pod_namespace), said.get(domain.virtual_pod_name))
     if names != tuple(virtual):
         return Claim.FOREIGN

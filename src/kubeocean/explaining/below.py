@@ -9,7 +9,7 @@ import re
 from typing import Final, TypeAlias
 
 from kubeocean.api import naming
-from kubeocean.api.ownership import Claim, claim_pod
+from kubeocean.api.ownership import Claim
 from kubeocean.api.reasons import POD_CREATED, POD_SYNCED, PodEvent
 from kubeocean.explaining.facts import NodeFacts, PodFacts, is_fresh
 from kubeocean.explaining.nodes import heartbeat, silence
@@ -17,6 +17,7 @@ from kubeocean.explaining.story import Rule
 from kubeocean.explaining.wording import few, logs_of_syncer
 from kubeocean.runtime.objects import Json, find_condition
 from kubeocean.syncer.forge.podstatus import waits_for_node
+from kubeocean.syncer.podplan import claim_of
 from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown.podfollowing import UNSCHEDULED_S
 
@@ -100,8 +101,7 @@ def _foreign(facts: PodFacts, pod: VirtualPod) -> list[PhysicalPod]:
 
 def _claim(facts: PodFacts, pod: VirtualPod, ppod: PhysicalPod) -> Claim:
     assert facts.node is not None and facts.node.side.ids is not None
-    ids = facts.node.side.ids
-    return claim_pod(ppod, virtual=pod.key, uid=pod.uid, ids=ids, domain=facts.domain)
+    return claim_of(pod, ppod, ids=facts.node.side.ids, domain=facts.domain)
 
 
 def explain_following(facts: PodFacts, pod: VirtualPod, ppod: PhysicalPod) -> Answer:

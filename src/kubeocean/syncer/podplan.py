@@ -23,6 +23,7 @@ __all__ = [
     "FORCED_GRACE_S",
     "Move",
     "Plan",
+    "claim_of",
     "grace_of",
     "is_due",
     "is_lent",
@@ -78,9 +79,7 @@ def plan(
     if vpod is None:
         strays = tuple(p for p in known if bears_ids(p, ids=ids, domain=domain))
         return Plan(Move.CLEAR, strays=strays)
-    claims = [
-        (p, claim_pod(p, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain)) for p in known
-    ]
+    claims = [(p, claim_of(vpod, p, ids=ids, domain=domain)) for p in known]
     ours = [p for p, claim in claims if claim in (Claim.OURS, Claim.TAKEABLE)]
     recorded = vpod.annotations.get(domain.physical_pod_uid)
     # Always the same one, whoever looks: the recorded one, else the oldest.
@@ -106,6 +105,14 @@ def _without_one(
     if had_one():
         return Move.MOURN
     return Move.CREATE if wanted else Move.LEAVE
+
+
+def claim_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Claim:
+    """What a virtual pod may say of a physical one."""
+    recorded = vpod.annotations.get(domain.physical_pod_uid, "")
+    return claim_pod(
+        ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain, recorded=recorded
+    )
 
 
 def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids
 from kubeocean.bound.identities import identity_of
+from kubeocean.local.faults import Faults
 from kubeocean.runtime.kinds import SECRETS
 from kubeocean.runtime.objects import Json, Untyped
 from kubeocean.runtime.patches import MergePatch
@@ -37,6 +38,59 @@ async def test_a_pod_without_labels_runs_on(podsea: PodSea, labels: tuple[str, .
         await until(mended)
         assert (await podsea.runs()).uid == vpod.uid
         await podsea.patch_below(ppod, metadata={"labels": dict.fromkeys(keys)})
+        await podsea.delete(vpod, 1)
+        await until(podsea.gone)
+
+
+async def test_a_pod_without_labels_does_not_outlive_its_virtual_pod(podsea: PodSea) -> None:
+    below = Faults()
+    async with podsea.pods(below=below):
+        await podsea.run("web", grace_s=1)
+        vpod = await until(podsea.runs)
+        # Nobody is quick enough to mend it.
+        below.answer(403, times=10_000, when=lambda request: request.method == "PATCH")
+        ppod, label = await podsea.ppod(), "kubeocean.io/managed-by"
+        await podsea.patch_below(ppod, metadata={"labels": {label: None}})
+
+        async def tried() -> bool:
+            return any(request.method == "PATCH" for request in below.requests)
+
+        await until(tried)
+        await podsea.delete(vpod, 1)
+
+        async def ends() -> bool:
+            there = [pod for pod in await podsea.ppods() if not pod.deleting]
+            assert not there or await podsea.vpod() is not None
+            return not there
+
+        await until(ends)
+        await until(podsea.gone)
+
+
+@pytest.mark.parametrize(
+    "keys", [("virtual-pod-name",), ("virtual-pod-namespace",), ("virtual-pod-uid",), ()]
+)
+async def test_a_pod_that_lost_whose_it_is_runs_on(podsea: PodSea, keys: tuple[str, ...]) -> None:
+    async with podsea.pods():
+        await podsea.run("web", grace_s=1, metadata={"annotations": {"users": "own"}})
+        vpod = await until(podsea.runs)
+        ppod = await podsea.ppod()
+        stripped = dict.fromkeys([f"kubeocean.io/{key}" for key in keys] or ppod.annotations)
+
+        async def mended() -> bool:
+            (now,) = await podsea.ppods()
+            assert now.uid == ppod.uid
+            return ppod.annotations.items() <= now.annotations.items()
+
+        async def shown() -> bool:
+            return (await podsea.runs()).content()["status"].get("message") == "hello"
+
+        await podsea.patch_below(ppod, metadata={"annotations": stripped})
+        await podsea.patch_below(ppod, "status", status={"message": "hello"})
+        await until(mended)
+        await until(shown)
+        assert (await podsea.runs()).uid == vpod.uid
+        await podsea.patch_below(ppod, metadata={"annotations": stripped})
         await podsea.delete(vpod, 1)
         await until(podsea.gone)
 

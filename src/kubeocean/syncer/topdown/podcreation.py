@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kubeocean.api import group, naming
-from kubeocean.api.ownership import Claim, claim_pod, ownership
+from kubeocean.api.ownership import Claim, ownership
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import (
     AlreadyExists,
@@ -33,6 +33,7 @@ from kubeocean.syncer.forge.podcontext import Context, Names, Refused
 from kubeocean.syncer.forge.pods import forge
 from kubeocean.syncer.forge.podshown import users_own
 from kubeocean.syncer.forge.references import References, references
+from kubeocean.syncer.podplan import claim_of
 from kubeocean.syncer.podviews import PHYSICAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.topdown.missing import Missing
 from kubeocean.syncer.topdown.podadmission import Admission
@@ -231,8 +232,7 @@ class Creation:
         }
 
     def _claim(self, vpod: VirtualPod, ppod: PhysicalPod) -> Claim:
-        ids, domain = self._world.ids, self._world.domain
-        return claim_pod(ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain)
+        return claim_of(vpod, ppod, ids=self._world.ids, domain=self._world.domain)
 
     def _is_stale(self, vpod: VirtualPod, ppod: PhysicalPod) -> bool:
         return self._claim(vpod, ppod) is Claim.STALE

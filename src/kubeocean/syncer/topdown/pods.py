@@ -9,6 +9,7 @@ cache that is empty, old or behind does harm. While the worker does not answer n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import product
@@ -16,7 +17,7 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.binding import ClusterBinding
-from kubeocean.api.ownership import Claim, bears_ids, claim_pod, ownership
+from kubeocean.api.ownership import Claim, bears_ids, ownership, pod_marks
 from kubeocean.api.reasons import PodEvent
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.runtime.components import Runnable
@@ -29,7 +30,16 @@ from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.forge import podshown, podstatus
 from kubeocean.syncer.parts import Part
-from kubeocean.syncer.podplan import Move, Plan, grace_of, is_due, is_lent, is_wanted, plan
+from kubeocean.syncer.podplan import (
+    Move,
+    Plan,
+    claim_of,
+    grace_of,
+    is_due,
+    is_lent,
+    is_wanted,
+    plan,
+)
 from kubeocean.syncer.podviews import (
     PHYSICAL_PODS,
     VIRTUAL_PODS,
@@ -146,13 +156,16 @@ class Pods:
             self._ran.add(virtual)
             self._lags.changed(key)
             if new is None:
-                self._ended[virtual] = None if vpod.finished else pod
+                told = vpod.finished and pod.finished
+                self._ended[virtual] = None if told else pod
         if new is None:
             self._told.pop(pod.uid, None)
             self._doubts.pop(pod.uid, None)
             self._following.forget_physical(pod)
         if new is None or not self._following.is_no_news(new):
             self.controller.enqueue(key)
+        if old is not None and (before := virtual_key(old, self.world.domain)) != key:
+            self.controller.enqueue(before)  # somebody took away what it said
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
@@ -194,7 +207,7 @@ class Pods:
 
     async def reconcile(self, key: Key) -> Outcome:
         world = self.world
-        if not key.name or not world.reach.answers:
+        if not (key.namespace and key.name) or not world.reach.answers:
             return Done()  # it does not say whose it is; or we are called again when it answers
         vpod = world.vpods.get(key)
         vnode = world.vnodes.get(Key("", vpod.spec.node_name)) if vpod is not None else None
@@ -262,9 +275,14 @@ class Pods:
         """Nothing runs for a pod that was deleted: nobody else would remove it."""
         if vpod.uid in self._let_go:
             return Done()
-        if vpod.uid not in self._ended and (ppod := await self._find(vpod)) is not None:
-            return soonest([await self._stop(vpod, ppod), After(_BEHIND_S)])
-        current = await self._last_words(vpod, self._ended.get(vpod.uid))
+        ended = self._ended.get(vpod.uid)
+        # One that had not ended may have lost no more than the label that our cache knows it by.
+        sure = vpod.uid in self._ended and (ended is None or ended.finished)
+        if not sure and (ppod := await self._find(vpod)) is not None:
+            stopped = await self._stop(vpod, ppod)
+            await self._mend(vpod, ppod)
+            return soonest([stopped, After(_BEHIND_S)])
+        current = await self._last_words(vpod, ended)
         if current is None or vpod.metadata.deletion_grace_period_seconds == 0:
             return Done()  # it is gone, or only somebody's finalizer keeps it
         with suppress(NotFound, Conflict):
@@ -279,7 +297,7 @@ class Pods:
         """It ran, and is not there: how it ended, or that it was lost."""
         if (found := await self._find(vpod)) is not None:
             if found.namespace == self.world.mount_namespace:
-                await self._mend(vpod.key, found)
+                await self._mend(vpod, found)
                 return After(_BEHIND_S)
             followed = await self._following.follow(vpod, found, None)
             return soonest([followed, After(_ELSEWHERE_S)])
@@ -294,17 +312,20 @@ class Pods:
         _log.warning("Lost physical pod", vpod=str(vpod.key))
         return Done()
 
-    async def _mend(self, key: Key, ppod: PhysicalPod) -> None:
-        """Give a pod back the labels that our cache knows it by, if somebody took them away."""
-        world = self.world
-        if world.domain.managed_by in ppod.labels:
+    async def _mend(self, vpod: VirtualPod, ppod: PhysicalPod) -> None:
+        """Give a pod back what our cache knows it by, if somebody took it away."""
+        world, key = self.world, vpod.key
+        marks = pod_marks(key, vpod.uid, world.domain)
+        labels = _lost(ownership(world.ids, world.domain), ppod.labels)
+        annotations = _lost(marks, ppod.annotations)
+        if ppod.namespace != world.mount_namespace or not (labels or annotations):
             return
-        labels = ownership(world.ids, world.domain)
-        body = MergePatch({"metadata": {"uid": ppod.uid, "labels": labels}})
+        metadata = {"uid": ppod.uid, "labels": labels, "annotations": annotations}
         with suppress(NotFound, Conflict):
+            body = MergePatch({"metadata": metadata})
             written = await world.worker.patch(PHYSICAL_PODS, ppod.name, body, ppod.namespace)
             self._writes.wrote_below(key, written)
-            _log.info("Mended labels of pod", vpod=str(key), ppod=str(ppod.key))
+            _log.info("Mended marks of pod", vpod=str(key), ppod=str(ppod.key))
 
     async def _last_words(self, vpod: VirtualPod, ended: PhysicalPod | None) -> VirtualPod | None:
         """How the containers ended, if that is known and not told yet; None if the pod is gone.
@@ -398,8 +419,11 @@ class Pods:
         return None
 
     def _claim(self, vpod: VirtualPod, ppod: PhysicalPod) -> Claim:
-        ids, domain = self.world.ids, self.world.domain
-        return claim_pod(ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain)
+        return claim_of(vpod, ppod, ids=self.world.ids, domain=self.world.domain)
+
+
+def _lost(marks: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in marks.items() if key not in there}
 
 
 def _bound_for_s(vpod: VirtualPod, now: datetime) -> float:
