@@ -76,7 +76,7 @@ class Badge:
         self._shown: _Shown | None = None
         self._tried: Access | None = None  # the worker's credential of the last try…
         self._next_at = 0.0  # …and when there is a reason for another
-        self._met: Access | None = None  # the one with which the account gave a token
+        self._met = False  # whether the account ever gave a token, whatever it was got with
         self._trouble = ""
         self._confessed = False
 
@@ -161,7 +161,7 @@ class Badge:
         try:
             answer = await self._client.post(SERVICE_ACCOUNTS, name, "token", _request(), namespace)
         except (Forbidden, NotFound) as error:
-            if self._met is of:
+            if self._met:
                 raise
             await self._do_without(of, error)
             return
@@ -169,7 +169,7 @@ class Badge:
         if token is None:
             self._fail(of, "the worker gave no token for metrics: its answer holds none")
             return
-        self._met = of
+        self._met = True
         spent_s = self._clock.monotonic() - began
         access = Access(of.server, ca=of.ca, token=token, origin=f"account {self._account}")
         self._show(access, of, for_s=life_s - spent_s, next_s=life_s * _SHARE - spent_s)

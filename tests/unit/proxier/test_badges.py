@@ -217,6 +217,16 @@ async def test_an_account_that_is_taken_away_is_not_made_up_for(status: int) -> 
     await refused(badge)
 
 
+@pytest.mark.parametrize("status", [403, 404])
+async def test_nor_is_it_when_the_own_token_is_another_one_by_then(status: int) -> None:
+    worker, source = Granting(may_read=True), Edited(Access("https://w", token=Secret(OWN)))
+    badge = badge_of(worker, source)
+    assert await shown(badge) == "token-1"
+    worker.status = status
+    source.edit(Access("https://w", token=Secret("rotated")))
+    await refused(badge)
+
+
 # Other credentials
 
 
