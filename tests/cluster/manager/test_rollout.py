@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -85,11 +86,9 @@ async def test_an_edited_template_is_followed(yard: Yard) -> None:
         rollout.on_templates(lambda: told.append("templates"))
         await rollout.ensure(yard.binding)
         text = yard.syncers.files["deployment.yaml"]
-        edited = text.replace("replicas: 2", "replicas: 3").replace(
-            "        - name: POD_IP\n          valueFrom:\n            fieldRef:\n"
-            "              fieldPath: status.podIP\n",
-            "",
-        )
+        # Up to the next entry of the list, or the next field.
+        pod_ip = re.compile(r"^ {8}- name: POD_IP\n(?: {10,}.*\n)+", re.MULTILINE)
+        edited = pod_ip.sub("", text.replace("replicas: 2", "replicas: 3"))
         assert len(edited) < len(text) - 50
         yard.syncers.write(deployment__yaml=edited)
         await until(lambda: told, what="news of the templates")
