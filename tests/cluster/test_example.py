@@ -17,12 +17,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "extend" / "reconciler.md"
 
 
 async def test_the_example_labels_and_is_quiet(
-    cluster: Cluster, client: Client, namespace: str
+    cluster: Cluster, client: Client, namespace: str, tmp_path: Path
 ) -> None:
+    # Into a file: a pipe that nobody reads would stop it, for others have made ConfigMaps too.
+    told = tmp_path / "log"
     kubeconfig = cluster.user("seen-example", groups=["system:masters"])
-    process = subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "--kubeconfig", str(kubeconfig)], stderr=subprocess.PIPE
-    )
+    with told.open("wb") as log:
+        words = [sys.executable, str(EXAMPLE), "--kubeconfig", str(kubeconfig)]
+        process = subprocess.Popen(words, stderr=log)
     try:
         for n in range(5):
             body = {"metadata": {"name": f"c{n}", "labels": {"app": "x"}}}
@@ -35,8 +37,8 @@ async def test_the_example_labels_and_is_quiet(
         await until(labelled)
     finally:
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
-    assert process.returncode == 0, errors.decode()
+        process.wait(timeout=20)
+    assert process.returncode == 0, told.read_text()
     asked = cluster.audit.requests(user="seen-example")
     assert len([r for r in asked if r.verb == "patch" and r.namespace == namespace]) == 5
 
