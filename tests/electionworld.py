@@ -40,7 +40,7 @@ class _TimelessLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count -= 1
         if not self._ready and self._scheduled:
             self._elapsed = max(self._elapsed, self._scheduled[0].when())
-        super()._run_once()  # type: ignore[misc]  # asyncio's own, not in its stubs
+        super()._run_once()
 
 
 def simulate(story: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -51,7 +51,7 @@ def policy(name: str = "p", *, created: str = "2026-01-01T00:00:00Z", **spec: ob
 
 def side(*policies: ResourceLeasingPolicy, **more: object) -> Side:
     known = {"name": "b", "binding": binding(), "ids": IDS, "policies": policies} | more
-    return Side(now=NOW, **known)  # type: ignore[arg-type]  # of a test
+    return Side(now=NOW, **known)
 
 
 def pnode(*, ready: bool = True, **labels: str) -> Node:
@@ -112,7 +112,7 @@ def node(*policies: ResourceLeasingPolicy, **more: object) -> NodeFacts:
         "pnode": pnode(),
         "heartbeat": lease(),
     } | more
-    return NodeFacts(**known)  # type: ignore[arg-type]  # of a test
+    return NodeFacts(**known)
 
 
 def vpod(*, on: str = "", status: Json | None = None, metadata: Json | None = None, **spec: object):
@@ -139,4 +139,4 @@ def ppod(name: str, *, ours: bool = True, status: Json | None = None, node: str 
 
 def pod(found: VirtualPod | None, **more: object) -> PodFacts:
     known = {"key": Key("team", "web"), "now": NOW, "pod": found} | more
-    return PodFacts(**known)  # type: ignore[arg-type]  # of a test
+    return PodFacts(**known)

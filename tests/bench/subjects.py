@@ -63,7 +63,7 @@ async def watch_ours(url: str, ca: bytes, count: int) -> Figures:
         def enqueue(old: Pod | None, new: Pod | None) -> None:
             nonlocal heard
             heard += 1
-            queue.add((new or old).key)  # type: ignore[union-attr]
+            queue.add((new or old).key)
             if heard == count:
                 done.set()
 
@@ -171,7 +171,7 @@ async def fill(url: str, ca: bytes, count: int, *, keep_raw: bool) -> Figures:
     client = client_of(url, ca)
     queue: WorkQueue[Key] = WorkQueue("bench")
     informer = Informer(client, PODS, labels=f"events={count}-0", keep_raw=keep_raw)
-    informer.on_change(lambda old, new: queue.add((new or old).key))  # type: ignore[union-attr]
+    informer.on_change(lambda old, new: queue.add((new or old).key))
     gc.collect()
     before, stalls = resident(), Stalls()
     async with stalls.watched():

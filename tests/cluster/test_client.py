@@ -152,7 +152,7 @@ async def test_invalid_input_is_told_by_field(client: Client, namespace: str) ->
         await client.update(CONFIG_MAPS, config("x", namespace))
     partial = await client.create(CONFIG_MAPS, config("y", namespace))
     with pytest.raises(InvariantError, match="partial object"):
-        await client.update(CONFIG_MAPS, partial)  # type: ignore[arg-type]
+        await client.update(CONFIG_MAPS, partial)
 
 
 async def test_a_name_cannot_leave_its_path(client: Client, namespace: str) -> None:

@@ -44,7 +44,7 @@ async def test_an_older_server_is_understood_too(cluster: Cluster) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self.inner, name)
 
-    new, old = cluster.client(), cluster.client(wrap=lambda t: Older(t))  # type: ignore[arg-type,return-value]
+    new, old = cluster.client(), cluster.client(wrap=lambda t: Older(t))
     modern = {r.api_version + r.plural: r for r in await Discovery(new).resources()}
     legacy = {r.api_version + r.plural: r for r in await Discovery(old).resources()}
     assert modern.keys() == legacy.keys()

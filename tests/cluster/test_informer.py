@@ -29,7 +29,7 @@ async def relabel(client: Client, made: ConfigMap, **labels: str | None) -> Conf
 
 def of_test(client: Client, namespace: str, **options: object) -> Informer[ConfigMap]:
     options = {"labels": "app"} | options
-    return Informer(client, CONFIG_MAPS, namespace=namespace, **options)  # type: ignore[arg-type]
+    return Informer(client, CONFIG_MAPS, namespace=namespace, **options)
 
 
 async def test_it_shows_what_is_there_and_what_becomes(client: Client, namespace: str) -> None:

@@ -57,7 +57,7 @@ HISTORIES = st.lists(
 @pytest.fixture(scope="module")
 async def own(assets: Programs, cluster_roots: object) -> AsyncIterator[Cluster]:
     """A control plane that may be killed."""
-    root = cluster_roots / "property"  # type: ignore[operator]
+    root = cluster_roots / "property"
     async with Cluster(
         "property", root, assets, components=("etcd", "kube-apiserver"), ephemeral=True
     ) as cluster:
@@ -93,7 +93,7 @@ class World:
 
     def hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         """Each change must fit onto what was told before, and time must not go back."""
-        key = (new or old).key  # type: ignore[union-attr]
+        key = (new or old).key
         assert self.told.get(key) == old
         if new is not None:
             assert int(new.resource_version) > self.newest.get(key, 0)

@@ -50,7 +50,7 @@ async def test_a_list_that_starts_over_has_no_twins(
 
     def wrap(inner: Transport) -> Transport:
         forgetful.append(Forgetful(inner, client, []))
-        return forgetful[0]  # type: ignore[return-value]
+        return forgetful[0]
 
     reading = cluster.client(wrap=wrap)
     listing = await reading.list(CONFIG_MAPS, namespace, labels="app", page=2)
@@ -65,7 +65,7 @@ async def test_what_went_away_while_a_list_started_over_is_not_kept(
     made = [await make(client, f"n{n}", namespace) for n in range(5)]
 
     def wrap(inner: Transport) -> Transport:
-        return Forgetful(inner, client, made[:1])  # type: ignore[return-value]
+        return Forgetful(inner, client, made[:1])
 
     reading = cluster.client(wrap=wrap)
     scope = Scope(CONFIG_MAPS, namespace, labels="app")

@@ -62,7 +62,7 @@ async def place(admin: Client) -> str:
 
 async def make(admin: Client, place: str, *args: str, **spec: object) -> Key:
     container: Json = {"name": "c", "image": IMAGE, "args": list(args)}
-    container |= spec.pop("container", {})  # type: ignore[call-overload]  # a mapping, or nothing
+    container |= spec.pop("container", {})
     body = {
         "metadata": {"name": f"p-{uuid.uuid4().hex[:8]}"},
         "spec": {"containers": [container], "tolerations": [TOLERATION], **spec},

@@ -368,7 +368,7 @@ async def test_another_server_is_listed_anew_whatever_its_versions_are(
 
 @asynccontextmanager
 async def connected(where: Path, user: object, cluster: object) -> AsyncIterator[Client]:
-    path = write(where / "config", kubeconfig(user, cluster))  # type: ignore[arg-type]
+    path = write(where / "config", kubeconfig(user, cluster))
     client = connect(path)
     try:
         yield client

@@ -46,7 +46,7 @@ class ProcessSettings(ZapFlags):
         "",
         "How to reach the computing cluster; without it $KUBECONFIG, then the pod's account.",
     )
-    label_domain: Domain = flag(  # noqa: RUF009 - declares a field
+    label_domain: Domain = flag(
         "label-domain",
         flags.domain,
         group.DEFAULT.name,
@@ -68,10 +68,10 @@ class ReplicaSettings(ProcessSettings, ABC):
         "Run the credential plugin that the kubeconfig of the computing cluster names. "
         "One that is named in a binding's Secret is never run.",
     )
-    metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+    metrics_bind_address: BindAddress | None = flag(
         "metrics-bind-address", address, ":8080", "Where /metrics is served; 0: nowhere."
     )
-    health_probe_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+    health_probe_bind_address: BindAddress | None = flag(
         "health-probe-bind-address",
         address,
         ":8081",

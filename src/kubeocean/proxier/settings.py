@@ -88,10 +88,10 @@ class Settings(ProcessSettings):
         "",
         "The address of that port; without it, that of --listen-address.",
     )
-    metrics_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+    metrics_bind_address: BindAddress | None = flag(
         "metrics-bind-address", address, "0", "Where our own /metrics is served; 0: nowhere."
     )
-    health_probe_bind_address: BindAddress | None = flag(  # noqa: RUF009 - declares a field
+    health_probe_bind_address: BindAddress | None = flag(
         "health-probe-bind-address",
         address,
         "0",

@@ -142,14 +142,14 @@ class Settings(ReplicaSettings):
         CLUSTER_DOMAIN,
         "The DNS domain of the computing cluster's Services.",
     )
-    kubernetes_service_address: Address | None = flag(  # noqa: RUF009 - declares a field
+    kubernetes_service_address: Address | None = flag(
         "kubernetes-service-address",
         _server,
         "",
         "Where pods in the worker reach the computing cluster's API server, HOST or HOST:PORT; "
         f"without it the load balancer of the Service {group.SERVER_SERVICE} is followed.",
     )
-    dns_service_address: Address | None = flag(  # noqa: RUF009 - declares a field
+    dns_service_address: Address | None = flag(
         "dns-service-address",
         _nameserver,
         "",

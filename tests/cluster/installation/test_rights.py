@@ -81,7 +81,7 @@ async def is_gone(client: Client, name: str) -> bool:
 
 async def join(above: Applier, below: Applier, bare: Cluster, **values: object) -> Joining:
     name = f"j{uuid.uuid4().hex[:8]}"
-    worker = WorkerValues(namespace=f"m-{name}", **values)  # type: ignore[arg-type]  # of a test
+    worker = WorkerValues(namespace=f"m-{name}", **values)
     joining = Joining(name=name, worker=worker, lease=PolicySpec(name), direct_scheduling=True)
     await Join(joining, above, below, load_kubeconfig(bare.kubeconfig)).run()
     return joining

@@ -59,7 +59,7 @@ def spec(**fields: object) -> BindingSpec:
         "secret_ref": SecretReference("kubeconfig", "kubeocean-system"),
         "mount_namespace": "kubeocean-worker",
     }
-    return BindingSpec(**(good | fields))  # type: ignore[arg-type]  # a table
+    return BindingSpec(**(good | fields))
 
 
 @pytest.mark.parametrize(

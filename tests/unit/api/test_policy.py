@@ -73,7 +73,7 @@ def test_a_policy_belongs_to_no_namespace() -> None:
 
 
 def spec(**fields: object) -> PolicySpec:
-    return PolicySpec(**({"cluster": "worker-1"} | fields))  # type: ignore[arg-type]  # a table
+    return PolicySpec(**({"cluster": "worker-1"} | fields))
 
 
 def window(start: str = "00:00", end: str = "23:59", *days: str) -> PolicySpec:
@@ -81,7 +81,7 @@ def window(start: str = "00:00", end: str = "23:59", *days: str) -> PolicySpec:
 
 
 def limit(**fields: object) -> PolicySpec:
-    limited = ResourceLimit(**({"resource": "cpu"} | fields))  # type: ignore[arg-type]  # a table
+    limited = ResourceLimit(**({"resource": "cpu"} | fields))
     return spec(resource_limits=(limited,))
 
 

@@ -55,7 +55,7 @@ def a_definition() -> Json:
 
 def a_server(**more: object) -> Server:
     known = {"version": VERSION, "skew": timedelta(), "definitions": {DEFINITION: a_definition()}}
-    return Server(**(known | more))  # type: ignore[arg-type]  # of a test
+    return Server(**(known | more))
 
 
 def a_service(ip: str = "10.0.0.1") -> Json:
@@ -85,7 +85,7 @@ def above(**more: object) -> Computing:
             "kube-system/kube-dns-intranet": a_service(),
         },
     }
-    return Computing(**(known | more))  # type: ignore[arg-type]  # of a test
+    return Computing(**(known | more))
 
 
 def a_policy(**spec: object) -> ResourceLeasingPolicy:
@@ -102,7 +102,7 @@ def a_ward(**more: object) -> Ward:
         "namespace": True,
         "policies": (a_policy(),),
     }
-    return Ward(**(known | more))  # type: ignore[arg-type]  # of a test
+    return Ward(**(known | more))
 
 
 def certificate(ends: datetime) -> bytes:

@@ -11,7 +11,7 @@ from kubeocean.explaining.story import Rule
 
 
 def facts(known: Side | None = None, **more: object) -> BindingFacts:
-    return BindingFacts(side=known or side(policy()), **more)  # type: ignore[arg-type]  # of a test
+    return BindingFacts(side=known or side(policy()), **more)
 
 
 def leaving() -> Side:

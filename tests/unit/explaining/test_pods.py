@@ -41,7 +41,7 @@ def asking(**requests: str) -> list[Json]:
 
 
 def waiting(**more: object) -> PodFacts:
-    spec = {"tolerations": TOLERANT} | more.pop("spec", {})  # type: ignore[operator]  # of a test
+    spec = {"tolerations": TOLERANT} | more.pop("spec", {})
     return pod(vpod(**spec), nodes=(virtual(),), **more)
 
 

@@ -34,7 +34,7 @@ def test_a_larger_worker_gets_more() -> None:
 )
 def test_what_makes_no_sense_is_named(wrong: dict[str, object], field: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Values(**wrong)  # type: ignore[arg-type]  # that is the point
+        Values(**wrong)
     assert raised.value.field == field
 
 

@@ -27,7 +27,7 @@ def after(seconds: float) -> datetime:
 
 def guest(name: str, **fields: object) -> Guest:
     given: dict[str, object] = {"created": after(-3600), **fields}
-    return Guest(key=Key("team", name), uid=f"uid-{name}", **given)  # type: ignore[arg-type]
+    return Guest(key=Key("team", name), uid=f"uid-{name}", **given)
 
 
 @dataclass(frozen=True)

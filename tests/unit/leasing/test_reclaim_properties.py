@@ -229,7 +229,7 @@ def test_a_plan_depends_on_nothing_but_the_situation(
     for log in live(world, turns):
         situation = replace(log.world.situation, taints=log.world.taints)
         shuffled = list(situation.guests)
-        random.shuffle(shuffled)  # type: ignore[attr-defined]
+        random.shuffle(shuffled)
         assert plan(replace(situation, guests=tuple(shuffled))) == log.made
         assert log.made.again_at is None or log.made.again_at > log.world.now
         again = plan(replace(situation, taints=log.made.taints))

@@ -31,7 +31,7 @@ def reasons(of: NodeReport) -> dict[str, tuple[str, str | None]]:
 
 
 def news(*reports: NodeReport, **more: object) -> News:
-    return News(reports=reports, **more)  # type: ignore[arg-type]
+    return News(reports=reports, **more)
 
 
 def tell(

@@ -27,7 +27,7 @@ def _plan(**changes: object) -> Plan:
         "components": COMPONENTS,
         "ports": Ports(1, 2, 3, 4, 5),
     }
-    return Plan(**(settings | changes))  # type: ignore[arg-type]  # a test's shorthand
+    return Plan(**(settings | changes))
 
 
 def test_components_start_in_their_order_whatever_was_asked() -> None:

@@ -193,12 +193,12 @@ async def test_a_partition_catches_what_is_on_its_way(world: World) -> None:
     world.faults.heal()
 
     class Meanwhile(Scripted):
-        async def send(self, request: Request) -> object:  # type: ignore[override]
+        async def send(self, request: Request) -> object:
             world.faults.partition()
             return await super().send(request)
 
     with pytest.raises(Unreachable) as lost:
-        await world.faults.wrap(Meanwhile()).send(POST)  # type: ignore[arg-type]
+        await world.faults.wrap(Meanwhile()).send(POST)
     assert lost.value.sent
     assert world.faults.writes == 1
 

@@ -44,7 +44,7 @@ def binding(
         metadata=Meta(
             name=name, uid=name, generation=3, creation_timestamp=created, finalizers=finalizers
         ),
-        spec=BindingSpec(**fields),  # type: ignore[arg-type]  # of a test
+        spec=BindingSpec(**fields),
         status=status or BindingStatus(),
     )
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_names_field_value_and_holder() -> None:
 def test_ready_tells_what_stands_in_the_way_first(
     seen: dict[str, object], phase: str, ready: str
 ) -> None:
-    status = status_of(Seen(binding=binding(), **seen), now=NOW)  # type: ignore[arg-type]  # of a test
+    status = status_of(Seen(binding=binding(), **seen), now=NOW)
     assert status.phase == phase
     assert told(status, "Ready") == ready
     assert status.last_sync_time == (NOW if phase == "Ready" else None)

@@ -386,7 +386,7 @@ async def test_the_end_is_not_put_off_by_who_does_not_read(tmp_path: Path) -> No
             reader, writer = await facade.connect(context)
             writer.write(GET)
             await reader.readuntil(b"xxxx")
-            writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is one that reads
+            writer.transport.pause_reading()
         _, silent = await asyncio.open_connection("127.0.0.1", facade.port)
         facade.opened.append(silent)
         await until(lambda: facade.front.connections == 3)

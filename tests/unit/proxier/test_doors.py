@@ -53,7 +53,7 @@ def labelled(port: str) -> Node:
 )
 async def test_a_label_cannot_take_a_port_that_is_not_a_nodes(port: str) -> None:
     front, vnodes = _Front(), _Vnodes()
-    doors = Doors(front, vnodes, domain=DEFAULT)  # type: ignore[arg-type]  # enough of one
+    doors = Doors(front, vnodes, domain=DEFAULT)
     vnodes.held[Key("", "v")] = labelled(port)
     await doors.reconcile(Key("", "v"))
     assert not front.opened

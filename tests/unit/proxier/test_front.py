@@ -95,7 +95,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 
 async def test_who_does_not_read_is_given_up(facade: Facade) -> None:
     _, writer = await facade.connect()
-    writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a transport that reads
+    writer.transport.pause_reading()
     writer.write(b"GET /much HTTP/1.1\r\nHost: h\r\n\r\n")
     await until(lambda: facade.front.connections == 1)
     await until(lambda: facade.front.connections == 0)

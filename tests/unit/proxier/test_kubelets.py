@@ -44,7 +44,7 @@ class _Places(Places):
 
     def __init__(self) -> None:
         self.domain = DEFAULT
-        self.vnodes = _Vnodes()  # type: ignore[assignment]  # as much of it as is asked
+        self.vnodes = _Vnodes()
 
     def pnode_of(self, vnode: Node) -> str:
         return "n"

@@ -234,7 +234,7 @@ async def test_a_caller_that_does_not_read_makes_the_worker_wait(
         reader, writer = await facade.connect(facade.context())
         writer.write(asked)
         await reader.readuntil(b"\r\n\r\n")
-        writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is one that reads
+        writer.transport.pause_reading()
         last = [-1]
 
         def waits() -> bool:

@@ -148,9 +148,9 @@ async def test_what_was_read_cannot_be_sent_back() -> None:
     client = Client(Scripted())
     partial = await client.get(PODS, "x")
     for attempt in (
-        client.create(PODS, partial),  # type: ignore[arg-type]
-        client.update(PODS, partial),  # type: ignore[arg-type]
-        client.create(PODS, [("metadata", {})]),  # type: ignore[arg-type]
+        client.create(PODS, partial),
+        client.update(PODS, partial),
+        client.create(PODS, [("metadata", {})]),
     ):
         with pytest.raises(InvariantError, match="partial object"):
             await attempt
@@ -218,9 +218,9 @@ async def test_an_answer_that_cannot_be_read_is_the_servers_failure(nonsense: by
     ]
     if b"name" not in nonsense:
         attempts += [
-            (client.list(PODS), "list pods"),  # type: ignore[list-item]
-            (client.post(PODS, "x", "token", {}), "post pods/token of x"),  # type: ignore[list-item]
-            (client.request_json("GET", "/x"), "GET /x"),  # type: ignore[list-item]
+            (client.list(PODS), "list pods"),
+            (client.post(PODS, "x", "token", {}), "post pods/token of x"),
+            (client.request_json("GET", "/x"), "GET /x"),
         ]
     for attempt, doing in attempts:
         with pytest.raises(InternalError, match=f"could not {doing}: the answer cannot be read"):

@@ -58,7 +58,7 @@ async def test_an_object_may_have_a_name_and_a_way_to_stop() -> None:
     (component,) = components_of([full])
     assert component.name == "full"
     assert component.stop is not None
-    await component.stop()  # type: ignore[misc]  # this one is async
+    await component.stop()
     assert full.stopped
 
 
@@ -78,4 +78,4 @@ def test_components_of_one_name_are_numbered() -> None:
 
 def test_what_cannot_be_run_is_a_bug() -> None:
     with pytest.raises(InvariantError, match="nothing to run"):
-        components_of([object()])  # type: ignore[list-item]  # the mistake in question
+        components_of([object()])

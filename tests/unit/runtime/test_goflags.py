@@ -34,7 +34,7 @@ class Example:
     count: int = flag("count", integer, "3", "How many.")
     wait_s: float = flag("wait", duration, "1m30s", "How long.")
     verbose: bool = flag("verbose", boolean, "false", "Whether to say more.")
-    where: BindAddress | None = flag("where", address, ":80", "Where.")  # noqa: RUF009 - a field
+    where: BindAddress | None = flag("where", address, ":80", "Where.")
     color: str = flag("color", one_of("", "red", "blue"), "", "Which colour.")
     remembered: int = 7  # not a flag
 

@@ -119,7 +119,7 @@ async def test_bound_fields_are_on_every_line_of_their_task(stream: io.StringIO)
         for number in range(3):
             group.create_task(work(number))
     logs.get_logger("x").info("Outside")
-    assert sorted(line["reconcile"] for line in lines(stream)[:-1]) == [0, 0, 1, 1, 2, 2]  # type: ignore[type-var]  # they are ints
+    assert sorted(line["reconcile"] for line in lines(stream)[:-1]) == [0, 0, 1, 1, 2, 2]
     assert "reconcile" not in lines(stream)[-1]
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_level_or_format_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"error, warning, info, debug.*loud"):
         logs.set_level("loud")
     with pytest.raises(ConfigError, match=r"json or console.*xml"):
-        logs.configure("xml")  # type: ignore[arg-type]  # what a user may type
+        logs.configure("xml")
 
 
 def test_configuring_twice_writes_a_line_once(stream: io.StringIO) -> None:

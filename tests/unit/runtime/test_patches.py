@@ -22,7 +22,7 @@ def test_each_patch_says_how_it_is_to_be_read(patch: Patch, content_type: str) -
     # The content type is not a part of the value that a caller could change.
     assert "content_type" not in {field.name for field in dataclasses.fields(patch)}
     with pytest.raises(dataclasses.FrozenInstanceError):
-        patch.body = {}  # type: ignore[misc]
+        patch.body = {}
 
 
 def test_an_apply_takes_nothing_from_others_unless_told_to() -> None:

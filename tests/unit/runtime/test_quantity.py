@@ -326,4 +326,4 @@ def test_repeated_texts_are_parsed_once() -> None:
 
 def test_a_quantity_cannot_change() -> None:
     with pytest.raises(AttributeError):
-        Quantity.parse("1").nano = 2  # type: ignore[misc]  # that it is refused is the test
+        Quantity.parse("1").nano = 2

@@ -266,8 +266,7 @@ async def test_the_service_is_ready_when_all_components_are(log: io.StringIO) ->
     calls: list[str] = []
     diary = Diary()
     parts = [
-        Component(name, diary.part(name).run, ready=lambda name=name: ready[name])  # type: ignore[misc]
-        for name in ready
+        Component(name, diary.part(name).run, ready=lambda name=name: ready[name]) for name in ready
     ]
     it = service(*parts, clock=clock, on_ready=lambda: calls.append("ready"))
     running = asyncio.create_task(it.run())

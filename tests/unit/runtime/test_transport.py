@@ -51,7 +51,7 @@ class Source(StaticAccess):
 
 @asynccontextmanager
 async def transport_to(url: str, **more: object) -> AsyncIterator[tuple[HttpTransport, Source]]:
-    source = Source(Access(url, **more))  # type: ignore[arg-type]
+    source = Source(Access(url, **more))
     transport = HttpTransport(source, clock=VirtualClock())
     try:
         yield transport, source
@@ -219,7 +219,7 @@ async def test_a_broken_answer_is_unreachable_and_may_have_been_carried_out(how:
             everything_of(transport, Request("GET", "/x", timeout_s=5)),
         ):
             with pytest.raises(Unreachable) as broken:
-                await attempt  # type: ignore[misc]
+                await attempt
             assert broken.value.sent
             assert "timeout" not in str(broken.value)
 
@@ -382,7 +382,7 @@ async def test_connections_are_kept_when_only_headers_change() -> None:
         for n, change in enumerate(
             ({"token": Secret("new")}, {"namespace": "other"}, {"origin": "elsewhere"})
         ):
-            source.next = replace(source.current(), **change)  # type: ignore[arg-type]
+            source.next = replace(source.current(), **change)
             await transport.send(Request("GET", f"/{n}"))
         assert connections_to(server.port) == 1
         assert "Bearer new" in server.heads[1]

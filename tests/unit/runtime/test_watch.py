@@ -41,7 +41,7 @@ class Server(Scripted):
         self.make = make
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[ScriptedStream]:  # type: ignore[override]
+    async def stream(self, request: Request) -> AsyncIterator[ScriptedStream]:
         self.requests.append(request)
         made = self.make(request)
         if isinstance(made, Unreachable):

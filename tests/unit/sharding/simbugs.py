@@ -84,7 +84,7 @@ class AcknowledgesEarly(Holder):
 class TrustsLateNews(Assigner):
     """Counts the time until an answer came as if it had asked then."""
 
-    def observe(self, records, *, asked, now, table):  # type: ignore[no-untyped-def]  # as above
+    def observe(self, records, *, asked, now, table):
         listed: list[MemberRecord] = list(records)
         self._sightings = observe(
             self._sightings, listed, expected=table.owners, asked=now, now=now

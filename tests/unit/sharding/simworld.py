@@ -346,7 +346,7 @@ class World:
             return
         version, table = leader.view
         clock = leader.clock()
-        assigner.wall = self.now + leader.wall_error  # type: ignore[attr-defined]  # for a bug
+        assigner.wall = self.now + leader.wall_error
         assigner.observe(records, asked=asked, now=clock, table=table)
         decision = assigner.decide(table, clock)
         if decision.look_at < clock:

@@ -25,7 +25,7 @@ class Ring:
     """An assigner, its table and its members, moved by hand."""
 
     def __init__(self, slots: int = 12, **settings: object) -> None:
-        self.assigner = Assigner(timing=TIMING, **settings)  # type: ignore[arg-type]  # by name
+        self.assigner = Assigner(timing=TIMING, **settings)
         self.table = empty_table("ring", slots)
         self.members: dict[str, MemberRecord] = {}
         self.now = 0.0
@@ -34,7 +34,7 @@ class Ring:
     def say(self, member: str, **said: object) -> None:
         old = self.members.get(member) or MemberRecord(id=member, pulse="0", lease_s=15)
         pulse = str(int(old.pulse) + 1)
-        self.members[member] = replace(old, pulse=pulse, **said)  # type: ignore[arg-type]  # by name
+        self.members[member] = replace(old, pulse=pulse, **said)
 
     def renew(self, *members: str) -> None:
         for member in members or list(self.members):

@@ -174,7 +174,7 @@ worlds = st.tuples(
 @settings(max_examples=120, deadline=None)
 @given(worlds, st.booleans())
 def test_every_slot_is_placed_and_planning_ends(world: object, weighted: bool) -> None:
-    current, members, random = world  # type: ignore[misc]  # hypothesis cannot say it
+    current, members, random = world
     weights = [random.choice([0.1, 1, 1, 5, 30]) for _ in current] if weighted else None
     rest = [member for member in members if member not in current]
     once = plan(current, members, weights=weights, newcomers=rest, threshold=0.1)

@@ -56,7 +56,7 @@ def test_only_the_echo_of_the_selector_proves_that_it_was_applied() -> None:
 
 
 def test_a_label_that_is_no_slot_is_none() -> None:
-    chosen: SlotLabel[Object] = SlotLabel(None, 8, "slot")  # type: ignore[arg-type]
+    chosen: SlotLabel[Object] = SlotLabel(None, 8, "slot")
     for said, slot in (("7", 7), ("8", None), ("-1", None), ("x", None), ("", None), ("٣", None)):
         assert chosen.slot(Object(metadata=Meta(labels={"slot": said}))) == slot
     assert chosen.slot(Object()) is None
@@ -72,8 +72,8 @@ def test_a_child_has_the_slot_of_its_controller() -> None:
     def slot_of(obj: Object) -> int:
         return slots[str(obj.key)]
 
-    children: Everything[Object] = Everything(None, None, slot_of, kind="Set")  # type: ignore[arg-type]
+    children: Everything[Object] = Everything(None, None, slot_of, kind="Set")
     assert children.slot(child) == 5
     assert children.slot(named(Key("n", "c"))) is None
-    alone: Everything[Object] = Everything(None, None, slot_of)  # type: ignore[arg-type]
+    alone: Everything[Object] = Everything(None, None, slot_of)
     assert alone.slot(child) == 3

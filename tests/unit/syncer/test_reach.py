@@ -57,7 +57,7 @@ class Watched:
         self.clock = VirtualClock()
         self.worker = Worker()
         self.reach = Reach(clock=self.clock)
-        self.transport = self.reach.wrap(self.worker)  # type: ignore[arg-type]
+        self.transport = self.reach.wrap(self.worker)
         self.turns: list[bool] = []
         self.reach.on_change(self.turns.append)
 
@@ -141,7 +141,7 @@ class Watcher:
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
         self.source = Source(watched.worker)
-        watched.transport = watched.reach.wrap(self.source)  # type: ignore[arg-type]
+        watched.transport = watched.reach.wrap(self.source)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

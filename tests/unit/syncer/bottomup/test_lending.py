@@ -35,7 +35,7 @@ def node(**labels: str) -> Node:
 
 
 def binding(*, deleting: str | None = None, selector: object = None) -> ClusterBinding:
-    spec = BindingSpec(cluster_id="c", node_selector=selector)  # type: ignore[arg-type]
+    spec = BindingSpec(cluster_id="c", node_selector=selector)
     return ClusterBinding(metadata=Meta(name="b", deletion_timestamp=deleting), spec=spec)
 
 
@@ -51,7 +51,7 @@ def policy(
     spec = PolicySpec(
         cluster="b",
         time_windows=windows,
-        node_selector=selector,  # type: ignore[arg-type]
+        node_selector=selector,
         force_reclaim=force,
     )
     terms = Terms.of(spec, local=UTC) if valid else None
@@ -147,5 +147,5 @@ def test_a_node_that_is_gone_and_a_binding_that_goes() -> None:
 
 def test_a_binding_that_is_not_seen_changes_nothing() -> None:
     nothing = {"candidates": (policy(),), "now": NOON, "binding": None}
-    assert isinstance(decide(node(), applied="p", **nothing), Hold)  # type: ignore[arg-type]
-    assert decide(node(), applied=None, **nothing) == Ignore()  # type: ignore[arg-type]
+    assert isinstance(decide(node(), applied="p", **nothing), Hold)
+    assert decide(node(), applied=None, **nothing) == Ignore()
