@@ -11,17 +11,19 @@ or the ring, before each write.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.bound.settings import ReplicaSettings
+from kubeocean.bound.startup import open_client, trace
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.credentials import AccessSource, InClusterAccess
-from kubeocean.runtime.election import Election, LeadershipLost
+from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
+from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
 from kubeocean.runtime.fencing import FencedTransport
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.transport import Transport
+from kubeocean.runtime.requestcounts import CountedTransport
+from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.sharing import Sharing
 from kubeocean.sharding.vacancy import Vacancy
@@ -30,27 +32,33 @@ __all__ = ["Replica"]
 
 
 class Replica:
-    """One of several, as its settings say.
+    """One of several, as its settings say; what it opens is given back with the stack.
 
-    - `control`: a client that no rate limit and no fence holds up.
-    - `source`: how that reaches the cluster, which may say our namespace.
     - `prepared`: returns when enough is known to begin with a part.
+    - `control`: a client of the computing cluster that no rate limit and no fence holds up.
     - `sharing`: where all replicas work; its ring is a part of the service.
 
-    :raises ConfigError: nothing says the namespace of the Lease.
+    :raises KubeoceanError: nothing says how to reach the cluster, or the namespace of the Lease.
     """
 
     def __init__(
         self,
         settings: ReplicaSettings,
-        control: Client,
-        source: AccessSource,
+        service: str,
+        stack: AsyncExitStack,
         *,
-        identity: str,
         prepared: Callable[[], Awaitable[None]],
         metrics: Metrics,
         environ: Mapping[str, str],
     ) -> None:
+        self.identity = unique_identity()
+        trace(stack, service, instance=self.identity, environ=environ)
+        self._source = source = default_access(
+            settings.kubeconfig or None, environ=environ, allow_exec=settings.allow_exec_plugins
+        )
+        self._stack = stack
+        self._metrics = metrics
+        self.control = control = open_client(stack, self.counted(source), "computing")
         self.sharing: Sharing | None = None
         self._election: Election | None = None
         self._vacancy: Vacancy | None = None
@@ -67,12 +75,21 @@ class Replica:
             control,
             namespace=namespace,
             name=settings.election_name,
-            identity=identity,
+            identity=self.identity,
             lease_s=settings.lease_s,
             renew_s=settings.renew_s,
             retry_s=settings.retry_s,
             metrics=metrics,
         )
+
+    def client(self, *, qps: float, burst: int) -> Client:
+        """A client of the computing cluster for the work itself."""
+        transport = self.fenced(self.counted(self._source))
+        return open_client(self._stack, transport, "computing", qps=qps, burst=burst)
+
+    def counted(self, source: AccessSource) -> Transport:
+        """A way to a cluster whose requests are counted."""
+        return CountedTransport(HttpTransport(source), source, self._metrics)
 
     def fenced(self, transport: Transport) -> Transport:
         """The same, that writes only while this replica may."""

@@ -15,19 +15,16 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from kubeocean.bound.replicas import Replica
-from kubeocean.bound.startup import open_client, run_process, trace
+from kubeocean.bound.startup import run_process
 from kubeocean.bound.workers import SecretAccess
 from kubeocean.manager.app import Manager
 from kubeocean.manager.pulses import to_worker
 from kubeocean.manager.settings import Settings
 from kubeocean.runtime.components import Component, Part
-from kubeocean.runtime.credentials import AccessSource, default_access
-from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.requestcounts import CountedTransport
 from kubeocean.runtime.service import Service
-from kubeocean.runtime.transport import HttpTransport, Transport
+from kubeocean.runtime.transport import Transport
 
 __all__ = ["Program", "run"]
 
@@ -55,7 +52,6 @@ class Program:
         self._environ = environ
         self._stack = stack
         self._metrics = Metrics(process=True)
-        self._identity = unique_identity()
 
     def prepare(self) -> Service:
         """Put everything together; no cluster is asked yet.
@@ -63,35 +59,22 @@ class Program:
         :raises KubeoceanError: something that is needed makes no sense.
         """
         settings, domain = self._settings, self._settings.label_domain
-        trace(self._stack, domain.manager, instance=self._identity, environ=self._environ)
-        source = default_access(
-            settings.kubeconfig or None,
-            environ=self._environ,
-            allow_exec=settings.allow_exec_plugins,
-        )
-        # No rate limit and no fence may hold up the election.
-        control = open_client(self._stack, self._counted(source), "computing")
         self._replica = Replica(
             settings,
-            control,
-            source,
-            identity=self._identity,
+            domain.manager,
+            self._stack,
             prepared=lambda: self._manager.synced(),
             metrics=self._metrics,
             environ=self._environ,
         )
-        client = open_client(
-            self._stack,
-            self._replica.fenced(self._counted(source)),
-            "computing",
-            qps=settings.kube_client_qps,
-            burst=settings.kube_client_burst,
+        client = self._replica.client(
+            qps=settings.kube_client_qps, burst=settings.kube_client_burst
         )
         self._manager = Manager(
             client,
             settings.templates(self._environ),
             connect=self._to_worker,
-            instance=self._identity,
+            instance=self._replica.identity,
             domain=domain,
             deadline_s=settings.deletion_deadline_s,
             metrics=self._metrics,
@@ -123,6 +106,3 @@ class Program:
     def _to_worker(self, access: SecretAccess) -> Transport:
         # Not counted: series for every worker that ever was would never end.
         return self._replica.fenced(to_worker(access))
-
-    def _counted(self, source: AccessSource) -> Transport:
-        return CountedTransport(HttpTransport(source), source, self._metrics)

@@ -28,21 +28,17 @@ from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_wor
 from kubeocean.bound.identities import identity_of
 from kubeocean.bound.replicas import Replica
 from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
-from kubeocean.bound.startup import open_client, run_process, trace
+from kubeocean.bound.startup import open_client, run_process
 from kubeocean.bound.verbosity import Verbosity
 from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Part, Runnable
-from kubeocean.runtime.credentials import AccessSource, default_access
-from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.events import reference as event_reference
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.requestcounts import CountedTransport
 from kubeocean.runtime.service import Service
-from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Settings
@@ -81,7 +77,6 @@ class Program:
         self._environ = environ
         self._stack = stack
         self._metrics = Metrics(process=True)
-        self._identity = unique_identity()
         self._reach = Reach()
         self._everywhere: list[Runnable] = []  # what every replica runs, where all of them work
 
@@ -91,29 +86,21 @@ class Program:
         :raises KubeoceanError: it cannot be had, or makes no sense.
         """
         settings, domain = self._settings, self._settings.label_domain
-        trace(self._stack, domain.syncer, instance=self._identity, environ=self._environ)
-        source = default_access(
-            settings.kubeconfig or None,
-            environ=self._environ,
-            allow_exec=settings.allow_exec_plugins,
-        )
-        # For what no rate limit and no fence may hold up: the election, and what we start from.
-        control = open_client(self._stack, self._counted(source), "computing")
         self._replica = Replica(
             settings,
-            control,
-            source,
-            identity=self._identity,
+            domain.syncer,
+            self._stack,
             prepared=lambda: known(self.syncer.world),
             metrics=self._metrics,
             environ=self._environ,
         )
+        control = self._replica.control  # what we start from is not held up either
         binding = await _binding(control, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         access = SecretAccess(secret)
-        world = self._world(binding, await identity_of(control), source, access)
+        world = self._world(binding, await identity_of(control), access)
         self._rotation = Rotation(
             control,
             access,
@@ -166,28 +153,18 @@ class Program:
 
     # Parts
 
-    def _world(
-        self,
-        binding: ClusterBinding,
-        computing_id: str,
-        source: AccessSource,
-        access: SecretAccess,
-    ) -> World:
+    def _world(self, binding: ClusterBinding, computing_id: str, access: SecretAccess) -> World:
         settings, metrics = self._settings, self._metrics
         domain = settings.label_domain
-        computing = open_client(
-            self._stack,
-            self._replica.fenced(self._counted(source)),
-            "computing",
-            qps=settings.virtual_client_qps,
-            burst=settings.virtual_client_burst,
+        computing = self._replica.client(
+            qps=settings.virtual_client_qps, burst=settings.virtual_client_burst
         )
         constancy = Constancy(
             access, lambda: recorded_worker(world.binding or binding, access, domain)
         )
         constancy.on_change(self._reach.mistake)
         # The fence is outside: a write that we keep back says nothing about the worker.
-        way = ConstantTransport(self._counted(constancy), constancy)
+        way = ConstantTransport(self._replica.counted(constancy), constancy)
         worker = open_client(
             self._stack,
             self._replica.fenced(self._reach.wrap(way)),
@@ -196,7 +173,7 @@ class Program:
             burst=settings.physical_client_burst,
         )
         recorder = partial(
-            EventRecorder, component=domain.syncer, instance=self._identity, metrics=metrics
+            EventRecorder, component=domain.syncer, instance=self._replica.identity, metrics=metrics
         )
         world = World(
             binding_name=binding.name,
@@ -215,9 +192,6 @@ class Program:
             metrics=metrics,
         )
         return world
-
-    def _counted(self, source: AccessSource) -> Transport:
-        return CountedTransport(HttpTransport(source), source, self._metrics)
 
 
 async def _binding(client: Client, name: str) -> ClusterBinding:
