@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 
+from crossings import Wrap, crossing
 from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicyStatus
-from kubeocean.bound.identities import identity_of
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.events import EventRecorder
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import EVENTS, NODES, PODS, SECRETS, Node, Pod
 from kubeocean.runtime.objects import Json, find_condition
 from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.app import Syncer
-from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Given
-from kubeocean.syncer.world import World
 from running import running
 
 __all__ = ["Sea"]
-
-Wrap = Callable[[Transport], Transport]
 
 
 @dataclass
@@ -203,30 +197,9 @@ class Sea:
         given: Given | None = None,
     ) -> AsyncIterator[Syncer]:
         """A syncer at work; pods run if it knows where (`mount`) and how (`given`)."""
-        reach = Reach(clock=clock)
-
-        def listening(transport: Transport) -> Transport:
-            return reach.wrap(below(transport) if below else transport)
-
-        computing = self.computing.client(wrap=above)
-        worker = self.worker.client(wrap=listening)
-        world = World(
-            binding_name=self.name,
-            cluster_id=self.cluster_id,
-            computing_id=await identity_of(self.above),
-            computing=computing,
-            worker=worker,
-            reach=reach,
-            events=EventRecorder(computing, component="kubeocean-syncer"),
-            worker_events=EventRecorder(worker, component="kubeocean-syncer"),
-            clock=clock or RealClock(),
-            zone=zone,
-            mount_namespace=mount,
-        )
-        syncer = Syncer(world, given)
-        try:
+        async with crossing(
+            self, above=above, below=below, clock=clock, zone=zone, mount_namespace=mount
+        ) as world:
+            syncer = Syncer(world, given)
             async with running(syncer):
                 yield syncer
-        finally:
-            await computing.close()
-            await worker.close()

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.bound.identities import identity_of
 from kubeocean.errors import AlreadyExists, Forbidden, NotFound
 from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.events import EventRecorder
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, Event
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.transport import Request, Transport
+from kubeocean.runtime.transport import Request
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
-from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.settings import Address, Given
 from kubeocean.syncer.topdown.dependents import Dependents
 from kubeocean.syncer.topdown.pods import Pods
 from kubeocean.syncer.topdown.surroundings import Surroundings
-from kubeocean.syncer.world import World
 from running import running
 from straits import Strait
 from waiting import until
@@ -180,7 +176,7 @@ class PodSea(Strait):
         clock: Clock | None = None,
     ) -> AsyncIterator[Pods]:
         """The controller of pods at work."""
-        async with self._world(above=above, below=below, clock=clock) as world:
+        async with self.world(above=above, below=below, clock=clock) as world:
             surroundings = Surroundings(world, GIVEN)
             needs = Dependents(world, linger_s=1.0)
             made = Pods(world, needs, surroundings)
@@ -192,43 +188,10 @@ class PodSea(Strait):
     @asynccontextmanager
     async def syncer(self) -> AsyncIterator[Syncer]:
         """All controllers at work."""
-        async with self._world() as world:
+        async with self.world() as world:
             made = Syncer(world, GIVEN)
             async with running(made):
                 yield made
-
-    @asynccontextmanager
-    async def _world(
-        self,
-        *,
-        above: Faults | None = None,
-        below: Faults | None = None,
-        clock: Clock | None = None,
-    ) -> AsyncIterator[World]:
-        clock = clock or RealClock()
-        reach = Reach(clock=clock)
-
-        def listening(transport: Transport) -> Transport:
-            return reach.wrap(below.wrap(transport) if below else transport)
-
-        async with AsyncExitStack() as stack:
-            computing = self.computing.client(wrap=above.wrap if above else None)
-            worker = self.worker.client(wrap=listening)
-            stack.push_async_callback(computing.close)
-            stack.push_async_callback(worker.close)
-            yield World(
-                binding_name=self.name,
-                cluster_id=self.cluster_id,
-                computing_id=await identity_of(self.above),
-                computing=computing,
-                worker=worker,
-                reach=reach,
-                events=EventRecorder(computing, component="kubeocean-syncer"),
-                worker_events=EventRecorder(worker, component="kubeocean-syncer"),
-                domain=self.domain,
-                mount_namespace=self.mount,
-                clock=clock,
-            )
 
 
 async def make_namespace(client: Client, name: str) -> None:

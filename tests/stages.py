@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from kubeocean.api import naming
 from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.bound.identities import identity_of
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.explaining.bindingreads import read_binding
 from kubeocean.explaining.bindings import explain_binding
@@ -20,17 +19,13 @@ from kubeocean.explaining.podreads import read_pod
 from kubeocean.explaining.pods import explain_pod
 from kubeocean.explaining.reading import Reader
 from kubeocean.explaining.story import Rule, Story
-from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.kinds import NAMESPACES, NODES, SECRETS, Node
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
-from kubeocean.syncer.reach import Reach
-from kubeocean.syncer.world import World
 from oceans import Sea
 from podseas import GIVEN, make_namespace, usable
-from running import running
 from waiting import until
 
 __all__ = ["Stage", "refuses"]
@@ -75,28 +70,9 @@ class Stage(Sea):
             await until(self.is_lent)
             yield syncer
 
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[Syncer]:
+    def working(self) -> AbstractAsyncContextManager[Syncer]:
         """A syncer at work."""
-        reach = Reach()
-        async with AsyncExitStack() as stack:
-            computing, worker = self.computing.client(), self.worker.client(wrap=reach.wrap)
-            stack.push_async_callback(computing.close)
-            stack.push_async_callback(worker.close)
-            world = World(
-                binding_name=self.name,
-                cluster_id=self.cluster_id,
-                computing_id=await identity_of(self.above),
-                computing=computing,
-                worker=worker,
-                reach=reach,
-                events=EventRecorder(computing, component="kubeocean-syncer"),
-                worker_events=EventRecorder(worker, component="kubeocean-syncer"),
-                mount_namespace=self.mount,
-            )
-            syncer = Syncer(world, GIVEN)
-            async with running(syncer):
-                yield syncer
+        return self.syncing(mount=self.mount, given=GIVEN)
 
     async def is_lent(self) -> Node | None:
         try:

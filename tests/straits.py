@@ -8,24 +8,22 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
+from crossings import crossing
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.bound.identities import identity_of
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Crashed, Faults
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.components import Runnable
-from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.kinds import EVENTS, NODES, Event, Node
 from kubeocean.runtime.objects import ObjectT, Resource
-from kubeocean.runtime.transport import Transport
 from kubeocean.syncer.forge import nodes as forge
-from kubeocean.syncer.reach import Reach
 from kubeocean.syncer.world import World
 from running import running
 from waiting import until
@@ -58,6 +56,11 @@ class Strait:
     @property
     def cluster_id(self) -> str:
         return f"id-{self.name}"
+
+    @property
+    def mount(self) -> str:
+        """Where pods run in the worker; none means the domain's own place."""
+        return ""
 
     def neighbour(self) -> Strait:
         """Another binding between the same clusters."""
@@ -106,6 +109,23 @@ class Strait:
         fields = f"involvedObject.name={about},reason={reason}"
         return (await self.above.list(EVENTS, "default", fields=fields)).items
 
+    def world(
+        self,
+        *,
+        above: Faults | None = None,
+        below: Faults | None = None,
+        clock: Clock | None = None,
+    ) -> AbstractAsyncContextManager[World]:
+        """What a syncer of this binding sees."""
+        return crossing(
+            self,
+            above=above and above.wrap,
+            below=below and below.wrap,
+            clock=clock,
+            domain=self.domain,
+            mount_namespace=self.mount,
+        )
+
     @asynccontextmanager
     async def syncing(
         self,
@@ -115,31 +135,10 @@ class Strait:
         below: Faults | None = None,
     ) -> AsyncIterator[PartT]:
         """The part at work, until the block ends."""
-        reach = Reach()
-
-        def listening(transport: Transport) -> Transport:
-            return reach.wrap(below.wrap(transport) if below else transport)
-
-        computing = self.computing.client(wrap=above.wrap if above else None)
-        worker = self.worker.client(wrap=listening)
-        world = World(
-            binding_name=self.name,
-            cluster_id=self.cluster_id,
-            computing_id=await identity_of(self.above),
-            computing=computing,
-            worker=worker,
-            reach=reach,
-            events=EventRecorder(computing, component="kubeocean-syncer"),
-            worker_events=EventRecorder(worker, component="kubeocean-syncer"),
-            domain=self.domain,
-        )
-        made = part(world)
-        try:
-            async with running(world.events, reach, world.vnodes, *made.parts):
+        async with self.world(above=above, below=below) as world:
+            made = part(world)
+            async with running(world.events, world.reach, world.vnodes, *made.parts):
                 yield made
-        finally:
-            await computing.close()
-            await worker.close()
 
     @asynccontextmanager
     async def crashing(self, part: Callable[[World], PartT], n: int) -> AsyncIterator[Crash]:
