@@ -12,10 +12,10 @@ from pathlib import Path
 
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.local.assets import Assets
-from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
 from kubeocean.syncer.podviews import PHYSICAL_PODS
 from ourkinds import install_our_kinds
+from planes import plane
 from podseas import PodSea
 from waiting import until
 
@@ -27,18 +27,9 @@ async def lone_sea(assets: Assets, root: Path) -> AsyncIterator[PodSea]:
     """A binding between two clusters that start now and end with it."""
     async with AsyncExitStack() as stack:
         clusters = [
-            Cluster(
-                name,
-                root / f"pods-{name}",
-                assets,
-                components=("etcd", "kube-apiserver"),
-                audit=True,
-                ephemeral=True,
-            )
-            for name in ("up", "low")
+            await stack.enter_async_context(plane(name, assets, root, audit=True))
+            for name in ("pods-up", "pods-low")
         ]
-        for each in clusters:
-            await stack.enter_async_context(each)
         above, below = (each.client() for each in clusters)
         for client in (above, below):
             stack.push_async_callback(client.close)

@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kubeocean.local.process import Process
-from syncers import LEASE_S as LEASE_S
-from syncers import RENEW_S, RETRY_S, SyncerProcess
+from syncers import HASTY, SyncerProcess
 
-__all__ = ["LEASE_S", "manager"]
+__all__ = ["manager"]
 
 
 @asynccontextmanager
@@ -25,9 +24,7 @@ async def manager(
         "--metrics-bind-address=127.0.0.1:0",
         "--health-probe-bind-address=127.0.0.1:0",
         "--leader-election-namespace=kubeocean-system",
-        f"--leader-election-lease-duration={LEASE_S:g}s",
-        f"--leader-election-renew-deadline={RENEW_S:g}s",
-        f"--leader-election-retry-period={RETRY_S * 1000:g}ms",
+        *HASTY,
         *flags,
     )
     syncers, proxiers = templates

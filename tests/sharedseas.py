@@ -30,7 +30,7 @@ from kubeocean.sharding.table import name_of
 from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod
 from podseas import PodSea, make_namespace, usable
 from running import running
-from syncers import SyncerProcess, syncer
+from syncers import HASTY, SyncerProcess, syncer
 from waiting import until
 
 __all__ = ["SharedSea", "prove"]
@@ -102,6 +102,7 @@ class SharedSea(PodSea):
                     "--sharding",
                     "--kubernetes-service-address=10.9.9.9:443",
                     "--dns-service-address=10.9.9.10",
+                    *HASTY,
                     *self.flags,
                     kubeconfig=self.computing.user(self.user(name), ADMINS),
                     directory=directory,

@@ -1,7 +1,7 @@
 """Fixtures: a real node that runs real containers.
 
 `real_cluster` is a control plane that checks its kubelets' certificates, `real_node` the first
-node of it; both are shared by the tests of a session (of an xdist worker). Where real nodes cannot
+node of it; both are shared by these tests. Where real nodes cannot
 run, every test that asks for one is skipped with the reason.
 """
 
@@ -50,7 +50,7 @@ async def node_assets() -> Assets:
     return await ensure((*CONTROL_PLANE, "kubectl", "kubelet"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def real_cluster(node_assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """A control plane with all components that trusts no kubelet without a certificate."""
     root = cluster_roots / "real"
@@ -66,7 +66,7 @@ async def real_cluster(node_assets: Assets, cluster_roots: Path) -> AsyncIterato
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def real_node(real_cluster: Cluster, node_assets: Assets) -> AsyncIterator[RealNode]:
     """The shared real node; it looks for changed ConfigMaps more often than others do."""
     async with RealNode(
@@ -79,7 +79,7 @@ async def real_node(real_cluster: Cluster, node_assets: Assets) -> AsyncIterator
         yield node
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def real_client(real_cluster: Cluster) -> AsyncIterator[Client]:
     """An administrator of the cluster with real nodes."""
     client = real_cluster.client()
@@ -105,7 +105,7 @@ async def real_namespace(real_client: Client) -> AsyncIterator[str]:
         await real_client.delete(PODS, pod.name, name, uid=None, grace_s=0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubectl(real_cluster: Cluster, node_assets: Assets) -> Kubectl:
     """Runs kubectl as administrator: `await kubectl("logs", "web", "-n", namespace)`."""
 

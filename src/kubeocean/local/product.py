@@ -36,7 +36,7 @@ from kubeocean.local.progress import Progress, Silence
 from kubeocean.runtime.client import connect
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import KubeconfigAccess
-from kubeocean.runtime.kinds import NODES, SERVICES
+from kubeocean.runtime.kinds import NODES, SERVICES, Node
 from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 from kubeocean.runtime.patches import MergePatch
 
@@ -48,6 +48,8 @@ _PATIENCE_S: Final = 120.0
 _NODE_S: Final = 0.1  # on top, for each node
 _PARTING_S: Final = 3.0  # nobody answers there
 _DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+# What Kubernetes keeps pods away with until some time after a node is Ready.
+_NOT_YET: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 _WORKER: Final = re.compile(r"worker-[0-9]+")
 
 
@@ -245,11 +247,15 @@ async def _rolled(
 async def _lent(binding: str, computing: Applier, wanted: int) -> State:
     labels = f"{DEFAULT.cluster_binding}={label_value(binding)}"
     nodes = (await computing.client.list(NODES, labels=labels)).items
-    ready = 0
-    for node in nodes:
-        condition = find_condition(node.status.conditions, "Ready")
-        ready += condition is not None and condition.status == "True"
+    ready = sum(_takes_pods(node) for node in nodes)
     return State(f"{ready} of {wanted} virtual nodes are Ready", ready >= wanted)
+
+
+def _takes_pods(node: Node) -> bool:
+    """Whether it is Ready, and the scheduler has been told."""
+    condition = find_condition(node.status.conditions, "Ready")
+    ready = condition is not None and condition.status == "True"
+    return ready and not any(taint.key in _NOT_YET for taint in node.spec.taints or ())
 
 
 def _first(error: Exception) -> Exception:

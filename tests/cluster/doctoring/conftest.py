@@ -8,30 +8,25 @@ from pathlib import Path
 import pytest
 
 from doctors import Doctor
-from kubeocean.api.group import DEFAULT, DNS_SERVICE, SERVER_SERVICE
-from kubeocean.installation.applying import FIELD_MANAGER, Applier
+from kubeocean.api.group import DNS_SERVICE, SERVER_SERVICE
+from kubeocean.installation.applying import Applier
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.values import Values
-from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster, Programs
-from kubeocean.local.kwok import SimulatedNodes
-from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import SERVICES
 from kubeocean.runtime.patches import MergePatch
+from planes import applier, plane
 
-SERVERS = ("etcd", "kube-apiserver")
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def computing(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """A computing cluster with all that `kubeocean install` makes, and the two Services."""
-    root = cluster_roots / "examined"
-    async with Cluster("examined", root, assets, components=SERVERS, ephemeral=True) as cluster:
-        client = connect(cluster.kubeconfig, field_manager=FIELD_MANAGER)
-        await Applier(client, domain=DEFAULT).apply_all(computing_objects(Values()))
-        for key in (SERVER_SERVICE, DNS_SERVICE):
-            await make_service(client, key.namespace, key.name)
-        await client.close()
+    async with plane("examined", assets, cluster_roots) as cluster:
+        async with applier(cluster) as installing:
+            await installing.apply_all(computing_objects(Values()))
+            for key in (SERVER_SERVICE, DNS_SERVICE):
+                await make_service(installing.client, key.namespace, key.name)
         yield cluster
 
 
@@ -42,34 +37,23 @@ async def make_service(client: Client, namespace: str, name: str) -> None:
     await client.patch(SERVICES, name, given, namespace, subresource="status")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def bare(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """A worker with two simulated nodes."""
-    root = cluster_roots / "patient"
-    async with (
-        Cluster("patient", root, assets, components=SERVERS, ephemeral=True) as cluster,
-        SimulatedNodes(cluster, await ensure(["kwok"])) as nodes,
-    ):
-        await nodes.add(2, prefix="patient")
+    async with plane("patient", assets, cluster_roots, nodes=2) as cluster:
         yield cluster
 
 
-async def _applier(cluster: Cluster) -> AsyncIterator[Applier]:
-    client = connect(cluster.kubeconfig, cluster=cluster.name, field_manager=FIELD_MANAGER)
-    yield Applier(client, domain=DEFAULT)
-    await client.close()
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def above(computing: Cluster) -> AsyncIterator[Applier]:
-    async for applier in _applier(computing):
-        yield applier
+    async with applier(computing) as made:
+        yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def below(bare: Cluster) -> AsyncIterator[Applier]:
-    async for applier in _applier(bare):
-        yield applier
+    async with applier(bare) as made:
+        yield made
 
 
 @pytest.fixture

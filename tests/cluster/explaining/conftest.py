@@ -10,19 +10,14 @@ import pytest
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.runtime.client import Client
 from ourkinds import install_our_kinds
+from planes import plane
 from stages import Stage
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def staged(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """A worker, with our kinds and nothing that plays a kubelet."""
-    components = ("etcd", "kube-apiserver")
-    async with Cluster(
-        "staged", cluster_roots / "staged", assets, components=components, ephemeral=True
-    ) as worker:
-        client = worker.client()
-        await install_our_kinds(client)
-        await client.close()
+    async with plane("staged", assets, cluster_roots, ours=True) as worker:
         yield worker
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.api.group import DEFAULT
-from kubeocean.installation.applying import FIELD_MANAGER, Applier
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.values import Values
 from kubeocean.local.cluster import Cluster, Programs
-from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.client import Client
 from managing import SYSTEM, Harbour
 from ourkinds import install_our_kinds
+from planes import applier, plane
 from rollouts import Yard
 
 
@@ -27,21 +26,16 @@ async def yard(cluster: Cluster, client: Client, namespace: str, tmp_path: Path)
     return yard
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def home(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """A computing cluster where everything is installed, and nobody runs Deployments."""
-    root = cluster_roots / "home"
-    components = ("etcd", "kube-apiserver")
-    async with Cluster(
-        "home", root, assets, components=components, audit=True, ephemeral=True
-    ) as home:
-        client = connect(home.kubeconfig, cluster=home.name, field_manager=FIELD_MANAGER)
-        await Applier(client, domain=DEFAULT).apply_all(computing_objects(Values()))
-        await client.close()
+    async with plane("home", assets, cluster_roots, audit=True) as home:
+        async with applier(home) as installing:
+            await installing.apply_all(computing_objects(Values()))
         yield home
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def manager_account(home: Cluster) -> Path:
     """The kubeconfig of the manager's own account."""
     return await home.service_account(SYSTEM, "kubeocean-manager")

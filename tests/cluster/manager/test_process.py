@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kubeocean.local.cluster import Cluster
-from managers import LEASE_S, manager
+from managers import manager
 from managing import Harbour
+from syncers import LEASE_S
 from waiting import until
 
 READS = ("get", "list", "watch")

@@ -13,20 +13,14 @@ from kubeocean.local.kwok import SimulatedNodes
 from kubeocean.runtime.client import Client
 from oceans import Sea
 from ourkinds import install_our_kinds
+from planes import plane
 from podseas import PodSea
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def worker(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
-    """The worker cluster of all tests of a session."""
-    root = cluster_roots / "worker"
-    components = ("etcd", "kube-apiserver")
-    async with Cluster(
-        "worker", root, assets, components=components, audit=True, ephemeral=True
-    ) as worker:
-        client = worker.client()
-        await install_our_kinds(client)
-        await client.close()
+    """The worker cluster of all these tests."""
+    async with plane("worker", assets, cluster_roots, ours=True, audit=True) as worker:
         yield worker
 
 
@@ -39,14 +33,14 @@ async def sea(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterato
     await below.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def kubelets(worker: Cluster) -> AsyncIterator[SimulatedNodes]:
     """What plays the kubelets of the worker."""
     async with SimulatedNodes(worker, await ensure(["kwok"])) as nodes:
         yield nodes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def simulated(kubelets: SimulatedNodes) -> list[str]:
     """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
     return await kubelets.add(2, prefix="shared")

@@ -29,7 +29,7 @@ from kubeocean.sharding.names import Names
 from kubeocean.syncer.process import Program
 from kubeocean.syncer.settings import Settings
 from oceans import Sea
-from syncers import LEASE_S, SyncerProcess, syncer
+from syncers import HASTY, LEASE_S, SyncerProcess, syncer
 from waiting import until
 
 ADMINS = ("system:masters",)
@@ -47,6 +47,7 @@ def start(sea: Sea, tmp_path: Path) -> Start:
         return syncer(
             name,
             f"--cluster-binding-name={sea.name}",
+            *HASTY,
             *flags,
             kubeconfig=sea.computing.user(user(sea, name), ADMINS),
             directory=tmp_path,

@@ -13,30 +13,20 @@ import pytest
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.runtime.client import Client
 from oceans import Sea
-from ourkinds import install_our_kinds
-
-_COMPONENTS = ("etcd", "kube-apiserver")
+from planes import plane
 
 
-async def _started(name: str, assets: Programs, root: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(name, root / name, assets, components=_COMPONENTS, ephemeral=True) as made:
-        client = made.client()
-        await install_our_kinds(client)
-        await client.close()
-        yield made
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def seen_computing(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """The cluster that is looked at."""
-    async for cluster in _started("seen-computing", assets, cluster_roots):
+    async with plane("seen-computing", assets, cluster_roots, ours=True) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def seen_worker(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """Its worker; who stops it lets it go on again."""
-    async for cluster in _started("seen-worker", assets, cluster_roots):
+    async with plane("seen-worker", assets, cluster_roots, ours=True) as cluster:
         yield cluster
 
 
