@@ -51,17 +51,39 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 class Dealing(LoadScopeScheduling):
     """What shares something that is slow to make stays together when processes share the work."""
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # the order is ours
+        super().__init__(config, log)
+
     def _split_scope(self, nodeid: str) -> str:
-        path = PurePosixPath(nodeid.partition("::")[0])
-        package = path.parent.as_posix()
-        if package in TOGETHER:
-            return package
-        return nodeid if package.startswith("tests/unit") else path.as_posix()
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """What one process runs all of: a package, a file, or one test that shares nothing."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    package = path.parent.as_posix()
+    if package in TOGETHER:
+        return package
+    return nodeid if package.startswith("tests/unit") else path.as_posix()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return Dealing(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first and what takes no time last, so that processes end together."""
+    slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+
+    def turn(item: pytest.Item) -> int:
+        if scope_of(item.nodeid) in slow:
+            return 0
+        return 2 if item.nodeid.startswith("tests/unit") else 1
+
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")

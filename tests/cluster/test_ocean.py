@@ -48,6 +48,7 @@ async def _up(home: Home, *words: str) -> OceanState:
     return msgspec.json.decode(result.out, type=OceanState)
 
 
+@pytest.mark.slow
 async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_supervisor(
     home: Home,
 ) -> None:

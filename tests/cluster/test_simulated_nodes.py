@@ -225,6 +225,7 @@ async def test_a_broken_kwok_is_shown(world: Cluster, tmp_path: Path) -> None:
         await SimulatedNodes(world, Broken()).start()
 
 
+@pytest.mark.slow
 async def test_a_thousand_nodes_are_ready_and_cheap(
     cluster: Cluster, client: Client, kwok: Assets
 ) -> None:

@@ -53,6 +53,7 @@ def _printed(out: str) -> list[str]:
     return [line.strip() for line in lines if line.startswith("  ")]
 
 
+@pytest.mark.slow
 async def test_up_shows_the_product_at_work(
     home: Home, assets: Assets, new_cluster: NewCluster
 ) -> None:

@@ -180,6 +180,7 @@ def holds(pod: Json | None, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
+@pytest.mark.slow
 async def test_a_deployment_lives_below_and_is_seen_above(
     sea: Sea, syncing: SyncerProcess, kubectl: Callable[..., Awaitable[Any]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.installation.rights import Rule
 from kubeocean.local.cluster import Cluster
@@ -256,6 +258,7 @@ async def test_a_mount_namespace_is_made_where_that_is_allowed(harbour: Harbour)
 # Workers that are down
 
 
+@pytest.mark.slow
 async def test_one_dead_worker_is_seen_soon_and_disturbs_no_other(
     harbour: Harbour, cluster: Cluster
 ) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from conftest import NewCluster
 from shardproof import Proof
 
 
+@pytest.mark.slow
 async def test_one_owner_at_a_time_and_nothing_forgotten(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def command(cluster: Cluster, namespace: str, tmp_path: Path) -> Command:
     return Command(Home(tmp_path / "home"), cluster.kubeconfig, namespace)
 
 
+@pytest.mark.slow
 async def test_a_ring_is_shown_and_steered_by_hand(
     cluster: Cluster, client: Client, namespace: str, command: Command
 ) -> None:

@@ -36,7 +36,7 @@ AT_A_TIME, TOGETHER = 6, 14
 LOOK_EVERY_S = 0.3  # many look at a time
 MARK = "kubeocean.io/policy-applied"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)

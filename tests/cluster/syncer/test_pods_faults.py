@@ -32,7 +32,7 @@ from ourkinds import install_our_kinds
 from podseas import PodSea, settled, writes
 from waiting import until
 
-pytestmark = pytest.mark.timeout(600)  # the first one waits for all of it
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one waits for all of it
 
 QUIET_S = 20.0
 AT_A_TIME = 10  # of those that are on their way
