@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from weakref import WeakSet
 
 from kubeocean.api.binding import CLUSTER_BINDINGS
 from kubeocean.api.crds import definitions
@@ -17,9 +18,13 @@ from waiting import until
 
 __all__ = ["install_our_kinds"]
 
+_served: WeakSet[Client] = WeakSet()  # those whose server was asked
+
 
 async def install_our_kinds(client: Client) -> None:
     """Make the server know our kinds, and wait until it serves them; again costs nothing."""
+    if client in _served:
+        return
     for definition in definitions():
         name = definition["metadata"]["name"]
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, ApplyPatch(definition, force=True))
@@ -41,3 +46,4 @@ async def install_our_kinds(client: Client) -> None:
             return False
 
         await until(answers)
+    _served.add(client)
