@@ -24,7 +24,7 @@ from kubeocean.sharding.heartbeat import MEMBER, read_members, record_of
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.names import Names
-from kubeocean.sharding.stores import ABSENT
+from kubeocean.sharding.stores import ABSENT, Unreadable
 from kubeocean.sharding.table import Table, empty_table
 from kubeocean.sharding.tables import Loaded, TableStore
 
@@ -66,7 +66,7 @@ class Assigning:
         self._states: dict[str, MemberState] = {}
         self._news = asyncio.Event()
         self._doubt = True  # a fresh list is due
-        self._gone = False  # the table was deleted
+        self._gone = False  # the table was deleted, or made unreadable
         self.leases = informer or Informer(
             client, LEASES, namespace=namespace, labels=names.selects(MEMBER), clock=clock
         )
@@ -91,7 +91,7 @@ class Assigning:
         self._news.set()
 
     def lost(self) -> None:
-        """The table was deleted."""
+        """The table was deleted, or says what nobody of us wrote."""
         self._gone = True
         self._news.set()
 
@@ -139,13 +139,24 @@ class Assigning:
 
     async def _load(self) -> Loaded:
         self._gone = False
-        loaded = await self._store.load()
-        if loaded.version != ABSENT or not self._table.epoch:
-            return loaded
-        # Somebody deleted it. Replicas act by what they saw, and epochs must not begin anew.
-        _log.error("Wrote shard table anew that was deleted", ring=self._names.ring)
-        before = Loaded(self._table, ABSENT, tuple(e.epoch for e in self._table.entries))
-        return await self._store.save(self._table.changed({}), before, principals=self._principals)
+        known, why = self._table, ""
+        try:
+            loaded = await self._store.load()
+            version = loaded.version
+            if version == ABSENT:
+                why = "it was deleted"
+            elif loaded.table.epoch == known.epoch and loaded.table != known:
+                why = "it was changed without a new epoch"
+            if not why or not known.epoch:
+                return loaded
+        except Unreadable as error:
+            if not known.epoch:
+                raise
+            version, why = error.version, str(error)
+        # Replicas act by what they saw, and epochs must not begin anew.
+        _log.error("Wrote shard table anew", ring=self._names.ring, why=why)
+        before = Loaded(known, version, tuple(entry.epoch for entry in known.entries))
+        return await self._store.save(known.changed({}), before, principals=self._principals)
 
     async def _round(self, loaded: Loaded) -> Loaded:
         """One decision and what follows from it; waits when there is nothing to do."""

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from kubeocean.errors import ApiError, ConfigError, InternalError, KubeoceanError
+from kubeocean.errors import ApiError, ConfigError, KubeoceanError
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.deadlines import within
@@ -45,7 +45,7 @@ from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.principals import own_principal
 from kubeocean.sharding.stores import ConfigMapStore, state_of
 from kubeocean.sharding.table import Table, name_of
-from kubeocean.sharding.tables import TABLE, TableStore, admission_view, loaded_of
+from kubeocean.sharding.tables import TABLE, TableStore, admission_view
 from kubeocean.sharding.tenancy import Tenancy
 from kubeocean.sharding.workloads import ShardNotifier, Workload
 
@@ -111,6 +111,7 @@ class Ring:
         self._ended.set()
         self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
         self._table: Table | None = None
+        self._misfit: ConfigError | None = None  # the first table that there is is not for us
         self._principal = ""
         self._predecessor = self.config.node.predecessor
         self._prepared = False
@@ -316,7 +317,7 @@ class Ring:
             except GaveUp:
                 self._holder.lapse()  # whatever still runs writes no more
                 raise
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, ConfigError):
                 await self._end()
                 await self._release()
                 raise
@@ -377,6 +378,8 @@ class Ring:
         give_back_by = float("inf")
         while True:
             self._wake.clear()
+            if self._misfit is not None:
+                raise self._misfit
             now = self._now()
             if not self._holder.valid(now):
                 raise _Lapsed(f"not renewed for {self.timing.renew_s:g} s")
@@ -428,13 +431,20 @@ class Ring:
             self.assigning.lost()  # it takes nothing from us, and is written anew
             return
         try:
-            self._see(loaded_of(state_of(new), ring=self.names.ring).table)
-        except (ConfigError, InternalError) as error:
+            self._see(self.tables.read(state_of(new)).table)
+        except ConfigError as error:
+            if self._table is None:
+                self._misfit = error
+                self._wake.set()
+                return
             _log.error("Ignored shard table that cannot be read", error=str(error))
+            self.assigning.lost()
 
     def _see(self, table: Table) -> None:
         before = self._table
         if not self._holder.see(table):
+            if before is not None and table.epoch == before.epoch and table != before:
+                self.assigning.lost()  # nobody of us wrote that
             return
         self._table = table
         self._metrics.epoch.set(table.epoch)

@@ -13,10 +13,10 @@ from typing import Final
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["decode_slots", "encode_slots"]
+__all__ = ["MOST", "decode_slots", "encode_slots"]
 
 _BITMAP: Final = "#"
-_MOST: Final = 1 << 20  # no ring has more slots; a range beyond is a mistake, not a wish for memory
+MOST: Final = 1 << 20  # no ring has more slots; a range beyond is a mistake, not a wish for memory
 
 
 def encode_slots(slots: Iterable[int]) -> str:
@@ -51,7 +51,7 @@ def decode_slots(text: str) -> frozenset[int]:
 def _range(part: str) -> range:
     first, _, last = part.partition("-")
     start, end = int(first), int(last or first)
-    if not 0 <= start <= end < _MOST:
+    if not 0 <= start <= end < MOST:
         raise ValueError(part)
     return range(start, end + 1)
 

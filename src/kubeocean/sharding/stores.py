@@ -15,17 +15,33 @@ from typing import Final, Protocol
 
 import msgspec
 
-from kubeocean.errors import AlreadyExists, Conflict, InternalError, NotFound
+from kubeocean.errors import AlreadyExists, ConfigError, Conflict, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 
-__all__ = ["ABSENT", "ConfigMapStore", "MemoryStore", "StateStore", "Stored", "state_of"]
+__all__ = [
+    "ABSENT",
+    "ConfigMapStore",
+    "MemoryStore",
+    "StateStore",
+    "Stored",
+    "Unreadable",
+    "state_of",
+]
 
 ABSENT: Final = ""  # the version of a state that does not exist
 _FIELD: Final = "state"
 _decode = msgspec.json.Decoder(dict).decode
+
+
+class Unreadable(ConfigError):
+    """What is stored was not written by us; `version` is what a write in its place has to name."""
+
+    def __init__(self, message: str, *, version: str) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,10 @@ class StateStore(Protocol):
         """
 
     async def load(self, key: str) -> Stored | None:
-        """The state as it is now, None if there is none."""
+        """The state as it is now, None if there is none.
+
+        :raises Unreadable: somebody else wrote it.
+        """
 
     async def delete(self, key: str, expected_version: str) -> None:
         """Remove the state if it is still at that version.
@@ -159,12 +178,13 @@ class ConfigMapStore:
 def state_of(found: ConfigMap) -> Stored:
     """The state that a ConfigMap holds.
 
-    :raises InternalError: somebody else wrote it.
+    :raises Unreadable: somebody else wrote it.
     """
     try:
         state: Json = _decode((found.data or {}).get(_FIELD, ""))
     except msgspec.DecodeError as error:
-        raise InternalError(f"could not read the state in ConfigMap {found.key}: {error}") from None
+        message = f"could not read the state in ConfigMap {found.key}: {error}"
+        raise Unreadable(message, version=found.resource_version) from None
     return Stored(state, found.resource_version)
 
 

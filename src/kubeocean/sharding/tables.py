@@ -15,7 +15,7 @@ import msgspec
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.objects import Json
-from kubeocean.sharding.stores import ABSENT, StateStore, Stored
+from kubeocean.sharding.stores import ABSENT, StateStore, Stored, Unreadable
 from kubeocean.sharding.table import SlotState, Table, empty_table
 from kubeocean.sharding.tabletext import decode_table, encode_table
 
@@ -48,18 +48,28 @@ class TableStore:
     async def load(self) -> Loaded:
         """The table as it is now; the empty one if there is none yet.
 
-        :raises ConfigError: it is not of this ring, or has another number of slots.
+        :raises Unreadable: it is none, or not of this ring, or has another number of slots.
         """
         stored = await self._store.load(self._key)
         if stored is None:
             return Loaded(empty_table(self._ring, self._slots), ABSENT, (0,) * self._slots)
-        loaded = loaded_of(stored, ring=self._ring)
-        if loaded.table.slots != self._slots:
-            raise ConfigError(
-                f"the ring {self._ring} has {loaded.table.slots}, and cannot be cut anew",
-                field="sharding.slots",
-                value=self._slots,
-            )
+        return self.read(stored)
+
+    def read(self, stored: Stored) -> Loaded:
+        """The table in a state.
+
+        :raises Unreadable: as of `load`.
+        """
+        try:
+            loaded = loaded_of(stored, ring=self._ring)
+            if loaded.table.slots != self._slots:
+                raise ConfigError(
+                    f"the ring {self._ring} has {loaded.table.slots}, and cannot be cut anew",
+                    field="sharding.slots",
+                    value=self._slots,
+                )
+        except ConfigError as error:
+            raise Unreadable(str(error), version=stored.version) from error
         return loaded
 
     async def save(
@@ -89,7 +99,10 @@ def loaded_of(stored: Stored, *, ring: str) -> Loaded:
     :raises ConfigError: there is none, or it is of another ring.
     """
     table = decode_table(msgspec.json.encode(stored.state.get(_TABLE)), ring=ring)
-    grants = tuple(stored.state.get(_GRANTS) or ())
+    try:
+        grants = msgspec.convert(stored.state.get(_GRANTS), tuple[int, ...])
+    except msgspec.ValidationError:
+        grants = ()
     if len(grants) != table.slots:  # as written by hand: no grant is known to be older
         grants = tuple(entry.epoch for entry in table.entries)
     return Loaded(table, stored.version, grants)

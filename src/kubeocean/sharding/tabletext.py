@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.slotsets import decode_slots, encode_slots
+from kubeocean.sharding.slotsets import MOST, decode_slots, encode_slots
 from kubeocean.sharding.table import Past, SlotEntry, Table
 
 __all__ = ["decode_table", "encode_table"]
@@ -76,7 +76,7 @@ def decode_table(text: str | bytes, *, ring: str | None = None) -> Table:
         raise ConfigError(f"is not a table: {error}", field="table") from error
     _require(wire.version == _VERSION, "is not known", "version", wire.version)
     _require(ring in (None, wire.ring), f"must be {ring!r}", "ring", wire.ring)
-    _require(wire.slots >= 1, "must be at least 1", "slots", wire.slots)
+    _require(1 <= wire.slots <= MOST, f"must be from 1 to {MOST}", "slots", wire.slots)
     _require(wire.epoch >= 0, "must not be negative", "epoch", wire.epoch)
     _require("" not in wire.members, "must not have an empty one", "members", wire.members)
     return Table(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kubeocean.errors import Conflict, InternalError, NotFound
+from kubeocean.errors import Conflict, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import writes
 from kubeocean.runtime.client import Client
@@ -15,7 +15,7 @@ from kubeocean.runtime.transport import Request
 from kubeocean.sharding.operations import freeze
 from kubeocean.sharding.overseer import Overseer
 from kubeocean.sharding.principals import own_principal
-from kubeocean.sharding.stores import ABSENT, ConfigMapStore
+from kubeocean.sharding.stores import ABSENT, ConfigMapStore, Unreadable
 from kubeocean.sharding.table import SlotEntry
 from kubeocean.sharding.tables import TableStore, admission_view
 from rings import SLOTS, Shoal
@@ -45,7 +45,7 @@ async def test_a_state_is_written_only_upon_the_version_that_was_read(
     await store.delete("a", second)
     with pytest.raises(Conflict):
         await store.save("a", {"n": 4}, second)
-    with pytest.raises(InternalError, match="could not read the state in ConfigMap"):
+    with pytest.raises(Unreadable, match="could not read the state in ConfigMap"):
         await store.load("ax")
 
 

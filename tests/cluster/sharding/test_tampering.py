@@ -1,0 +1,96 @@
+"""Rings whose objects somebody has changed by hand: nobody dies of it, and nobody is misled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeocean.errors import ConfigError
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding.overseer import Overseer
+from rings import SLOTS, Replica, Shoal, make_objects
+from waiting import until
+
+
+def _fewer(state: dict[str, Any]) -> str:
+    table = state["table"]
+    groups = [[-1, -1, table["epoch"] + 5, "0-7"]]
+    table |= {"slots": 8, "groups": groups, "epoch": table["epoch"] + 5, "history": []}
+    return msgspec.json.encode(state).decode()
+
+
+def _with(**changes: Any) -> Callable[[dict[str, Any]], str]:
+    return lambda state: msgspec.json.encode({**state, **changes}).decode()
+
+
+def _table(**changes: Any) -> Callable[[dict[str, Any]], str]:
+    def edit(state: dict[str, Any]) -> str:
+        return msgspec.json.encode({**state, "table": {**state["table"], **changes}}).decode()
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        pytest.param(lambda state: "{", id="no JSON"),
+        pytest.param(lambda state: "{}", id="no table"),
+        pytest.param(_fewer, id="fewer slots"),
+        pytest.param(_table(ring="other"), id="another ring"),
+        pytest.param(_table(members=[]), id="no members"),
+        pytest.param(_table(slots=1 << 40), id="more slots than memory"),
+        pytest.param(_with(grants=5), id="grants that are none"),
+        pytest.param(_table(frozen=True, members=["x_1", "y_1"]), id="owners that are not there"),
+    ],
+)
+async def test_a_table_that_makes_no_sense_is_written_anew(
+    nonsense: Callable[[dict[str, Any]], str], cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = await shoal.at_work(keys, "a", "b")
+        held = a.slots
+        found = await client.get(CONFIG_MAPS, a.ring.names.table, namespace)
+        state = nonsense(msgspec.json.decode((found.data or {})["state"]))
+        patch = MergePatch({"data": {"state": state}})
+        await client.patch(CONFIG_MAPS, a.ring.names.table, patch, namespace)
+        overseer = Overseer(client, a.ring.names, namespace=namespace)
+
+        async def mended() -> bool:
+            try:
+                table = (await overseer.state()).table
+            except ConfigError:
+                return False
+            return (table.slots, table.owners) == (SLOTS, {a.ring.id, b.ring.id})
+
+        await until(mended)
+        assert (a.slots, b.slots) == (held, frozenset(range(SLOTS)) - held)
+        # And it goes on: who comes gets its share.
+        c = shoal.join("c")
+        await shoal.share([a, b, c])
+        shoal.check_exclusive()
+
+
+async def test_who_cuts_keys_otherwise_ends_before_it_works(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        # It begins when there is no table yet, and the other one is elected.
+        other = Replica(shoal, "b", sharding={"slots": 2 * SLOTS})
+        other.faults.answer(503, times=1000, when=lambda request: "assigner" in request.path)
+        shoal.replicas.append(other)
+        other.start()
+        await until(other.ring.healthy.is_set)
+        a = shoal.join("a")
+        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring shoal has 32"):
+            await asyncio.wait_for(asyncio.shield(other._tasks[0]), 60)
+        other._tasks = other._tasks[1:]
+        assert not other.notes.gained
+        await until(lambda: len(a.slots) == SLOTS)
