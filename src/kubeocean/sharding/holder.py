@@ -8,7 +8,8 @@ whatever renewals succeed later. The process ends its work and comes back under 
     table says Owned(us)            take keys, write
     table says Draining(us → B)     take no keys; what runs may write, until `drain_s` have passed;
                                     when nothing runs: closed for ever, and only then acknowledged
-    anything else                   nothing, and what runs is cancelled
+    anything else                   nothing, and what runs is cancelled; what is then not over in
+                                    the time of a drain gives the replica up, as there
 
 Nothing here waits or reads a clock. All calls are made by one thread, and all times are of one
 monotonic clock, which also counts while the machine sleeps.
@@ -32,6 +33,7 @@ class Duties:
     - `active`: take keys of these slots.
     - `draining`: take none; let what runs come to its end.
     - `cancel`: what runs in these must be cancelled.
+    - `overdue`: whoever has not let go of these yet has had its time.
     - `acks`: to be written on our Lease, all of them each time.
     - `seen`: to be written on our Lease, too.
     - `warm`: will be ours; fill the caches.
@@ -43,6 +45,7 @@ class Duties:
     active: frozenset[int]
     draining: frozenset[int]
     cancel: frozenset[int]
+    overdue: frozenset[int]
     acks: Mapping[int, int]
     seen: int
     warm: frozenset[int]
@@ -73,6 +76,7 @@ class Holder:
         self._registered = False
         self._tokens: dict[int, int] = {}  # slots that are open: the epoch of their grant
         self._drains: dict[int, _Drain] = {}  # open ones that we are to let go
+        self._ending: dict[int, float] = {}  # closed ones in which something still runs: since when
         self._acks: dict[int, int] = {}
         self._seen = 0
         self._asked_for = 0  # an epoch that somebody may wait for us to have seen
@@ -157,35 +161,42 @@ class Holder:
 
         A slot that is acknowledged in the answer is closed already: no answer is taken back.
         """
-        valid = self.valid(now)
-        wake, give_up, overdue = self.deadline if valid else float("inf"), False, set()
+        times = [self.deadline] if self.valid(now) else []
         for slot, drain in list(self._drains.items()):
             if drain.since is None:
                 drain.since = now
-            cancel_at = drain.since + self._timing.drain_s
-            give_up_at = cancel_at + self._timing.cancel_s
             if slot not in busy:
                 self._close(slot, drain.epoch)
-            elif now < cancel_at:
-                wake = min(wake, cancel_at)
-            else:
+        closed = set(busy) - self._tokens.keys()
+        self._ending = {slot: self._ending.get(slot, now) for slot in closed}
+        overdue, give_up = set(), False
+        for slot, since in self._leaving().items():
+            cancel_at = since + self._timing.drain_s
+            give_up_at = cancel_at + self._timing.cancel_s
+            times += [cancel_at, give_up_at]
+            if now >= cancel_at:
                 overdue.add(slot)
                 give_up |= now >= give_up_at
-                wake = min(wake, give_up_at) if now < give_up_at else wake
-        if self._tokens.keys() >= set(busy):
+        if not closed:
             self._seen = self._asked_for
         lost, self._lost = frozenset(self._lost), set()
         return Duties(
             active=frozenset(self._tokens.keys() - self._drains.keys()),
             draining=frozenset(self._drains.keys()),
-            cancel=frozenset(overdue | (set(busy) - self._tokens.keys())),
+            cancel=frozenset(overdue | closed),
+            overdue=frozenset(overdue),
             acks={slot: epoch for slot, epoch in self._acks.items() if slot not in busy},
             seen=self._seen,
             warm=self._coming(),
             lost=lost,
             give_up=give_up,
-            wake_at=wake,
+            wake_at=min([at for at in times if at > now], default=float("inf")),
         )
+
+    def _leaving(self) -> dict[int, float]:
+        """The slots in which something has to come to its end, and since when."""
+        drains = {slot: each.since for slot, each in self._drains.items()}
+        return self._ending | {slot: since for slot, since in drains.items() if since is not None}
 
     def _close(self, slot: int, epoch: int) -> None:
         del self._tokens[slot], self._drains[slot]

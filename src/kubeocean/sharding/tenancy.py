@@ -55,6 +55,7 @@ class Tenancy:
         self._warm: dict[int, asyncio.Task[None]] = {}
         self._told: set[int] = set()  # what the layer above has, or may have, taken up
         self._cancelled: frozenset[int] = frozenset()
+        self._overdue: frozenset[int] = frozenset()
 
     def busy(self) -> set[int]:
         """The slots in which something runs, or that the layer above has not let go of.
@@ -184,14 +185,13 @@ class Tenancy:
                     await self._clock.sleep(_AGAIN_S)
 
     def _cancel(self, duties: Duties) -> None:
-        new = duties.cancel - self._cancelled
-        self._cancelled = duties.cancel
-        if not new:
-            return
-        _log.warning("Cancelled work on shards", shards=encode_slots(new))
-        for workload in self._workloads:
-            workload.cancel(new)
-        for slot in new & duties.draining & self._losing.keys():
+        new, late = duties.cancel - self._cancelled, duties.overdue - self._overdue
+        self._cancelled, self._overdue = duties.cancel, duties.overdue
+        if new:
+            _log.warning("Cancelled work on shards", shards=encode_slots(new))
+            for workload in self._workloads:
+                workload.cancel(new)
+        for slot in late & self._losing.keys():
             self._told.discard(slot)  # it had its time; when the task has ended, it has let go
             self._losing[slot].cancel()
 

@@ -13,9 +13,12 @@ from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.objects import Key
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding import operations
 from kubeocean.sharding.overseer import Overseer
-from rings import SLOTS, Replica, Shoal, make_objects
+from kubeocean.sharding.ring import GaveUp
+from rings import MANY, SLOTS, Replica, Shoal, make_objects
 from waiting import until
 
 
@@ -94,3 +97,45 @@ async def test_who_cuts_keys_otherwise_ends_before_it_works(
         other._tasks = other._tasks[1:]
         assert not other.notes.gained
         await until(lambda: len(a.slots) == SLOTS)
+
+
+async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_again(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    free = asyncio.Event()
+
+    async def deaf(replica: Replica, key: Key) -> None:
+        while replica.name == "a" and not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await make_objects(client, namespace, MANY)
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a", reconcile=deaf, workers=MANY)
+        await until(lambda: len(shoal.acts) == MANY)
+        overseer = Overseer(client, a.ring.names, namespace=namespace)
+        await overseer.change(lambda state: operations.release(state.table, range(SLOTS)))
+        try:
+            with pytest.raises(GaveUp, match="cannot end its work"):
+                await asyncio.wait_for(asyncio.shield(a._tasks[0]), 30)
+        finally:
+            free.set()
+        a._tasks = a._tasks[1:]
+        await a.crash()
+        b = shoal.join("b")
+        await until(lambda: len(b.slots) == SLOTS)
+
+
+async def test_a_shard_that_is_released_while_the_layer_above_hangs_is_served_again(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = await shoal.at_work([], "a", "b")
+        a.notes.hold = asyncio.Event()
+        released = sorted(a.slots)[:2]
+        overseer = Overseer(client, a.ring.names, namespace=namespace)
+        await overseer.change(lambda state: operations.release(state.table, released))
+        await until(lambda: not {*released} & a.slots)
+        await until(lambda: {*released} <= a.slots | b.slots)
