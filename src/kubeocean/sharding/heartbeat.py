@@ -173,9 +173,12 @@ class Heartbeat:
 def record_of(lease: Lease, names: Names) -> MemberRecord | None:
     """What a Lease says of a member; None if no replica wrote it."""
     spec, annotations = lease.spec, lease.annotations
+    member = spec.holder_identity or ""
     try:
+        if lease.name != names.member(member):  # a copy, or somebody else's holder
+            raise ConfigError("is not of its holder", field="name", value=lease.name)
         return decode_member(
-            spec.holder_identity or "",
+            member,
             text=annotations.get(names.said, ""),
             pulse=lease.resource_version,
             lease_s=float(spec.lease_duration_seconds or 0),

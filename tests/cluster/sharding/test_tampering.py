@@ -12,7 +12,7 @@ import pytest
 from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.sharding import operations
@@ -139,3 +139,23 @@ async def test_a_shard_that_is_released_while_the_layer_above_hangs_is_served_ag
         await overseer.change(lambda state: operations.release(state.table, released))
         await until(lambda: not {*released} & a.slots)
         await until(lambda: {*released} <= a.slots | b.slots)
+
+
+@pytest.mark.parametrize("holder", [None, "copy"])
+async def test_a_lease_that_no_replica_wrote_gets_no_shards(
+    holder: str | None, cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        names = a.ring.names
+        lease = await client.get(LEASES, names.member(a.ring.id), namespace)
+        spec = {"holderIdentity": a.ring.id} if holder else {}
+        meta = {"name": "zz-copy", "labels": lease.labels, "annotations": lease.annotations}
+        body = {"metadata": meta, "spec": {**spec, "leaseDurationSeconds": 3000}}
+        await client.create(LEASES, body, namespace=namespace)
+        b = shoal.join("b")
+        await shoal.share([a, b], within=20)
+        # Nor is it taken for somebody who lives on.
+        await a.crash()
+        await until(lambda: len(b.slots) == SLOTS, within=20)

@@ -47,7 +47,8 @@ class Server(Scripted):
     def _lease(self, member: str, gone: bool) -> Json:
         record = MemberRecord(id=member, pulse="", released=gone)
         said = {CONFIG.names.said: encode_member(record)}
-        meta = {"name": member, "namespace": "n", "annotations": said}
+        name = CONFIG.names.member(member)
+        meta = {"name": name, "namespace": "n", "annotations": said}
         return {
             "metadata": {**meta, "resourceVersion": str(self._version)},
             "spec": {"holderIdentity": member, "leaseDurationSeconds": 15},
