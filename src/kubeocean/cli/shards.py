@@ -100,17 +100,19 @@ class _Where:
         from kubeocean.sharding.overseer import Overseer, find_rings
 
         rings = await find_rings(client, Names(self.ring or "any"), namespace=self.namespace)
-        known = ", ".join(f"{namespace}/{ring}" for ring, namespace in sorted(rings.items()))
-        if self.ring and self.ring not in rings:
+        meant = [each for each in rings if self.ring in ("", each[1])]
+        known = ", ".join(f"{namespace}/{ring}" for namespace, ring in meant or rings)
+        if self.ring and not meant:
             message = f"there is no such ring; there are: {known or 'none'}"
             raise ConfigError(message, field="--ring", value=self.ring)
-        if not self.ring and len(rings) != 1:
-            if rings:
-                raise ConfigError(f"say which of {known}", field="--ring")
+        if not meant:
             where = f"namespace {self.namespace}" if self.namespace else "any namespace"
             raise ConfigError(f"there is no ring: no Lease of a sharded program is in {where}")
-        ring = self.ring or next(iter(rings))
-        return Overseer(client, Names(ring), namespace=rings[ring])
+        if len(meant) > 1:
+            field = "--namespace" if self.ring else "--ring"
+            raise ConfigError(f"say which of {known}", field=field)
+        namespace, ring = meant[0]
+        return Overseer(client, Names(ring), namespace=namespace)
 
 
 def _options(

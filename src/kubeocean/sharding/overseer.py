@@ -7,7 +7,7 @@ while there is no assigner at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -139,12 +139,12 @@ class Overseer:
         return ""
 
 
-async def find_rings(client: Client, names: Names, *, namespace: str = "") -> Mapping[str, str]:
-    """Rings and their namespaces; `names` gives the domain."""
+async def find_rings(client: Client, names: Names, *, namespace: str = "") -> list[tuple[str, str]]:
+    """The namespaces and names of rings, in order; `names` gives the domain."""
     role = f"{names.role_label}={TABLE}"
     listing = await client.list(CONFIG_MAPS, namespace, labels=role)
-    return {
-        found.labels[names.ring_label]: found.namespace
+    return sorted(
+        (found.namespace, found.labels[names.ring_label])
         for found in listing.items
         if names.ring_label in found.labels
-    }
+    )

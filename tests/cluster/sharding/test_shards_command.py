@@ -12,6 +12,8 @@ import yaml
 from commands import Home, Result
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.sharding.names import Names
 from rings import SLOTS, Shoal, make_objects
 from waiting import until
 
@@ -118,6 +120,19 @@ async def test_mistakes_are_explained(
             assert (result.code, result.out) == (2, ""), (words, result)
             assert said in result.err, (words, result)
             assert result.err.count("\n") == 1
+
+
+async def test_two_rings_of_one_name_are_told_apart_by_their_namespaces(
+    cluster: Cluster, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    names = Names(namespace)
+    for where in (namespace, "default"):
+        table = {"metadata": {"name": names.table, "labels": names.labels("table")}}
+        await client.create(CONFIG_MAPS, table, namespace=where)
+    words = ("shards", "freeze", "--kubeconfig", str(cluster.kubeconfig), "--ring", names.ring)
+    result = await Home(tmp_path / "home").run(*words)
+    both = ", ".join(sorted(f"{where}/{names.ring}" for where in (namespace, "default")))
+    assert (result.code, result.err) == (2, f"error: --namespace: say which of {both}\n")
 
 
 async def test_the_policy_is_printed_for_kubectl(command: Command) -> None:
