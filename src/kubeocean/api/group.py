@@ -141,6 +141,11 @@ class Domain:
         """The value of `managed_by`, and what the names of our objects begin with."""
         return self.name.partition(".")[0]
 
+    @property
+    def sharding(self) -> str:
+        """The domain of the rings in which our replicas share their work."""
+        return f"sharding.{self.name}"
+
     # Labels of everything that we make
 
     managed_by = _Key("managed-by")  # the product

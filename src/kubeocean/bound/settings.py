@@ -131,7 +131,7 @@ class ReplicaSettings(ProcessSettings, ABC):
             sharding=ShardingSection(
                 ring=self.ring_name,
                 namespace=namespace,
-                domain=f"sharding.{self.label_domain.name}",
+                domain=self.label_domain.sharding,
                 election=self.election_name,
             ),
             node=NodeSection(node_timeout_s=max(_NODE_TIMEOUT_S, self.lease_s)),

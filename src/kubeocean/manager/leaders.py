@@ -5,7 +5,8 @@ that is seen for the first time gets the benefit of the doubt. Read only where i
 when manager and syncer disagree, and while a binding is deleted.
 
 A Lease names nobody but its holder, so it outlives its binding unless it is removed from here: once
-nobody holds it, or who does is silent, and no other binding's syncers would meet on it.
+nobody holds it, or who does is silent, and no other binding's syncers would meet on it. So does
+what syncers have left that shared the binding.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import LEASES, Lease
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
+from kubeocean.sharding.names import Names
+from kubeocean.sharding.remains import remove_remains
 
 __all__ = ["LOOK_AGAIN_S", "Leader", "Leaders"]
 
@@ -77,7 +80,7 @@ class Leaders:
         return Leader(False, max(silent, default=None))
 
     async def remove(self, binding: ClusterBinding, others: Iterable[ClusterBinding]) -> list[Key]:
-        """Delete the Leases of a binding that goes; those that somebody still holds.
+        """Delete the Leases of a binding that goes, and its ring; those that somebody still holds.
 
         :raises ApiError: the server could not be asked.
         """
@@ -90,6 +93,10 @@ class Leaders:
                 held.append(key)
             else:
                 await self._delete(lease)
+        if not held:
+            ring = naming.syncer_ring(binding.name, self._domain)
+            for home in self._homes():
+                await remove_remains(self._client, Names(ring, self._domain.sharding), home)
         return held
 
     async def _delete(self, lease: Lease) -> None:

@@ -20,15 +20,14 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import LEASES
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json
 from kubeocean.sharding.config import Config
 from kubeocean.sharding.heartbeat import read_members
 from kubeocean.sharding.members import Sighting, expired, observe
+from kubeocean.sharding.permission import may
 
 __all__ = ["Vacancy"]
 
 _NAMED: Final = 5
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 _log = get_logger(__name__)
 
@@ -49,7 +48,8 @@ class Vacancy:
         try:
             while True:
                 try:
-                    if not await self._may_look():
+                    namespace = self._config.sharding.namespace
+                    if not await may(self._client, "list", LEASES, namespace):
                         return
                     sightings = await self._look(sightings)
                 except Forbidden:
@@ -67,22 +67,6 @@ class Vacancy:
                 await self._clock.sleep(timing.retry_s)
         finally:
             self.waits = False
-
-    async def _may_look(self) -> bool:
-        attributes = {
-            "group": LEASES.group,
-            "resource": LEASES.plural,
-            "verb": "list",
-            "namespace": self._config.sharding.namespace,
-        }
-        body: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = await self._client.request_json("POST", _REVIEWS, body=body, idempotent=True)
-        status = answer.get("status")
-        return isinstance(status, dict) and status.get("allowed") is True
 
     async def _look(self, before: Mapping[str, Sighting]) -> Mapping[str, Sighting]:
         config, clock = self._config, self._clock
