@@ -145,8 +145,8 @@ class Assigning:
             version = loaded.version
             if version == ABSENT:
                 why = "it was deleted"
-            elif loaded.table.epoch == known.epoch and loaded.table != known:
-                why = "it was changed without a new epoch"
+            elif loaded.table.epoch <= known.epoch and loaded.table != known:
+                why = "it was set back, or changed without a new epoch"
             if not why or not known.epoch:
                 return loaded
         except Unreadable as error:

@@ -443,8 +443,8 @@ class Ring:
     def _see(self, table: Table) -> None:
         before = self._table
         if not self._holder.see(table):
-            if before is not None and table.epoch == before.epoch and table != before:
-                self.assigning.lost()  # nobody of us wrote that
+            if table != before:
+                self.assigning.lost()  # old news, or nobody of us wrote that
             return
         self._table = table
         self._metrics.epoch.set(table.epoch)

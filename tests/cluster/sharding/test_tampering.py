@@ -29,6 +29,11 @@ def _fewer(state: dict[str, Any]) -> str:
     return msgspec.json.encode(state).decode()
 
 
+def _older(state: dict[str, Any]) -> str:
+    state["table"] |= {"epoch": 1, "groups": [[0, -1, 1, f"0-{SLOTS - 1}"]], "history": []}
+    return msgspec.json.encode(state).decode()
+
+
 def _with(**changes: Any) -> Callable[[dict[str, Any]], str]:
     return lambda state: msgspec.json.encode({**state, **changes}).decode()
 
@@ -49,6 +54,7 @@ def _table(**changes: Any) -> Callable[[dict[str, Any]], str]:
         pytest.param(_table(ring="other"), id="another ring"),
         pytest.param(_table(members=[]), id="no members"),
         pytest.param(_table(slots=1 << 40), id="more slots than memory"),
+        pytest.param(_older, id="an old one"),
         pytest.param(_with(grants=5), id="grants that are none"),
         pytest.param(_table(frozen=True, members=["x_1", "y_1"]), id="owners that are not there"),
     ],
