@@ -353,7 +353,9 @@ class Ring:
                 return await self.heartbeat.join()
             except ApiError as error:
                 _log.warning("Failed to join", ring=self.names.ring, error=str(error))
-                await self._clock.sleep(self.timing.retry_s)
+                with suppress(TimeoutError):
+                    await within(self._clock, self.timing.retry_s, self._leaving.wait)
+                    raise _Left from None
                 self._incarnate()  # the Lease may have been made, and its answer lost
 
     async def _renew(self) -> None:

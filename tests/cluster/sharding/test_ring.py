@@ -355,3 +355,15 @@ async def test_load_is_measured_and_evened_out(
         await until(told)
         await until(even, within=40)
         shoal.check_exclusive()
+
+
+async def test_who_is_cut_off_and_told_to_end_ends(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a = shoal.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        a.faults.partition()
+        await until(lambda: not a.ring.healthy.is_set())
+        async with asyncio.timeout(10):
+            await a.ring.stop()
