@@ -24,7 +24,7 @@ from kubeocean.sharding.tables import TABLE, Loaded, TableStore, admission_view,
 
 __all__ = ["Member", "Overseer", "RingState", "find_rings"]
 
-_TRIES: Final = 5
+_TRIES: Final = 30  # while shards change hands, the assigner writes many times a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ class Overseer:
         the table before and after.
         """
         for tries_left in reversed(range(_TRIES)):
-            loaded = await self._load()
-            state = RingState(loaded.table, await self._members(), "")
+            members = await self._members()
+            loaded = await self._load()  # last, so that few can be quicker
+            state = RingState(loaded.table, members, "")
             after = change(state)
             principals = {each.record.id: each.principal for each in state.members}
             tables = TableStore(

@@ -165,3 +165,24 @@ async def test_a_lease_that_no_replica_wrote_gets_no_shards(
         # Nor is it taken for somebody who lives on.
         await a.crash()
         await until(lambda: len(b.slots) == SLOTS, within=20)
+
+
+async def test_people_who_steer_at_the_same_time_do_not_meet_the_assigner(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    keys = await make_objects(client, namespace, 20)
+    async with Shoal.open(cluster, namespace) as shoal:
+        replicas = await shoal.at_work(keys, "a", "b", "c")
+        overseer = Overseer(client, replicas[0].ring.names, namespace=namespace)
+
+        async def steer(to: str, slots: range) -> None:
+            for _ in range(6):
+                await overseer.change(
+                    lambda state: operations.move(state.table, slots, state.member(to))
+                )
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(steer("a", range(16)))
+            group.create_task(steer("b", range(8, 24)))
+        await shoal.share(replicas)
+        shoal.check_exclusive()
