@@ -48,6 +48,7 @@ __all__ = ["Campaign", "Election", "LeadershipLost", "unique_identity"]
 
 _JITTER: Final = 0.2  # of retry_s: candidates that started together drift apart
 _RACES: Final = (AlreadyExists, Conflict, NotFound)  # somebody else wrote before us
+_MOST: Final = (1 << 31) - 1  # transitions that a Lease can count
 _NEVER: Final = float("-inf")
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 
@@ -256,7 +257,7 @@ class Campaign:
             duration_s=math.ceil(self._lease_s),
             acquired=old.acquired if ours and old else now,
             renewed=now,
-            transitions=(old.transitions if old else 0) + (move is Move.TAKE),
+            transitions=min((old.transitions if old else 0) + (move is Move.TAKE), _MOST),
         )
 
     async def _release(self) -> None:

@@ -186,3 +186,30 @@ async def test_people_who_steer_at_the_same_time_do_not_meet_the_assigner(
             group.create_task(steer("b", range(8, 24)))
         await shoal.share(replicas)
         shoal.check_exclusive()
+
+
+async def test_an_assigner_is_elected_whatever_its_lease_said(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with Shoal.open(cluster, namespace) as shoal:
+        a, b = await shoal.at_work([], "a", "b")
+        for spec in (
+            None,
+            {
+                "holderIdentity": 'nobody\n"',
+                "leaseDurationSeconds": 1,
+                "leaseTransitions": (1 << 31) - 1,
+                "renewTime": "2999-01-01T00:00:00.000000Z",
+            },
+        ):
+            patch = MergePatch({"spec": spec})
+            await client.patch(LEASES, a.ring.names.assigner, patch, namespace)
+
+            async def elected() -> bool:
+                lease = await client.get(LEASES, a.ring.names.assigner, namespace)
+                holders = {each.ring.election.identity for each in (a, b)}
+                return lease.spec.holder_identity in holders
+
+            await until(elected)
+        c = shoal.join("c")
+        await shoal.share([a, b, c])
