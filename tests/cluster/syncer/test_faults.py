@@ -33,7 +33,7 @@ from waiting import until
 
 QUIET_S = 20.0
 AT_A_TIME, TOGETHER = 6, 14
-LOOK_EVERY_S = 0.3  # many look at a time
+LOOK_EVERY_S = 1.0  # many look at a time
 MARK = "kubeocean.io/policy-applied"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one waits
 
 QUIET_S = 20.0
 AT_A_TIME = 10  # of those that are on their way
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.5
 PATIENCE_S = 240.0
 NEEDY: Json = {
     "containers": [

@@ -22,7 +22,7 @@ from kubeocean.leasing.tolerations import (
 from kubeocean.runtime.kinds import Taint
 from unit.leasing.reclaimworld import START, WINDOW, World, after, guest
 
-many = settings(deadline=None, max_examples=250)
+many = settings(deadline=None, max_examples=120)
 
 ACTS = (Move.EVICT, Move.DELETE, Move.ABANDON)
 LASTING = Taint(WINDOW, "true", NO_EXECUTE)
