@@ -15,6 +15,8 @@ from oceans import Sea
 from ourkinds import install_our_kinds
 from planes import plane
 from podseas import PodSea
+from porters import MOUNT, make_namespace
+from straits import Strait
 
 
 @pytest.fixture(scope="package")
@@ -59,3 +61,19 @@ async def podsea(
         yield sea
     finally:
         await below.close()
+
+
+@pytest.fixture
+async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
+    """A binding of this test's own, for one controller alone."""
+    below = worker.client()
+    await make_namespace(below, MOUNT, account=False)
+    yield Strait(cluster, worker, client, below)
+    await below.close()
+
+
+@pytest.fixture
+async def home(client: Client, namespace: str) -> str:
+    """A namespace above with room for pods."""
+    await make_namespace(client, namespace)
+    return namespace

@@ -48,12 +48,6 @@ async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterat
     await below.close()
 
 
-@pytest.fixture
-async def home(client: Client, namespace: str) -> str:
-    await make_namespace(client, namespace)
-    return namespace
-
-
 class Store:
     """A claim, its volume and the Secrets of its driver, above."""
 

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
 
 import pytest
 
 from kubeocean.api.naming import physical_name
 from kubeocean.errors import NotFound
-from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, ConfigMap, Pod
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.topdown.missing import Missing
-from porters import MOUNT, Porter, bind_pod, crashing, make_namespace, seen_below, unbind
+from porters import MOUNT, Porter, bind_pod, crashing, seen_below, unbind
 from straits import Strait, quiet
 from waiting import until
 
 QUOTAS = "/api/v1/namespaces/{}/resourcequotas"
-
-
-@pytest.fixture
-async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    below = worker.client()
-    await make_namespace(below, MOUNT, account=False)
-    yield Strait(cluster, worker, client, below)
-    await below.close()
-
-
-@pytest.fixture
-async def home(client: Client, namespace: str) -> str:
-    """A namespace above with room for pods."""
-    await make_namespace(client, namespace)
-    return namespace
 
 
 def config_map_volume(name: str, *, optional: bool = False) -> Json:

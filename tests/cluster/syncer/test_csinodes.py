@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.outcomes import Done, Stuck
@@ -26,13 +22,6 @@ EBS: Json = {
     "allocatable": {"count": 25},
 }
 NFS: Json = {"name": "nfs.csi.k8s.io", "nodeID": "n1", "topologyKeys": None}
-
-
-@pytest.fixture
-async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    below = worker.client()
-    yield Strait(cluster, worker, client, below)
-    await below.close()
 
 
 async def register(strait: Strait, pnode: str, *drivers: Json) -> CsiNode:

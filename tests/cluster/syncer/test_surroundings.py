@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from kubeocean.api import group
 from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.local.cluster import Cluster
 from kubeocean.local.faults import Faults, watches
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import SERVICES
@@ -22,13 +21,6 @@ from oceans import Sea
 from running import running
 from straits import Strait
 from waiting import until
-
-
-@pytest.fixture
-async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    below = worker.client()
-    yield Strait(cluster, worker, client, below)
-    await below.close()
 
 
 @pytest.fixture

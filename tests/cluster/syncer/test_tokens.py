@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,20 +23,6 @@ from straits import Strait, quiet
 from waiting import until
 
 DUE = "kubeocean.io/token-due"
-
-
-@pytest.fixture
-async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    below = worker.client()
-    await make_namespace(below, MOUNT, account=False)
-    yield Strait(cluster, worker, client, below)
-    await below.close()
-
-
-@pytest.fixture
-async def home(client: Client, namespace: str) -> str:
-    await make_namespace(client, namespace)
-    return namespace
 
 
 def token_volume(*audiences: str, seconds: int = 3600) -> Json:
