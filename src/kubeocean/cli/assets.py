@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli.output import Format, FormatOption, print_json, progress_for
+from kubeocean.cli.output import Format, FormatOption, print_document, progress_for
 from kubeocean.cli.running import run
 
 __all__ = ["assets"]
@@ -35,8 +35,8 @@ def assets(
             progress.note(f"{cached}: {good}")
         found = await finder.ensure(EVERYTHING if kubelet else DEFAULT)
         paths = {name: str(found.path(name)) for name in found}
-        if output is Format.JSON:
-            print_json(paths)
+        if output is not Format.TEXT:
+            print_document(paths, output)
         elif not quiet:
             for name, path in paths.items():
                 typer.echo(f"{name:<24} {path}")

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli.explain import Shape, ShapeOption, print_document, print_page
+from kubeocean.cli.explain import print_page
 from kubeocean.cli.looking import complete_binding
-from kubeocean.cli.output import progress_for
+from kubeocean.cli.output import Format, FormatOption, print_document, progress_for
 from kubeocean.cli.running import run
 
 __all__ = ["doctor"]
@@ -31,7 +31,7 @@ def doctor(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: ShapeOption = Shape.TEXT,
+    output: FormatOption = Format.TEXT,
 ) -> None:
     """Look for what is wrong, and say what to do about it. Nothing is changed.
 
@@ -50,10 +50,10 @@ def doctor(
             computing = patient_client(reach(kubeconfig, context), "computing", stack)
             examiner = Examiner(computing, stack, Domain(label_domain))
             what = f"binding {binding}" if binding else "all clusters"
-            with progress_for(quiet=output is not Shape.TEXT).task(f"examining {what}"):
+            with progress_for(quiet=output is not Format.TEXT).task(f"examining {what}"):
                 above, below = await examiner.examine(binding)
         diagnosis = diagnose(above, below, examiner.notes.unread)
-        if output is Shape.TEXT:
+        if output is Format.TEXT:
             print_page(page(diagnosis))
         else:
             print_document(document(diagnosis, strict=strict), output)

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption, reach
 from kubeocean.cli.looking import complete_binding, complete_node, complete_pod
-from kubeocean.cli.presenting import Style, present
+from kubeocean.cli.output import Format, FormatOption, print_document
 from kubeocean.cli.running import run
 
 if TYPE_CHECKING:
     from kubeocean.explaining.reading import Reader
     from kubeocean.explaining.story import Story
-    from kubeocean.runtime.objects import Json
+    from kubeocean.runtime.objects import Key
 
-__all__ = [
-    "Shape",
-    "ShapeOption",
-    "binding",
-    "explain",
-    "node",
-    "pod",
-    "print_document",
-    "print_page",
-]
+__all__ = ["binding", "explain", "node", "pod", "print_page"]
 
 _NOT_FOUND = 1
 _UNUSUAL_S = 2.0
 
 
-class Shape(StrEnum):
-    """How a page is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    YAML = "yaml"
-
-
-ShapeOption = Annotated[
-    Shape, typer.Option("--output", "-o", help="Text for people, JSON or YAML for programs.")
-]
 ZoneOption = Annotated[
     str,
     typer.Option(
@@ -72,7 +51,7 @@ def node(
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: ShapeOption = Shape.TEXT,
+    output: FormatOption = Format.TEXT,
 ) -> None:
     """Why a node is lent or not, offers this much, and takes pods or not."""
 
@@ -88,25 +67,29 @@ def node(
 @explain.command()
 def pod(
     name: Annotated[
-        str, typer.Argument(help="A pod of the computing cluster.", autocompletion=complete_pod)
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE/]NAME",
+            help="A pod of the computing cluster.",
+            autocompletion=complete_pod,
+        ),
     ],
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is.")
-    ] = "default",
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is; else default.")
+    ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: ShapeOption = Shape.TEXT,
+    output: FormatOption = Format.TEXT,
 ) -> None:
     """Why a pod waits, where it runs, or what became of it."""
 
     async def story(reader: Reader) -> Story:
         from kubeocean.explaining.podreads import read_pod
         from kubeocean.explaining.pods import explain_pod
-        from kubeocean.runtime.objects import Key
 
-        return explain_pod(await read_pod(reader, Key(namespace, name)))
+        return explain_pod(await read_pod(reader, _key_of(name, namespace)))
 
     _tell(story, kubeconfig, context, label_domain, time_zone, output)
 
@@ -118,7 +101,7 @@ def binding(
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: ShapeOption = Shape.TEXT,
+    output: FormatOption = Format.TEXT,
 ) -> None:
     """Whether a binding works, and if not, what stands in its way."""
 
@@ -131,13 +114,28 @@ def binding(
     _tell(story, kubeconfig, context, label_domain, time_zone, output)
 
 
+def _key_of(named: str, namespace: str) -> Key:
+    """The pod that is meant by a name, which may say the namespace, too.
+
+    :raises ConfigError: there are two namespaces.
+    """
+    from kubeocean.errors import ConfigError
+    from kubeocean.runtime.objects import Key
+
+    said, slash, name = named.rpartition("/")
+    if slash and namespace not in ("", said):
+        message = f"is not in {namespace}, which --namespace says"
+        raise ConfigError(message, field="pod", value=named)
+    return Key(said or namespace or "default", name)
+
+
 def _tell(
     story: Callable[[Reader], Awaitable[Story]],
     kubeconfig: str,
     context: str,
     label_domain: str,
     time_zone: str,
-    output: Shape,
+    output: Format,
 ) -> None:
     """Read, decide and print; exit code 1 if there is no such thing."""
 
@@ -154,9 +152,9 @@ def _tell(
             computing = patient_client(reach(kubeconfig, context), "computing", stack)
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
             reader = Reader(computing, stack, Domain(label_domain), zone)
-            with _patience(quiet=output is not Shape.TEXT):
+            with _patience(quiet=output is not Format.TEXT):
                 told = await story(reader)
-        if output is Shape.TEXT:
+        if output is Format.TEXT:
             print_page(page(told))
         else:
             print_document(document(told), output)
@@ -178,11 +176,6 @@ def _patience(*, quiet: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def print_document(content: Json, output: Shape) -> None:
-    """A result for programs."""
-    present(content, Style(output.value))
 
 
 def print_page(lines: Iterable[str]) -> None:

@@ -10,7 +10,15 @@ import typer
 if TYPE_CHECKING:
     from kubeocean.local.progress import Progress
 
-__all__ = ["Format", "FormatOption", "NameOption", "named", "print_json", "progress_for"]
+__all__ = [
+    "Format",
+    "FormatOption",
+    "NameOption",
+    "named",
+    "print_document",
+    "print_json",
+    "progress_for",
+]
 
 DEFAULT_NAME = "ocean"
 
@@ -24,10 +32,11 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    YAML = "yaml"
 
 
 FormatOption = Annotated[
-    Format, typer.Option("--output", "-o", help="Text for people or JSON for programs.")
+    Format, typer.Option("--output", "-o", help="Text for people, JSON or YAML for programs.")
 ]
 
 
@@ -41,6 +50,18 @@ def print_json(document: object) -> None:
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_document(document: object, output: Format) -> None:
+    """A result for programs, as they asked for it."""
+    if output is Format.JSON:
+        print_json(document)
+        return
+    import msgspec
+    import yaml
+
+    plain = msgspec.to_builtins(document, str_keys=True)
+    typer.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
 
 
 def progress_for(quiet: bool = False) -> Progress:

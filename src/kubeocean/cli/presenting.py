@@ -48,14 +48,9 @@ def on_terminal() -> bool:
 
 def present(document: Json, style: Style) -> None:
     """A view for programs."""
-    if style is Style.JSON:
-        from kubeocean.cli.output import print_json
+    from kubeocean.cli.output import Format, print_document
 
-        print_json(document)
-        return
-    import yaml
-
-    typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+    print_document(document, Format(style.value))
 
 
 def print_lines(lines: Iterable[Line]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli.output import Format, FormatOption, print_json, progress_for
+from kubeocean.cli.output import Format, FormatOption, print_document, progress_for
 from kubeocean.cli.running import command_line, run
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def repair(
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
-            progress = progress_for(quiet=output is Format.JSON)
+            progress = progress_for(quiet=output is not Format.TEXT)
             with progress.task(f"comparing both clusters of {cluster_binding_name}") as task:
                 task.say("connecting")
                 mender = await _connect(
@@ -59,8 +59,8 @@ def repair(
                     pause_s=pause,
                 )
                 report = await mender.run(dry_run=dry_run, say=task.say)
-        if output is Format.JSON:
-            print_json(_document(cluster_binding_name, report, dry_run=dry_run))
+        if output is not Format.TEXT:
+            print_document(_document(cluster_binding_name, report, dry_run=dry_run), output)
         else:
             _explain(cluster_binding_name, report, dry_run=dry_run)
         if not report.clean:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-from kubeocean.cli.output import Format, FormatOption, print_json
+from kubeocean.cli.output import Format, FormatOption, print_document
 from kubeocean.cli.running import run
 
 if TYPE_CHECKING:
@@ -166,8 +166,8 @@ def list_(
 
     async def work(overseer: Overseer) -> None:
         state = await overseer.state()
-        if output is Format.JSON:
-            print_json(_document(overseer, state))
+        if output is not Format.TEXT:
+            print_document(_document(overseer, state), output)
         else:
             _show(overseer, state)
 
@@ -211,8 +211,8 @@ def owner(
             "to": entry.to,
             "epoch": entry.epoch,
         }
-        if output is Format.JSON:
-            print_json(found)
+        if output is not Format.TEXT:
+            print_document(found, output)
             return
         going = f", on its way to {entry.to}" if entry.to else ""
         typer.echo(f"{key}: shard {slot}, {entry.owner or 'nobody'}{going} (epoch {entry.epoch})")

@@ -16,7 +16,7 @@ from kubeocean.cli.output import (
     FormatOption,
     NameOption,
     named,
-    print_json,
+    print_document,
     progress_for,
 )
 from kubeocean.cli.running import command_line, run
@@ -97,8 +97,8 @@ async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bo
     if found and state.shape.product:
         await _product(kubeconfigs, state.shape).heal()
     told = await _reclaim(kubeconfigs, state.shape) if show_reclaim else ""
-    if output is Format.JSON:
-        print_json(state)
+    if output is not Format.TEXT:
+        print_document(state, output)
         return
     verb = "was already up" if found else "is up"
     version = state.versions.get("kubernetes", "")
@@ -116,8 +116,9 @@ async def _foreground(wish: Wish, output: Format, *, show_reclaim: bool) -> None
         clusters = cluster_states(ocean)
         kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in ocean.clusters}
         told = await _reclaim(kubeconfigs, shape) if show_reclaim else ""
-        if output is Format.JSON:
-            print_json({"kubeconfig": str(ocean.kubeconfig), "clusters": clusters})
+        if output is not Format.TEXT:
+            found = {"kubeconfig": str(ocean.kubeconfig), "clusters": clusters}
+            print_document(found, output)
         else:
             typer.echo(f"An ephemeral ocean is up: {shape}\n")
             kubectl = str(ocean.assets.path("kubectl"))

@@ -308,6 +308,11 @@ async def test_a_page_is_printed_for_people_and_for_programs(stage: Stage) -> No
     assert "rule: NoPolicy\n" in out
     code, out, err = await said_by("explain", "pod", "nobody", where)
     assert (code, "there is no such pod" in out) == (1, True), (out, err)
+    code, out, err = await said_by("explain", "pod", f"{stage.namespace}/nobody", where)
+    assert (code, f"pod {stage.namespace}/nobody: " in out) == (1, True), (out, err)
+    code, out, err = await said_by("explain", "pod", "here/nobody", "-n", "there", where)
+    said = "pod: is not in there, which --namespace says"
+    assert (code, out, said in err) == (2, "", True), (out, err)
     code, out, err = await said_by("explain", "node", "n", "--binding=nobody", where)
     said = "--binding: there is no such binding; there are: "
     assert (code, out, said in err) == (2, "", True), (out, err)

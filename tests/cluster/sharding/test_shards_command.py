@@ -65,6 +65,7 @@ async def test_a_ring_is_shown_and_steered_by_hand(
         assert a.ring.id in text
         slot = a.ring.shard_of(keys[0])
         who = json.loads(await command.ok("owner", keys[0], "-o", "json"))
+        assert yaml.safe_load(await command.ok("owner", keys[0], "-o", "yaml")) == who
         assert who["shard"] == slot
         assert who["owner"] == (a if slot in a.slots else b).ring.id
         assert f"shard {slot}, {who['owner']}" in await command.ok("owner", str(slot))
