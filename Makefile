@@ -14,7 +14,7 @@ KUBEOCEAN := $(BIN)/kubeocean
 PYTHON ?=
 ARGS ?=
 ASSETS ?=
-JOBS ?= 4
+JOBS ?= 3
 REAL_NODES ?= yes
 # Of the control planes under test: memory for time.
 GOGC ?= 300

@@ -35,7 +35,7 @@ async def carry(exchange: Exchange, tunnel: Tunnel, carried: Carried, *, idle_s:
 
     :raises TimeoutError: neither had.
     """
-    delivered = asyncio.Event()
+    heard, delivered = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def alive() -> None:
@@ -51,11 +51,19 @@ async def carry(exchange: Exchange, tunnel: Tunnel, carried: Carried, *, idle_s:
                 await delivered.wait()
                 return
             carried.inwards += len(piece)
+        heard.set()
 
     async def outwards() -> None:
         while piece := await tunnel.read(_PIECE):
             alive()
-            await exchange.write(piece)
+            try:
+                await exchange.write(piece)
+            except Unreachable:
+                if not exchange.closed:
+                    raise
+                # It has closed. Whether it left or was lost is said where we listen to it.
+                await heard.wait()
+                return
             carried.outwards += len(piece)
         delivered.set()
 

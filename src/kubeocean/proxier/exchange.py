@@ -109,6 +109,11 @@ class Exchange:
         except OSError as error:
             raise _lost(explain(error)) from error
 
+    @property
+    def closed(self) -> bool:
+        """Whether there is no connection to the caller any more."""
+        return self._writer.is_closing()
+
     async def write(self, data: bytes) -> None:
         """Send bytes as they are, waiting while the caller is slower than we are.
 

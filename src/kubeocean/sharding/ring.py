@@ -453,7 +453,7 @@ class Ring:
         self.assigning.saw(table)
         self._wake.set()
         moved = moved_slots(before, table)
-        if moved:
+        if moved or before is None:
             _log.info(
                 "Shard assignment changed",
                 ring=self.names.ring,

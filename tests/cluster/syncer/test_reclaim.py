@@ -115,8 +115,8 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
     opening = await sea.lend(f"{sea.name}-opening", nodeSelector=b, timeWindows=closed())
     for role in ("a", "b"):
         await sea.add_node(role, labels={"role": role})
-    clock = SetClock()
-    async with sea.syncing(clock=clock):
+    clock, faults = SetClock(), Faults()
+    async with sea.syncing(clock=clock, above=faults.wrap):
 
         async def before() -> list[Node]:
             nodes = await sea.vnodes()
@@ -154,6 +154,11 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
         await until(lambda: is_tainted(sea, "NoExecute"))
         assert not await sea.is_gone(staying)
         await _was_told(sea, closing, opening)
+        # By us, and not by Kubernetes because of the taint, which would be nobody's doing.
+        sent = faults.requests
+        deleted = next(n for n, r in enumerate(sent) if r.method == "DELETE" and "/kept" in r.path)
+        tainted = next(n for n, r in enumerate(sent) if b"NoExecute" in (r.body or b""))
+        assert deleted < tainted
 
 
 async def _was_told(sea: Sea, closing: str, opening: str) -> None:

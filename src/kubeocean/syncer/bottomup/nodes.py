@@ -25,6 +25,7 @@ from kubeocean.leasing.reclaim import plan
 from kubeocean.leasing.report import report_of
 from kubeocean.leasing.rules import Cause
 from kubeocean.leasing.situation import Situation
+from kubeocean.leasing.tolerations import NO_EXECUTE
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import NODES, Node
@@ -231,9 +232,14 @@ class Nodes:
         if vnode is None:
             # The rest follows when it shows in the cache: first all nodes, then all labels.
             return await self._create(lent, pnode)
+        # Whom a taint deletes Kubernetes deletes at once: what we do and tell comes before that.
+        deletes = any(taint.effect == NO_EXECUTE for taint in to_do.taints)
+        if deletes:
+            await self._carry_out(to_do, situation, name, policy)
         await self._write(vnode, forge.changes(vnode.content(), lent, now=world.now_text()))
         self._tell_left_out(vnode, forge.left_out(lent, vnode.annotations))
-        await self._carry_out(to_do, situation, name, policy)
+        if not deletes:
+            await self._carry_out(to_do, situation, name, policy)
         await self.marks.put(pnode, policy)
         return self._again(to_do.again_at)
 
