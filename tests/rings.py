@@ -24,7 +24,18 @@ from kubeocean.sharding.table import name_of
 from kubeocean.sharding.workloads import ShardNotifier
 from waiting import until
 
-__all__ = ["APP", "MANY", "SLOTS", "Act", "Notes", "Replica", "Shoal", "config", "make_objects"]
+__all__ = [
+    "APP",
+    "MANY",
+    "SLOTS",
+    "Act",
+    "Deaf",
+    "Notes",
+    "Replica",
+    "Shoal",
+    "config",
+    "make_objects",
+]
 
 APP = "app=sharded"
 SLOTS = 32
@@ -249,6 +260,21 @@ class Shoal:
             return sum(counts) == SLOTS and max(counts) - min(counts) <= 1
 
         await until(fair, within=within, what=f"a fair share of {[r.name for r in some]}")
+
+
+class Deaf:
+    """Work of one replica that no cancellation ends, until it is set free."""
+
+    def __init__(self, replica: str) -> None:
+        self.free = asyncio.Event()
+        self._replica = replica
+
+    async def __call__(self, replica: Replica, key: Key) -> None:
+        while replica.name == self._replica and not self.free.is_set():
+            try:
+                await self.free.wait()
+            except asyncio.CancelledError:
+                continue
 
 
 async def make_objects(client: Client, namespace: str, count: int, *, start: int = 0) -> list[str]:

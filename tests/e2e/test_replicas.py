@@ -16,7 +16,7 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,6 @@ import pytest
 from kubeocean.api import group
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.policy import PolicySpec
-from kubeocean.installation.applying import FIELD_MANAGER, Applier
 from kubeocean.installation.bindings import Joining
 from kubeocean.installation.computing import computing_objects
 from kubeocean.installation.joining import Join
@@ -37,13 +36,14 @@ from kubeocean.local.images import BUSYBOX
 from kubeocean.local.processnode import TAINT, ProcessNode
 from kubeocean.local.realnodes import RealNode
 from kubeocean.local.showcase import landmarks
-from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SERVICES
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.syncer.replicas import PROXIER_PODS, ProxierPod
+from planes import applier
 from processnodes import processes, running_node
 from running import running
 from waiting import PATIENCE_S, until
@@ -141,21 +141,12 @@ async def hub(node_assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster
         yield hub
 
 
-@asynccontextmanager
-async def applying(cluster: Cluster) -> AsyncIterator[Applier]:
-    client = connect(cluster.kubeconfig, cluster=cluster.name, field_manager=FIELD_MANAGER)
-    try:
-        yield Applier(client, domain=DEFAULT)
-    finally:
-        await client.close()
-
-
 async def install(hub: Cluster, worker: Cluster, name: str) -> None:
     """The product as anybody gets it, and a worker that lends all it has."""
     joining = Joining(
         name=name, worker=WorkerValues(namespace=name), lease=PolicySpec(cluster=name)
     )
-    async with applying(hub) as above, applying(worker) as below:
+    async with applier(hub) as above, applier(worker) as below:
         await above.apply_all(computing_objects(Values(replicas=2, tolerations=(TAINT,))))
         for service in landmarks(int(hub.server.rpartition(":")[2])):
             status = service.pop("status")

@@ -10,6 +10,7 @@ from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import ObjectT, Resource
 from kubeocean.sharding.heartbeat import MEMBER
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.permission import may
@@ -31,23 +32,17 @@ async def remove_remains(client: Client, names: Names, namespace: str) -> None:
         table = await client.get(CONFIG_MAPS, names.table, namespace)
         leases = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
         for lease in leases.items:
-            await client.delete(
-                LEASES,
-                lease.name,
-                namespace,
-                uid=lease.uid,
-                resource_version=lease.resource_version,
-            )
-        await client.delete(
-            CONFIG_MAPS,
-            table.name,
-            namespace,
-            uid=table.uid,
-            resource_version=table.resource_version,
-        )
+            await _delete(client, LEASES, lease)
+        await _delete(client, CONFIG_MAPS, table)
     except (NotFound, Conflict):
         return  # somebody else removes it, or lives in it
     except Forbidden as error:
         _log.debug("Left ring behind", ring=names.ring, namespace=namespace, error=str(error))
         return
     _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
+
+
+async def _delete(client: Client, kind: Resource[ObjectT], found: ObjectT) -> None:
+    """Delete it if it is still what we have read."""
+    where, version = (found.name, found.namespace), found.resource_version
+    await client.delete(kind, *where, uid=found.uid, resource_version=version)

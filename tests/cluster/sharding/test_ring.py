@@ -17,7 +17,7 @@ from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request
 from kubeocean.sharding.overseer import Overseer
 from kubeocean.sharding.ring import GaveUp, WakingClock
-from rings import MANY, SLOTS, Replica, Shoal, make_objects
+from rings import MANY, SLOTS, Deaf, Replica, Shoal, make_objects
 from waiting import until
 
 
@@ -156,15 +156,7 @@ async def test_a_reconcile_that_takes_too_long_is_cancelled_and_done_by_the_next
 async def test_who_cannot_end_its_work_ends_itself(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    free = asyncio.Event()
-
-    async def deaf(replica: Replica, key: Key) -> None:
-        while replica.name == "a" and not free.is_set():
-            try:
-                await free.wait()
-            except asyncio.CancelledError:
-                continue
-
+    deaf = Deaf("a")
     await make_objects(client, namespace, MANY)
     async with Shoal.open(cluster, namespace) as shoal:
         a = shoal.join("a", reconcile=deaf, workers=MANY)
@@ -172,7 +164,7 @@ async def test_who_cannot_end_its_work_ends_itself(
         b = shoal.join("b", reconcile=deaf)
         with pytest.raises(GaveUp, match="cannot end its work"):
             await asyncio.wait_for(asyncio.shield(a._tasks[0]), 90)
-        free.set()
+        deaf.free.set()
         a._tasks = a._tasks[1:]
         await a.crash()
         await until(lambda: len(b.slots) == SLOTS)

@@ -13,12 +13,11 @@ from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
-from kubeocean.runtime.objects import Key
 from kubeocean.runtime.patches import MergePatch
 from kubeocean.sharding import operations
 from kubeocean.sharding.overseer import Overseer
 from kubeocean.sharding.ring import GaveUp
-from rings import MANY, SLOTS, Replica, Shoal, make_objects
+from rings import MANY, SLOTS, Deaf, Replica, Shoal, make_objects
 from waiting import until
 
 
@@ -108,15 +107,7 @@ async def test_who_cuts_keys_otherwise_ends_before_it_works(
 async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_again(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    free = asyncio.Event()
-
-    async def deaf(replica: Replica, key: Key) -> None:
-        while replica.name == "a" and not free.is_set():
-            try:
-                await free.wait()
-            except asyncio.CancelledError:
-                continue
-
+    deaf = Deaf("a")
     await make_objects(client, namespace, MANY)
     async with Shoal.open(cluster, namespace) as shoal:
         a = shoal.join("a", reconcile=deaf, workers=MANY)
@@ -127,7 +118,7 @@ async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_a
             with pytest.raises(GaveUp, match="cannot end its work"):
                 await asyncio.wait_for(asyncio.shield(a._tasks[0]), 30)
         finally:
-            free.set()
+            deaf.free.set()
         a._tasks = a._tasks[1:]
         await a.crash()
         b = shoal.join("b")

@@ -64,12 +64,18 @@ async def podsea(
 
 
 @pytest.fixture
-async def strait(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    """A binding of this test's own, for one controller alone."""
+async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
+    """A binding of this test's own, for one controller alone; nobody controls the worker."""
     below = worker.client()
     await make_namespace(below, MOUNT, account=False)
     yield Strait(cluster, worker, client, below)
     await below.close()
+
+
+@pytest.fixture
+def strait(bare: Strait) -> Strait:
+    """What most tests mean by it."""
+    return bare
 
 
 @pytest.fixture

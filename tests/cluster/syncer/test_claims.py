@@ -39,15 +39,6 @@ async def strait(cluster: Cluster, client: Client) -> AsyncIterator[Strait]:
     yield Strait(cluster, cluster, client, client)
 
 
-@pytest.fixture
-async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
-    """A worker without controllers, which binds nothing."""
-    below = worker.client()
-    await make_namespace(below, MOUNT, account=False)
-    yield Strait(cluster, worker, client, below)
-    await below.close()
-
-
 class Store:
     """A claim, its volume and the Secrets of its driver, above."""
 
