@@ -9,11 +9,11 @@ from typing import Final
 from kubeocean.installation.rights import Permission
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
+from kubeocean.runtime.reviews import may
 
-__all__ = ["granted", "granted_to", "is_allowed"]
+__all__ = ["granted", "granted_to"]
 
 _AT_ONCE: Final = 16
-_PATH: Final = "/apis/authorization.k8s.io/v1"
 
 
 async def granted(client: Client, permissions: Iterable[Permission]) -> list[Permission]:
@@ -21,7 +21,7 @@ async def granted(client: Client, permissions: Iterable[Permission]) -> list[Per
 
     :raises ApiError: the server did not say.
     """
-    return await _allowed(client, "SelfSubjectAccessReview", {}, permissions)
+    return await _allowed(client, None, permissions)
 
 
 async def granted_to(
@@ -33,29 +33,22 @@ async def granted_to(
     """
     namespace = account.partition(":")[0]
     kind = "system:serviceaccount"
-    whose: Json = {
+    who: Json = {
         "user": f"{kind}:{account}",
         "groups": [f"{kind}s", f"{kind}s:{namespace}", "system:authenticated"],
     }
-    return await _allowed(client, "SubjectAccessReview", whose, permissions)
+    return await _allowed(client, who, permissions)
 
 
 async def _allowed(
-    client: Client, kind: str, whose: Json, permissions: Iterable[Permission]
+    client: Client, who: Json | None, permissions: Iterable[Permission]
 ) -> list[Permission]:
     asked = list(dict.fromkeys(permissions))
     slots = asyncio.Semaphore(_AT_ONCE)
-    path = f"{_PATH}/{kind.lower()}s"
 
     async def ask(permission: Permission) -> bool:
-        body: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": kind,
-            "spec": {"resourceAttributes": permission.attributes(), **whose},
-        }
         async with slots:
-            answer = await client.request_json("POST", path, body=body, idempotent=True)
-        return is_allowed(answer)
+            return await may(client, permission.attributes(), who=who)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -63,9 +56,3 @@ async def _allowed(
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None  # what fails for one fails for all of them
     return [each for each, task in zip(asked, tasks, strict=True) if task.result()]
-
-
-def is_allowed(answer: Json) -> bool:
-    """What a review says; anything but a plain yes is no."""
-    status = answer.get("status")
-    return isinstance(status, dict) and status.get("allowed") is True

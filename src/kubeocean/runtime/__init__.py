@@ -7,7 +7,7 @@ Nothing is imported here: take what you need from its module.
   `nodeselectors`, `documents`, `fields`
 - credentials: `access`, `kubeconfig`, `credentials`, `execplugin`, `secrets`, `pem`, `tls`, `files`
 - requests: `transport`, `tunnel`, `pipes`, `failures`, `client`, `patches`, `codec`, `retries`,
-  `ratelimit`, `discovery`, `fencing`, `requestcounts`
+  `ratelimit`, `discovery`, `fencing`, `requestcounts`, `reviews`
 - caches: `watch`, `informer`, `ownwrites`
 - control: `workqueue`, `controller`, `outcomes`, `election`, `leaserules`, `leaselock`
 - programs: `service`, `components`, `lifespans`, `interrupts`, `server`, `addresses`, `health`,

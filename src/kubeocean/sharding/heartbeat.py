@@ -22,12 +22,13 @@ from kubeocean.runtime.kinds import LEASES, Lease
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.reviews import may
 from kubeocean.sharding.members import MemberRecord
 from kubeocean.sharding.membertext import decode_member, encode_loads, encode_member
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.timing import Timing
 
-__all__ = ["MEMBER", "Evicted", "Heartbeat", "read_members", "record_of", "records_of"]
+__all__ = ["MEMBER", "Evicted", "Heartbeat", "may_see", "read_members", "record_of", "records_of"]
 
 MEMBER: Final = "member"
 _JITTER: Final = 0.2
@@ -200,3 +201,13 @@ def records_of(leases: Iterable[Lease], names: Names) -> list[MemberRecord]:
     """The members among these Leases."""
     found = (record_of(lease, names) for lease in leases)
     return [record for record in found if record is not None]
+
+
+async def may_see(client: Client, namespace: str) -> bool:
+    """Whether we may know who shares there. Rights that only who shares needs are not given to
+    everybody, and whoever tries without them is a line in somebody's audit log each time.
+
+    :raises ApiError: the server does not say.
+    """
+    listing = {"verb": "list", "group": LEASES.group, "resource": LEASES.plural}
+    return await may(client, {**listing, "namespace": namespace})

@@ -11,9 +11,8 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import ObjectT, Resource
-from kubeocean.sharding.heartbeat import MEMBER
+from kubeocean.sharding.heartbeat import MEMBER, may_see
 from kubeocean.sharding.names import Names
-from kubeocean.sharding.permission import may
 
 __all__ = ["remove_remains"]
 
@@ -26,7 +25,7 @@ async def remove_remains(client: Client, names: Names, namespace: str) -> None:
     :raises ApiError: the server could not be asked.
     """
     try:
-        if not await may(client, "list", LEASES, namespace):
+        if not await may_see(client, namespace):
             return  # nobody shares here
         # Last of all to go: as long as it is there, another attempt finds the rest.
         table = await client.get(CONFIG_MAPS, names.table, namespace)

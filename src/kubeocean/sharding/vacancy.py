@@ -18,12 +18,10 @@ from typing import Final
 from kubeocean.errors import ApiError, Forbidden
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import LEASES
 from kubeocean.runtime.logs import get_logger
 from kubeocean.sharding.config import Config
-from kubeocean.sharding.heartbeat import read_members
+from kubeocean.sharding.heartbeat import may_see, read_members
 from kubeocean.sharding.members import Sighting, expired, observe
-from kubeocean.sharding.permission import may
 
 __all__ = ["Vacancy"]
 
@@ -48,8 +46,7 @@ class Vacancy:
         try:
             while True:
                 try:
-                    namespace = self._config.sharding.namespace
-                    if not await may(self._client, "list", LEASES, namespace):
+                    if not await may_see(self._client, self._config.sharding.namespace):
                         return
                     sightings = await self._look(sightings)
                 except Forbidden:

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from kubeocean.api.group import DEFAULT
-from kubeocean.installation.reviews import is_allowed
 from kubeocean.installation.rights import Permission
 from kubeocean.installation.roles import metrics_rights, worker_rights
 from kubeocean.manager.findings import release_in, release_of
 from kubeocean.manager.preflight import review, summary
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
+from kubeocean.runtime.reviews import is_allowed
 from kubeocean.runtime.transport import Request, Response
 from scripted import Scripted, answer
 
