@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from etcd import half_delete
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.bound.identities import identity_of
@@ -347,6 +348,20 @@ async def test_one_that_a_finalizer_holds_is_waited_for(strait: Strait) -> None:
         await quiet(faults)
         await strait.above.patch(PODS, pod.name, MergePatch({"metadata": {"finalizers": []}}), FAKE)
         await until(lambda: reserves(strait, pnode, 80))
+
+
+@pytest.mark.usefixtures("fake")
+async def test_one_whose_deletion_was_cut_short_is_deleted_again(strait: Strait) -> None:
+    pnode, _ = await lent(strait)
+    await place(strait, pnode, 80)
+    old = await go_made(strait, pnode, 70)
+    await half_delete(strait.computing, strait.above, old.name, FAKE)
+    async with strait.syncing(HostPorts):
+        pod = await until(lambda: reserves(strait, pnode, 80))
+    await half_delete(strait.computing, strait.above, pod.name, FAKE)
+    await place(strait, pnode, 81)
+    async with strait.syncing(HostPorts):
+        await until(lambda: reserves(strait, pnode, 80, 81))
 
 
 # Those of others

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from etcd import half_delete
 from kubeocean.api.group import Domain
 from kubeocean.errors import NotFound
 from kubeocean.local.faults import Faults, SkewedClock, watches
@@ -212,6 +213,15 @@ async def test_how_the_containers_ended_is_seen_before_the_pod_goes(podsea: PodS
         state = shown.content()["status"]["containerStatuses"][0]["state"]
         assert state["terminated"]["exitCode"] == 143
         await podsea.patch_above(shown, metadata={"finalizers": None})
+        await until(podsea.gone)
+
+
+async def test_a_pod_whose_deletion_was_cut_short_goes(podsea: PodSea) -> None:
+    async with podsea.pods():
+        pod = await podsea.run()
+        await until(podsea.runs)
+    await half_delete(podsea.computing, podsea.above, pod.name, pod.namespace)
+    async with podsea.pods():
         await until(podsea.gone)
 
 

@@ -205,7 +205,7 @@ class HostPorts:
         )
         if keeper is None:
             in_the_way = [pod for pod in there if pod.name == reservation.name]
-            if any(_is_going(pod) for pod in in_the_way):
+            if any(pod.awaits_finalizers for pod in in_the_way):
                 return Done()  # it holds its ports, and we are called again when it is gone
             await self._remove(in_the_way)
             made = await self._create(reservation, vnode)
@@ -259,7 +259,7 @@ class HostPorts:
 
     async def _remove(self, pods: Iterable[ReservationPod]) -> None:
         for pod in pods:
-            if _is_going(pod):
+            if pod.awaits_finalizers:
                 continue
             # Nobody else would end it: there is no kubelet.
             with suppress(NotFound, Conflict):
@@ -275,8 +275,3 @@ class HostPorts:
         return forge.is_ours(
             pod, binding=world.binding_name, cluster_id=world.cluster_id, domain=world.domain
         )
-
-
-def _is_going(pod: ReservationPod) -> bool:
-    """Whether it was ended, and only somebody's finalizer keeps it."""
-    return pod.deleting and pod.metadata.deletion_grace_period_seconds == 0

@@ -283,8 +283,8 @@ class Pods:
             await self._mend(vpod, ppod)
             return soonest([stopped, After(_BEHIND_S)])
         current = await self._last_words(vpod, ended)
-        if current is None or vpod.metadata.deletion_grace_period_seconds == 0:
-            return Done()  # it is gone, or only somebody's finalizer keeps it
+        if current is None or vpod.awaits_finalizers:
+            return Done()
         with suppress(NotFound, Conflict):
             await self.world.computing.delete(
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0
