@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here
+.PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -18,7 +18,8 @@ JOBS ?= 3
 REAL_NODES ?= yes
 # Of the control planes under test: memory for time.
 GOGC ?= 300
-TIERS := $(wildcard tests/unit tests/cluster tests/faults tests/e2e)
+TIERS := $(wildcard tests/unit tests/cluster tests/e2e)
+PYTEST := GOGC=$(GOGC) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 help: ## what there is
 	@echo "make …"
@@ -34,11 +35,15 @@ test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for o
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory check assets real-nodes-here helm-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
-	code=0; GOGC=$(GOGC) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(TIERS) $(ARGS) || code=$$?; \
+	code=0; $(PYTEST) $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
 	if [ $$code -eq 0 ]; then echo "test: all passed in $$spent s"; \
 	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \
 	exit $$code
+
+proof: setup assets ## the sweeps among the tests with nothing left out: a crash after every single write
+	@echo "proof: sweeps, $(JOBS) at a time"
+	@$(PYTEST) -m sweep --thorough tests/cluster $(ARGS)
 
 check: setup ## format, lint, types, import layers
 	@echo "check: format" && $(BIN)/ruff format --check --quiet . scripts/venv

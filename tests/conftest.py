@@ -27,6 +27,7 @@ from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
+EVERY_NTH = 4  # what a sample of a sweep looks at
 NewCluster = Callable[..., Awaitable[Cluster]]
 
 # Real servers are as slow as they are. Where changes are judged, the same examples judge each.
@@ -68,6 +69,14 @@ def scope_of(nodeid: str) -> str:
     return nodeid if package.startswith("tests/unit") else path.as_posix()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="sweeps leave nothing out: a crash after every write, not after each fourth",
+    )
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return Dealing(config, log)
@@ -84,6 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 2 if item.nodeid.startswith("tests/unit") else 1
 
     items.sort(key=turn)
+
+
+@pytest.fixture(scope="session")
+def sample_step(pytestconfig: pytest.Config) -> int:
+    """A sweep looks at each one of so many: at all of them, if it is to be thorough."""
+    return 1 if pytestconfig.getoption("--thorough") else EVERY_NTH
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """The same end whatever happens on the way: crashes after each write, lagging watches, two leaders.
 
 Every scenario happens to a binding of its own: once without any fault, to see how many writes there
-are, then once for each write with a crash after it (heartbeats and Events leave nothing behind that
-anybody starts from), once with watches that lag and repeat, once with two leaders. Some go on at a
-time, and when everything of these is as it should be, nothing is written any more but heartbeats.
-All at a time would be too many: each hears of all that happens to the others.
+are, then with a crash after each of them (heartbeats and Events leave nothing behind that anybody
+starts from), or after some if the sweep is not thorough; once with watches that lag and repeat,
+once with two leaders. Some go on at a time, and when everything of these is as it should be,
+nothing is written any more but heartbeats. All at a time would be too many: each hears of all that
+happens to the others.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ AT_A_TIME, TOGETHER = 6, 14
 LOOK_EVERY_S = 1.0  # many look at a time
 MARK = "kubeocean.io/policy-applied"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ class Voyage:
 
     sea: Sea
     namespace: str
+    step: int  # from one write that is crashed after to the next
     cases: list[Case] = field(default_factory=list)
     limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -324,14 +326,12 @@ async def sail(voyage: Voyage) -> Ends:
     restless = await leg(voyage, [(case, voyage.straight) for case in straight.values()])
     counted = {name: case.written() for name, case in straight.items()}
     ways: list[tuple[Case, Way]] = []
-    for name in SCENARIOS:
+    for first, name in enumerate(SCENARIOS):
+        crashes = range(1 + first % voyage.step, counted[name] + 1, voyage.step)
         ways += [
             (voyage.case("lagging", name), voyage.lagging),
             (voyage.case("two leaders", name), voyage.two),
-            *(
-                (voyage.case(f"crash after write {n}", name), voyage.crash(n))
-                for n in range(1, counted[name] + 1)
-            ),
+            *((voyage.case(f"crash after write {n}", name), voyage.crash(n)) for n in crashes),
         ]
     for at in range(0, len(ways), TOGETHER):
         restless |= await leg(voyage, ways[at : at + TOGETHER])
@@ -343,7 +343,9 @@ def last(case: Case) -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-async def ends(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Ends]:
+async def ends(
+    cluster: Cluster, client: Client, worker: Cluster, sample_step: int
+) -> AsyncIterator[Ends]:
     """All of it, once."""
     await install_our_kinds(client)
     namespace = f"faults-{uuid.uuid4().hex[:8]}"
@@ -355,7 +357,7 @@ async def ends(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterat
     await until(usable)
     below = worker.client()
     try:
-        yield await sail(Voyage(Sea(cluster, worker, client, below), namespace))
+        yield await sail(Voyage(Sea(cluster, worker, client, below), namespace, sample_step))
     finally:
         await below.close()
 

@@ -3,7 +3,8 @@
 The scenario: two pods with a ConfigMap, a Secret and a token are created; one is labelled, the
 other one is deleted. In the end the first runs once, with its label, and nothing is left of the
 other. All ways there are gone at a time, each by a binding of its own; then everybody stays, and
-for a while nothing is written any more.
+for a while nothing is written any more. Unless the sweep is thorough, only some of the writes have
+a crash after them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from ourkinds import install_our_kinds
 from podseas import PodSea, settled, writes
 from waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one waits for all of it
+# The first one waits for all of it.
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(600)]
 
 QUIET_S = 20.0
 AT_A_TIME = 10  # of those that are on their way
@@ -279,6 +281,7 @@ class Voyage:
     """All cases on their way; `over` lets everybody go."""
 
     base: PodSea
+    step: int  # from one write that is crashed after to the next
     cases: list[Case] = field(default_factory=list)
     limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -336,7 +339,7 @@ async def sail(voyage: Voyage, assets: Assets, root: Path) -> Ends:
         wrote = sum(plan.writes for plan in first.plans)
         for name, way in WAYS.items():
             group.create_task(voyage.sail(voyage.case(name), way))
-        for n in range(1, wrote + 1):
+        for n in range(1, wrote + 1, voyage.step):
             group.create_task(voyage.sail(voyage.case(f"crash after write {n}"), crash(n)))
         await voyage.arrived()
         sent = await voyage.at_rest()
@@ -376,13 +379,14 @@ async def ends(
     client: Client,
     worker: Cluster,
     simulated: list[str],
+    sample_step: int,
 ) -> AsyncIterator[Ends]:
     """All of it, once."""
     await install_our_kinds(client)
     below = worker.client()
     try:
         base = PodSea(cluster, worker, client, below, pnodes=simulated)
-        yield await sail(Voyage(base), assets, cluster_roots)
+        yield await sail(Voyage(base, sample_step), assets, cluster_roots)
     finally:
         await below.close()
 
