@@ -16,10 +16,10 @@ ARGS ?=
 ASSETS ?=
 JOBS ?= 3
 REAL_NODES ?= yes
-# Of the control planes under test: memory for time.
-GOGC ?= 300
+# Of the control planes under test: memory for time, and no threads that look for work of each other.
+GO := GOGC=300 GOMAXPROCS=1
 TIERS := $(wildcard tests/unit tests/cluster tests/e2e)
-PYTEST := GOGC=$(GOGC) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+PYTEST := $(GO) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 help: ## what there is
 	@echo "make …"

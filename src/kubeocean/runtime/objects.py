@@ -122,16 +122,6 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
     def deleting(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
-    @property
-    def awaits_finalizers(self) -> bool:
-        """Whether it was deleted for good, and nothing but somebody's finalizer keeps it.
-
-        Servers mark a pod before they remove it. A client that is lost in between may leave one
-        that is marked, has no time left and waits for nobody: it is to be deleted again.
-        """
-        meta = self.metadata
-        return self.deleting and meta.deletion_grace_period_seconds == 0 and bool(meta.finalizers)
-
     def content(self) -> Json:
         """The whole object as the server sent it; only where the raw bytes were kept."""
         if not self.raw:

@@ -37,6 +37,7 @@ from kubeocean.syncer.forge.hostports import (
     Reservation,
     ReservationPod,
 )
+from kubeocean.syncer.removals import removal_in_s
 from kubeocean.syncer.world import World
 
 __all__ = ["HostPorts"]
@@ -167,16 +168,14 @@ class HostPorts:
         vnode = world.vnodes.get(key)
         there = self._on(key.name, vnode)
         if vnode is None or vnode.deleting:
-            await self._remove(there)
-            return Done()
+            return await self._remove(there)
         pnode = world.pnode_of(vnode)
         if world.vnode_name(pnode) != vnode.name or not world.reach.answers:
             return Done()  # we are called again when it answers
         holders = (*self.holders.by("node", pnode), *self.namesakes.by("node", pnode))
         ports = forge.held(holders, world.ids, world.domain)
         if not ports:
-            await self._remove(there)
-            return Done()
+            return await self._remove(there)
         reservation = Reservation(
             ports=ports,
             vnode=vnode.name,
@@ -205,16 +204,17 @@ class HostPorts:
         )
         if keeper is None:
             in_the_way = [pod for pod in there if pod.name == reservation.name]
-            if any(pod.awaits_finalizers for pod in in_the_way):
+            if any(self._removal_in_s(pod) is None for pod in in_the_way):
                 return Done()  # it holds its ports, and we are called again when it is gone
-            await self._remove(in_the_way)
+            going = await self._remove(in_the_way)
+            if isinstance(going, After):
+                return going
             made = await self._create(reservation, vnode)
             if not isinstance(made, ReservationPod):
                 return made
             keeper = made
         await self._settle(keeper, reservation)
-        await self._remove(pod for pod in there if pod.uid != keeper.uid)
-        return Done()
+        return await self._remove(pod for pod in there if pod.uid != keeper.uid)
 
     async def _create(self, reservation: Reservation, vnode: Node) -> ReservationPod | Outcome:
         world = self.world
@@ -257,9 +257,12 @@ class HostPorts:
         )
         self._writes.wrote(written.spec.node_name, self.reservations, written)
 
-    async def _remove(self, pods: Iterable[ReservationPod]) -> None:
+    async def _remove(self, pods: Iterable[ReservationPod]) -> Outcome:
+        later: list[float] = []
         for pod in pods:
-            if pod.awaits_finalizers:
+            if due_in_s := self._removal_in_s(pod):
+                later.append(due_in_s)
+            if due_in_s != 0:
                 continue
             # Nobody else would end it: there is no kubelet.
             with suppress(NotFound, Conflict):
@@ -269,6 +272,10 @@ class HostPorts:
             cache = self.reservations if self._is_ours(pod) else self.unclaimed
             self._writes.deleted(pod.spec.node_name, cache, pod)
             _log.info("Removed reservation of host ports", node=pod.spec.node_name, pod=pod.name)
+        return After(min(later)) if later else Done()
+
+    def _removal_in_s(self, pod: ReservationPod) -> float | None:
+        return removal_in_s(pod, self.world.clock.now())
 
     def _is_ours(self, pod: ReservationPod) -> bool:
         world = self.world

@@ -47,6 +47,7 @@ from kubeocean.syncer.podviews import (
     VirtualPod,
     virtual_key,
 )
+from kubeocean.syncer.removals import removal_in_s
 from kubeocean.syncer.topdown.podcreation import Creation, Made, Taken
 from kubeocean.syncer.topdown.podevents import PodEvents
 from kubeocean.syncer.topdown.podfollowing import Following, soonest
@@ -283,8 +284,11 @@ class Pods:
             await self._mend(vpod, ppod)
             return soonest([stopped, After(_BEHIND_S)])
         current = await self._last_words(vpod, ended)
-        if current is None or vpod.awaits_finalizers:
+        due_in_s = removal_in_s(vpod, self.world.clock.now())
+        if current is None or due_in_s is None:
             return Done()
+        if due_in_s:
+            return After(due_in_s)
         with suppress(NotFound, Conflict):
             await self.world.computing.delete(
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0
