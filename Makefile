@@ -43,7 +43,7 @@ test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for o
 
 proof: setup assets ## the sweeps among the tests with nothing left out: a crash after every single write
 	@echo "proof: sweeps, $(JOBS) at a time"
-	@$(PYTEST) -m sweep --thorough tests/cluster $(ARGS)
+	@$(PYTEST) -m sweep --thorough $(TIERS) $(ARGS)
 
 check: setup ## format, lint, types, import layers
 	@echo "check: format" && $(BIN)/ruff format --check --quiet . scripts/venv

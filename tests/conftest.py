@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from kubeocean.local.assets import Assets, ensure
@@ -31,8 +31,10 @@ EVERY_NTH = 4  # what a sample of a sweep looks at
 NewCluster = Callable[..., Awaitable[Cluster]]
 
 # Real servers are as slow as they are. Where changes are judged, the same examples judge each.
-settings.register_profile("kubeocean", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("kubeocean")
+for name, examples in {"sample": 40, "thorough": 400}.items():
+    settings.register_profile(
+        name, deadline=None, derandomize="CI" in os.environ, max_examples=examples
+    )
 
 # Packages that share control planes of their own: one process runs all of each.
 TOGETHER = {
@@ -73,8 +75,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough",
         action="store_true",
-        help="sweeps leave nothing out: a crash after every write, not after each fourth",
+        help="sweeps leave nothing out: a crash after every write, ten times as many examples",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("thorough" if config.getoption("--thorough") else "sample")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What tries examples is a sweep."""
+    if is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker(pytest.mark.sweep)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,9 +94,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return Dealing(config, log)
 
 
+def is_sampled(item: pytest.Item) -> bool:
+    """Whether a test is part of the sample of its sweep: each fourth of those with a number is."""
+    sweep = item.get_closest_marker("sweep")
+    if sweep is None:
+        return True
+    number = item.callspec.params.get("n", 1) if hasattr(item, "callspec") else 1
+    return sweep.kwargs.get("sampled", True) and number % EVERY_NTH == 1
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long comes first and what takes no time last, so that processes end together."""
+    if not config.getoption("--thorough"):
+        config.hook.pytest_deselected(items=[item for item in items if not is_sampled(item)])
+        items[:] = filter(is_sampled, items)
     slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 
     def turn(item: pytest.Item) -> int:

@@ -218,6 +218,8 @@ async def test_etcd_that_was_killed_keeps_what_was_acknowledged(sturdy: Cluster)
 async def test_a_paused_api_server_answers_after_it_goes_on(sturdy: Cluster) -> None:
     async with _opened(sturdy) as client, asyncio.TaskGroup() as group:
         sturdy.pause("kube-apiserver")
+        server = psutil.Process(sturdy.process("kube-apiserver").pid)
+        await until(lambda: server.status() == psutil.STATUS_STOPPED)
         asked = group.create_task(client.get(NAMESPACES, "default"))
         done, _ = await asyncio.wait([asked], timeout=0.5)
         assert not done

@@ -12,6 +12,7 @@ from shardproof import Proof
 
 
 @pytest.mark.slow
+@pytest.mark.sweep(sampled=False)
 async def test_one_owner_at_a_time_and_nothing_forgotten(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:

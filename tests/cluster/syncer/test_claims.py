@@ -479,6 +479,7 @@ async def test_a_claim_that_only_looks_so_is_not(strait: Strait, home: str) -> N
         assert "was not made for pod" in missing.message
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 14))
 async def test_a_crash_after_the_nth_write_changes_nothing(
     strait: Strait, home: str, n: int

@@ -494,6 +494,7 @@ async def test_a_refusal_names_the_object_and_the_reason(strait: Strait, home: s
             await strait.below.request("DELETE", f"{path}/{each['metadata']['name']}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 11))
 async def test_a_crash_after_the_nth_write_changes_nothing(
     strait: Strait, home: str, n: int

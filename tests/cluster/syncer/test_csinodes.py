@@ -314,6 +314,7 @@ async def test_a_copy_of_the_earlier_implementation_is_taken_over(strait: Strait
         await until(owned)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 5))
 async def test_a_crash_after_the_nth_write_changes_nothing(strait: Strait, n: int) -> None:
     stays, goes = f"{strait.name}-stays", f"{strait.name}-goes"

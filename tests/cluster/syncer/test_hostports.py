@@ -492,6 +492,7 @@ async def test_nothing_is_decided_while_the_worker_does_not_answer(strait: Strai
 
 
 @pytest.mark.usefixtures("fake")
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 10))
 async def test_a_crash_after_the_nth_write_changes_nothing(strait: Strait, n: int) -> None:
     stays, _ = await lent(strait, "stays")

@@ -378,6 +378,7 @@ async def _wrote(faults: Faults, number: int) -> bool:
     return faults.writes >= number
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 8))
 async def test_a_crash_after_the_nth_write_changes_nothing(
     strait: Strait, namespace: str, n: int

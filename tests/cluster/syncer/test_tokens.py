@@ -249,6 +249,7 @@ async def test_an_account_that_is_not_there_yet_is_waited_for(strait: Strait, ho
     assert requests_for_tokens(above) == 4
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 6))
 async def test_a_crash_after_the_nth_write_changes_nothing(
     strait: Strait, home: str, n: int

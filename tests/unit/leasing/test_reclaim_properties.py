@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.leasing.plans import Phase, Plan, Why
@@ -21,8 +21,6 @@ from kubeocean.leasing.tolerations import (
 )
 from kubeocean.runtime.kinds import Taint
 from unit.leasing.reclaimworld import START, WINDOW, World, after, guest
-
-many = settings(deadline=None, max_examples=120)
 
 ACTS = (Move.EVICT, Move.DELETE, Move.ABANDON)
 LASTING = Taint(WINDOW, "true", NO_EXECUTE)
@@ -128,7 +126,6 @@ def live(world: World, turns: list[Turn]) -> list[Log]:
     return logs
 
 
-@many
 @given(worlds(), turns)
 def test_nobody_has_to_go_before_the_grace_is_over(world: World, turns: list[Turn]) -> None:
     for log in live(world, turns):
@@ -138,7 +135,6 @@ def test_nobody_has_to_go_before_the_grace_is_over(world: World, turns: list[Tur
             assert log.world.now - log.noticed >= grace
 
 
-@many
 @given(worlds(), turns)
 def test_nobody_has_to_go_while_the_node_is_lent(world: World, turns: list[Turn]) -> None:
     for log in live(world, turns):
@@ -149,7 +145,6 @@ def test_nobody_has_to_go_while_the_node_is_lent(world: World, turns: list[Turn]
             assert all(taint.effect == NO_SCHEDULE for taint in log.made.taints)
 
 
-@many
 @given(worlds(), turns)
 def test_nobody_who_tolerates_a_closed_window_has_to_go(world: World, turns: list[Turn]) -> None:
     for log in live(world, turns):
@@ -163,7 +158,6 @@ def test_nobody_who_tolerates_a_closed_window_has_to_go(world: World, turns: lis
                     assert stayed >= log.world.rules.grace_s + tolerated
 
 
-@many
 @given(worlds(), turns)
 def test_force_is_used_only_after_the_deadline_and_only_if_it_is_allowed(
     world: World, turns: list[Turn]
@@ -178,7 +172,6 @@ def test_force_is_used_only_after_the_deadline_and_only_if_it_is_allowed(
             assert held >= rules.grace_s + rules.deadline_s
 
 
-@many
 @given(worlds(), turns)
 def test_a_taint_that_deletes_hurts_nobody_before_the_deadline(
     world: World, turns: list[Turn]
@@ -194,7 +187,6 @@ def test_a_taint_that_deletes_hurts_nobody_before_the_deadline(
         lasting = deletes
 
 
-@many
 @given(worlds(), turns)
 def test_the_pace_is_kept_in_every_minute(world: World, turns: list[Turn]) -> None:
     live(world, turns)
@@ -209,7 +201,6 @@ def test_the_pace_is_kept_in_every_minute(world: World, turns: list[Turn]) -> No
             assert last - first >= timedelta(minutes=1)
 
 
-@many
 @given(worlds(), turns)
 def test_whoever_the_pace_puts_off_is_not_less_important_than_who_goes(
     world: World, turns: list[Turn]
@@ -221,7 +212,6 @@ def test_whoever_the_pace_puts_off_is_not_less_important_than_who_goes(
         assert priorities == sorted(priorities)
 
 
-@many
 @given(worlds(), turns, st.randoms(use_true_random=False))
 def test_a_plan_depends_on_nothing_but_the_situation(
     world: World, turns: list[Turn], random: object
@@ -237,7 +227,6 @@ def test_a_plan_depends_on_nothing_but_the_situation(
         assert len(log.made.steps) in (0, len(situation.guests))
 
 
-@many
 @given(worlds())
 def test_taking_back_ends(world: World) -> None:
     """By force and where pods do end, a node is free, or gone if it has to, in bounded time."""
@@ -252,7 +241,6 @@ def test_taking_back_ends(world: World) -> None:
     assert last.remove_node == (world.cause is not Cause.WINDOW_CLOSED)
 
 
-@many
 @given(worlds())
 def test_a_binding_ends_even_if_pods_never_do(world: World) -> None:
     world.cause, world.worker_answers = Cause.BINDING_DELETED, False
@@ -262,7 +250,6 @@ def test_a_binding_ends_even_if_pods_never_do(world: World) -> None:
     assert world.removed
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     cool_down_s=st.integers(10, 120),
     flip_s=st.sampled_from([1, 2, 5]),

@@ -6,7 +6,7 @@ from datetime import UTC
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.api.policy import PolicySpec, ResourceLimit, TimeWindow, problems
@@ -85,7 +85,6 @@ specs = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=500)
 @given(specs)
 def test_a_policy_is_taken_exactly_if_nothing_in_it_blocks(spec: PolicySpec) -> None:
     try:
@@ -96,7 +95,6 @@ def test_a_policy_is_taken_exactly_if_nothing_in_it_blocks(spec: PolicySpec) -> 
         assert not blocking(problems(spec))
 
 
-@settings(deadline=None)
 @given(specs, st.none() | st.sampled_from(Cause))
 def test_rules_are_sane_whatever_a_policy_says(spec: PolicySpec, cause: Cause | None) -> None:
     rules = rules_of(spec, cause)

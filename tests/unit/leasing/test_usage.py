@@ -53,7 +53,6 @@ class Usage(RuleBasedStateMachine):
 
 
 TestUsage = Usage.TestCase
-TestUsage.settings = settings(deadline=None, max_examples=100)
 
 
 def test_the_totals_that_were_read_stay_as_they_were() -> None:

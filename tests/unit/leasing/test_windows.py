@@ -8,14 +8,12 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kubeocean.api.policy import DAYS, TimeWindow
 from kubeocean.errors import ConfigError, InvariantError
 from kubeocean.leasing.windows import Calendar, Window, next_edge, within, zone_of
-
-unhurried = settings(deadline=None)
 
 MINUTE = timedelta(minutes=1)
 INSTANT = timedelta(microseconds=1)
@@ -113,7 +111,6 @@ def moments(draw: st.DrawFn) -> tuple[ZoneInfo, datetime]:
 # Properties
 
 
-@settings(deadline=None, max_examples=1000)
 @given(windows, moments())
 def test_a_policy_lends_while_the_wall_clock_shows_a_minute_of_a_window(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime]
@@ -122,7 +119,6 @@ def test_a_policy_lends_while_the_wall_clock_shows_a_minute_of_a_window(
     assert within(Calendar.of(windows, zone), instant) == lends(windows, zone, instant)
 
 
-@settings(deadline=None, max_examples=300)
 @given(windows, moments())
 def test_the_next_edge_is_the_one_found_by_looking_every_minute(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime]
@@ -134,7 +130,6 @@ def test_the_next_edge_is_the_one_found_by_looking_every_minute(
         assert edge == looked
 
 
-@settings(deadline=None, max_examples=300)
 @given(windows, moments())
 def test_at_an_edge_and_only_there_lending_changes(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime]
@@ -151,7 +146,6 @@ def test_at_an_edge_and_only_there_lending_changes(
         start = edge
 
 
-@settings(deadline=None, max_examples=300)
 @given(windows, moments(), st.integers(0, 10**6))
 def test_every_instant_before_an_edge_names_the_same_edge(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime], part: int
@@ -166,7 +160,6 @@ def test_every_instant_before_an_edge_names_the_same_edge(
     assert next_edge(calendar, edge - INSTANT) == edge
 
 
-@unhurried
 @given(windows, zones)
 def test_no_edge_means_that_every_minute_of_a_week_is_lent(
     windows: list[TimeWindow], zone: ZoneInfo
@@ -339,7 +332,6 @@ def test_edges_are_exact_in_a_zone_of_a_fixed_offset() -> None:
 
 @example("Europe/Berlin")
 @given(st.sampled_from(ZONES))
-@unhurried
 def test_the_zone_that_a_policy_names_is_its_zone(name: str) -> None:
     assert zone_of(name, local=UTC) == ZoneInfo(name)
 

@@ -123,7 +123,7 @@ async def spoken(fuzzed: Fuzzed, data: bytes, *, named: bool) -> bytes:
 
 
 @given(data=heads(), named=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 async def test_any_bytes_lead_to_an_answer_and_to_nothing_that_was_not_permitted(
     fuzzed: Fuzzed, data: bytes, named: bool
 ) -> None:

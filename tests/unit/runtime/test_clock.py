@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import InvariantError
@@ -84,7 +84,6 @@ async def test_time_does_not_go_back() -> None:
     assert clock.monotonic() == 11
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 100), max_size=20),
     st.lists(st.integers(0, 50), min_size=1, max_size=10),

@@ -340,5 +340,5 @@ class AnyHistory(RuleBasedStateMachine):
         )
 
 
-AnyHistory.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+AnyHistory.TestCase.settings = settings(stateful_step_count=30)
 TestAnyHistory = AnyHistory.TestCase

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
@@ -79,7 +79,6 @@ async def test_who_gives_up_gives_back() -> None:
     assert await passing(bucket, clock, 2) == [1, 2]
 
 
-@settings(max_examples=50)
 @given(
     st.integers(1, 50),
     st.integers(1, 5),

@@ -536,4 +536,4 @@ class WorkQueueMachine(RuleBasedStateMachine):
 
 
 TestWorkQueueMachine = WorkQueueMachine.TestCase
-TestWorkQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWorkQueueMachine.settings = settings(stateful_step_count=40)

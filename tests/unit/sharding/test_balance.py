@@ -6,7 +6,7 @@ from collections import Counter
 from math import ceil, floor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
@@ -171,7 +171,6 @@ worlds = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
 @given(worlds, st.booleans())
 def test_every_slot_is_placed_and_planning_ends(world: object, weighted: bool) -> None:
     current, members, random = world
@@ -189,7 +188,6 @@ def test_every_slot_is_placed_and_planning_ends(world: object, weighted: bool) -
         pytest.fail("it never ended")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 8), st.integers(8, 80), st.lists(st.booleans(), max_size=12))
 def test_through_joins_and_leaves_moves_are_the_fewest_and_all_have_the_same(
     start: int, slots: int, joins: list[bool]

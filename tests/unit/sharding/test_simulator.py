@@ -180,4 +180,4 @@ class Ring(RuleBasedStateMachine):
 
 
 TestRing = Ring.TestCase
-TestRing.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRing.settings = settings(stateful_step_count=40)

@@ -21,9 +21,7 @@ from virtualpods import pods
 
 SERVICES = (ServiceEnv("db", "10.0.0.5", (ServicePort(5432, "sql"),)),)
 # Pods are large; drawing one takes longer than forging it.
-thorough = settings(
-    max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+thorough = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def around(pod: Json) -> Context:
