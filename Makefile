@@ -14,7 +14,7 @@ KUBEOCEAN := $(BIN)/kubeocean
 PYTHON ?=
 ARGS ?=
 ASSETS ?=
-JOBS ?= 3
+JOBS ?= 6
 REAL_NODES ?= yes
 # Of the control planes under test: memory for time, and no threads that look for work of each other.
 GO := GOGC=300 GOMAXPROCS=1

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -105,16 +106,21 @@ def is_sampled(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long comes first and what takes no time last, so that processes end together."""
+    """Take a sample, in an order that keeps the machine busy until all processes end together.
+
+    What takes long comes first and what takes no time last. In between, tests that mostly wait and
+    tests that mostly work are neighbours in their directories, and come mixed.
+    """
     if not config.getoption("--thorough"):
         config.hook.pytest_deselected(items=[item for item in items if not is_sampled(item)])
         items[:] = filter(is_sampled, items)
     slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
 
-    def turn(item: pytest.Item) -> int:
-        if scope_of(item.nodeid) in slow:
-            return 0
-        return 2 if item.nodeid.startswith("tests/unit") else 1
+    def turn(item: pytest.Item) -> tuple[int, int]:
+        scope = scope_of(item.nodeid)
+        if item.nodeid.startswith("tests/unit"):
+            return 3, 0
+        return (0 if scope in slow else 1 if scope in TOGETHER else 2), crc32(scope.encode())
 
     items.sort(key=turn)
 

@@ -1,4 +1,4 @@
-"""Fixtures: a computing cluster and a worker, shared, with our kinds installed."""
+"""Fixtures: a computing cluster and a worker, shared by all tests of a process, with our kinds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from porters import MOUNT, make_namespace
 from straits import Strait
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def worker(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
     """The worker cluster of all these tests."""
     async with plane("worker", assets, cluster_roots, ours=True, audit=True) as worker:
@@ -35,14 +35,14 @@ async def sea(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterato
     await below.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def kubelets(worker: Cluster) -> AsyncIterator[SimulatedNodes]:
     """What plays the kubelets of the worker."""
     async with SimulatedNodes(worker, await ensure(["kwok"])) as nodes:
         yield nodes
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def simulated(kubelets: SimulatedNodes) -> list[str]:
     """Nodes of the worker on which pods run; shared, because every binding lends them anew."""
     return await kubelets.add(2, prefix="shared")
