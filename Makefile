@@ -14,7 +14,7 @@ KUBEOCEAN := $(BIN)/kubeocean
 PYTHON ?=
 ARGS ?=
 ASSETS ?=
-JOBS ?= 6
+JOBS ?= 5
 REAL_NODES ?= yes
 # Of the control planes under test: memory for time, and no threads that look for work of each other.
 GO := GOGC=300 GOMAXPROCS=1
@@ -41,7 +41,7 @@ test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for o
 	else echo "test: FAILED after $$spent s (pytest exit code $$code)" >&2; fi; \
 	exit $$code
 
-proof: setup assets ## the sweeps among the tests with nothing left out: a crash after every single write
+proof: setup assets ## what test takes a sample of, in full: a crash after every single write, a thousand nodes
 	@echo "proof: sweeps, $(JOBS) at a time"
 	@$(PYTEST) -m sweep --thorough $(TIERS) $(ARGS)
 

@@ -28,7 +28,7 @@ from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
-EVERY_NTH = 4  # what a sample of a sweep looks at
+EVERY_NTH = 5  # what a sample of a sweep looks at
 NewCluster = Callable[..., Awaitable[Cluster]]
 
 # Real servers are as slow as they are. Where changes are judged, the same examples judge each.
@@ -96,7 +96,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def is_sampled(item: pytest.Item) -> bool:
-    """Whether a test is part of the sample of its sweep: each fourth of those with a number is."""
+    """Whether a test is part of the sample of its sweep: each fifth of those with a number is."""
     sweep = item.get_closest_marker("sweep")
     if sweep is None:
         return True

@@ -225,6 +225,7 @@ async def test_a_broken_kwok_is_shown(world: Cluster, tmp_path: Path) -> None:
         await SimulatedNodes(world, Broken()).start()
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_a_thousand_nodes_are_ready_and_cheap(new_cluster: NewCluster, kwok: Assets) -> None:
     cluster = await new_cluster()
     client = cluster.client()

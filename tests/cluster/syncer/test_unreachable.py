@@ -37,7 +37,11 @@ LONGEST_S = 300 + 120 + 30  # what deletion promises, where no policy is known t
 HOLD = "example.com/hold"  # a finalizer of somebody else, so that one can read how it ended
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, Untyped)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.sweep(sampled=False),
+    pytest.mark.timeout(400),
+]
 
 
 @dataclass

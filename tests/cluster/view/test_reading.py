@@ -299,6 +299,7 @@ async def test_a_cluster_without_our_kinds_says_so(
 MANY = 1000
 
 
+@pytest.mark.sweep(sampled=False)
 async def test_a_thousand_nodes_are_read_in_few_requests_and_seconds(
     sea: Sea, faults: Faults
 ) -> None:
