@@ -31,7 +31,7 @@ up: setup ## a computing cluster, two workers, and Kubeocean at work (ARGS="--wo
 down: setup ## stop them (ARGS=--purge removes their data)
 	@$(KUBEOCEAN) down $(ARGS)
 
-test: setup ## everything: checks, then all tests on real clusters (JOBS=1 for one at a time)
+test: setup ## checks, then all tests on real clusters, of sweeps a sample (JOBS=1 for one at a time)
 	@start=$$(date +%s); \
 	$(MAKE) --no-print-directory check assets real-nodes-here helm-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \

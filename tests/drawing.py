@@ -7,9 +7,14 @@ from typing import TypeVar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-__all__ = ["draw_many"]
+__all__ = ["draw_many", "examples"]
 
 T = TypeVar("T")
+
+
+def examples(share: float, *, at_least: int = 1) -> int:
+    """How many a property tries that is cheaper or dearer than others; thorough runs try more."""
+    return max(at_least, round(share * settings().max_examples))
 
 
 def draw_many(strategy: st.SearchStrategy[T], count: int, *, seeded: int = 1) -> list[T]:

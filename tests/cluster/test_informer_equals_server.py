@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from drawing import examples
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.local.faults import Faults, watches
@@ -175,8 +176,7 @@ class World:
 
 
 @settings(
-    max_examples=30,
-    deadline=None,
+    max_examples=examples(0.2, at_least=30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=HISTORIES, streaming=st.booleans())

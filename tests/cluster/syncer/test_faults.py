@@ -37,7 +37,7 @@ AT_A_TIME, TOGETHER = 6, 14
 LOOK_EVERY_S = 1.0  # many look at a time
 MARK = "kubeocean.io/policy-applied"
 
-pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

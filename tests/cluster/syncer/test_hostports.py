@@ -359,9 +359,12 @@ async def test_one_whose_deletion_was_cut_short_is_deleted_again(strait: Strait)
     async with strait.syncing(HostPorts):
         pod = await until(lambda: reserves(strait, pnode, 80))
     await half_delete(strait.computing, strait.above, pod.name, FAKE)
-    await place(strait, pnode, 81)
+
+    async def made_anew() -> bool:
+        return (await reserves(strait, pnode, 80)).uid != pod.uid
+
     async with strait.syncing(HostPorts):
-        await until(lambda: reserves(strait, pnode, 80, 81))
+        await until(made_anew)
 
 
 # Those of others

@@ -34,7 +34,7 @@ from podseas import PodSea, settled, writes
 from waiting import until
 
 # The first one waits for all of it.
-pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(1200)]
 
 QUIET_S = 20.0
 AT_A_TIME = 10  # of those that are on their way

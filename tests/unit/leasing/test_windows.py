@@ -8,9 +8,10 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from drawing import examples
 from kubeocean.api.policy import DAYS, TimeWindow
 from kubeocean.errors import ConfigError, InvariantError
 from kubeocean.leasing.windows import Calendar, Window, next_edge, within, zone_of
@@ -111,6 +112,7 @@ def moments(draw: st.DrawFn) -> tuple[ZoneInfo, datetime]:
 # Properties
 
 
+@settings(max_examples=examples(2))
 @given(windows, moments())
 def test_a_policy_lends_while_the_wall_clock_shows_a_minute_of_a_window(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime]

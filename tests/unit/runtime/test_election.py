@@ -12,6 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from drawing import examples
 from electionworld import Network, Process, World, now, simulate
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.runtime.client import Client
@@ -494,7 +495,7 @@ TIGHT: dict[str, float] = {"lease_s": 3, "renew_s": 2.9, "retry_s": 0.1, "drift"
 
 
 # A seed has no smaller example: what fails is told as it is.
-@settings(max_examples=30, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=examples(0.75), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     seed=st.integers(0, 2**32),
     durations=st.sampled_from([USUAL, TIGHT]),

@@ -37,7 +37,7 @@ from kubeocean.syncer.forge.hostports import (
     Reservation,
     ReservationPod,
 )
-from kubeocean.syncer.removals import removal_in_s
+from kubeocean.syncer.removals import Removals
 from kubeocean.syncer.world import World
 
 __all__ = ["HostPorts"]
@@ -66,6 +66,7 @@ class HostPorts:
         self.reservations = self._reservations(f"{placeholder},{domain.cluster_binding}={binding}")
         self.unclaimed = self._reservations(f"{placeholder},!{domain.cluster_binding}")
         self._writes = FiledWrites()  # by the name of the virtual node
+        self._removals = Removals(world.clock)
         self._settles_at = 0.0
         self.controller: Controller[Key] = Controller(
             f"hostport-{world.binding_name}",
@@ -139,6 +140,8 @@ class HostPorts:
             self._enqueue({self.world.vnode_name(pod.spec.node_name) for pod in pods})
 
     def _reservation_changed(self, old: ReservationPod | None, new: ReservationPod | None) -> None:
+        if old is not None and new is None:
+            self._removals.forget(old)
         self._enqueue({pod.spec.node_name for pod in (old, new) if pod is not None})
 
     def _reached(self, answers: bool) -> None:
@@ -204,7 +207,7 @@ class HostPorts:
         )
         if keeper is None:
             in_the_way = [pod for pod in there if pod.name == reservation.name]
-            if any(self._removal_in_s(pod) is None for pod in in_the_way):
+            if any(self._removals.due_in_s(pod) is None for pod in in_the_way):
                 return Done()  # it holds its ports, and we are called again when it is gone
             going = await self._remove(in_the_way)
             if isinstance(going, After):
@@ -260,7 +263,7 @@ class HostPorts:
     async def _remove(self, pods: Iterable[ReservationPod]) -> Outcome:
         later: list[float] = []
         for pod in pods:
-            if due_in_s := self._removal_in_s(pod):
+            if due_in_s := self._removals.due_in_s(pod):
                 later.append(due_in_s)
             if due_in_s != 0:
                 continue
@@ -273,9 +276,6 @@ class HostPorts:
             self._writes.deleted(pod.spec.node_name, cache, pod)
             _log.info("Removed reservation of host ports", node=pod.spec.node_name, pod=pod.name)
         return After(min(later)) if later else Done()
-
-    def _removal_in_s(self, pod: ReservationPod) -> float | None:
-        return removal_in_s(pod, self.world.clock.now())
 
     def _is_ours(self, pod: ReservationPod) -> bool:
         world = self.world

@@ -47,7 +47,7 @@ from kubeocean.syncer.podviews import (
     VirtualPod,
     virtual_key,
 )
-from kubeocean.syncer.removals import removal_in_s
+from kubeocean.syncer.removals import Removals
 from kubeocean.syncer.topdown.podcreation import Creation, Made, Taken
 from kubeocean.syncer.topdown.podevents import PodEvents
 from kubeocean.syncer.topdown.podfollowing import Following, soonest
@@ -94,6 +94,7 @@ class Pods:
         self._ended: dict[str, PhysicalPod | None] = {}  # by virtual UID: the last of it, if untold
         self._dated: set[str] = set()  # virtual UIDs that may be gone again by now
         self._let_go: set[str] = set()  # virtual UIDs that we removed, until they are gone
+        self._removals = Removals(world.clock)
         self._doubts: dict[
             str, float
         ] = {}  # by physical UID: seconds until it is asked about again
@@ -135,6 +136,7 @@ class Pods:
             self._ran.discard(pod.uid)
             self._ended.pop(pod.uid, None)
             self._let_go.discard(pod.uid)
+            self._removals.forget(pod)
             self._dated.discard(pod.uid)
             self._following.forget(pod)
             self._refusals.forget(pod.key)
@@ -284,7 +286,7 @@ class Pods:
             await self._mend(vpod, ppod)
             return soonest([stopped, After(_BEHIND_S)])
         current = await self._last_words(vpod, ended)
-        due_in_s = removal_in_s(vpod, self.world.clock.now())
+        due_in_s = self._removals.due_in_s(vpod)
         if current is None or due_in_s is None:
             return Done()
         if due_in_s:
