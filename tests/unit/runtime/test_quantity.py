@@ -108,12 +108,15 @@ def test_order_equality_and_hash_are_those_of_the_amounts(one: Written, other: W
 
 @unhurried
 @given(quantities(), quantities())
+@example(Written("", "1", None, "T"), Written("-", "1", None, "e12"))
 def test_sums_and_differences_are_exact(one: Written, other: Written) -> None:
     a, b = Quantity.parse(one.text), Quantity.parse(other.text)
     assert amount_of(a + b) == amount_of(a) + amount_of(b)
     assert amount_of(a - b) == amount_of(a) - amount_of(b)
     assert a - b == a + -b
-    assert (a + b).format is (a + b - b).format is (a if a else b).format
+    # What is nothing has the format of what is added to it.
+    assert (a + b).format is (a or b).format
+    assert (a + b - b).format is (a + b or b).format
 
 
 @unhurried
