@@ -17,9 +17,9 @@ ASSETS ?=
 JOBS ?= 5
 REAL_NODES ?= yes
 # Of the control planes under test: memory for time, and no threads that look for work of each other.
-GO := GOGC=300 GOMAXPROCS=1
+PLANES := GOGC=300 GOMAXPROCS=1
 TIERS := $(wildcard tests/unit tests/cluster tests/e2e)
-PYTEST := $(GO) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+PYTEST := $(PLANES) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 help: ## what there is
 	@echo "make …"
