@@ -1,24 +1,31 @@
-"""Seen: every ConfigMap with the label `app` also has the label `seen=yes`."""
+"""Keep the label `seen=yes` on every ConfigMap that has the label `app`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from kubeocean.runtime.client import Client, connect
-from kubeocean.runtime.controller import Controller, Done, Outcome
-from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.kinds import CONFIG_MAPS
-from kubeocean.runtime.logs import configure, get_logger
-from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.service import Service, run
+from kubeocean.runtime import (
+    CONFIG_MAPS,
+    Client,
+    Controller,
+    Done,
+    Informer,
+    Key,
+    MergePatch,
+    Outcome,
+    Service,
+    configure,
+    connect,
+    get_logger,
+    run,
+)
 
 log = get_logger("seen")
 
 
 class Seen:
-    """Keeps the label."""
+    """Controller that adds the label `seen=yes` to ConfigMaps."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -46,9 +53,9 @@ async def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--kubeconfig", required=True)
     arguments.add_argument("--context")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     configure(format="console")
-    client = connect(asked.kubeconfig, context=asked.context)
+    client = connect(options.kubeconfig, context=options.context)
     seen = Seen(client)
     try:
         return await Service("seen", [seen.configs, seen.controller]).run()

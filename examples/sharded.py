@@ -1,6 +1,6 @@
-"""Sharded: every replica works on its part of the pods, and never two on one.
+"""Log the pods of a cluster with several replicas, of which each handles a part of the pods.
 
-Start it as often as you like; each process is a replica. CONFIG_FILE names a configuration.
+Each process is a replica; start as many as you like. CONFIG_FILE names the configuration file.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import sys
 from collections.abc import Sequence
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.client import connect
-from kubeocean.runtime.kinds import PODS, Pod
-from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.service import Service, run
-from kubeocean.sharding.config import load
-from kubeocean.sharding.controller import ShardedController
-from kubeocean.sharding.handlers import ResourceHandler
-from kubeocean.sharding.ring import Ring
-from kubeocean.sharding.serving import MetricsPage
-from kubeocean.sharding.workloads import ShardNotifier
+from kubeocean.runtime import PODS, Metrics, Pod, Service, connect, get_logger, run
+from kubeocean.sharding import (
+    MetricsPage,
+    ResourceHandler,
+    Ring,
+    ShardedController,
+    ShardNotifier,
+    load,
+)
 
 log = get_logger("sharded")
 
 
 class MyResourceHandler(ResourceHandler[Pod]):
-    """The business: here it only tells."""
+    """Handler that logs each change of a pod."""
 
     async def handle_add(self, pod: Pod) -> None:
         log.info("Processing pod add", pod=self.get_resource_key(pod))
@@ -46,20 +44,20 @@ class MyResourceHandler(ResourceHandler[Pod]):
 
 
 class MyNotifier(ShardNotifier):
-    """The layer above: a shard goes to another replica only when `on_shard_lost` has returned."""
+    """Notifier: another replica gets a shard only after `on_shard_lost` has returned."""
 
     async def on_shard_lost(self, shard: int, resources: Sequence[str]) -> None:
-        log.debug("Let go of shard", shard=shard, resources=len(resources))
+        log.debug("Lost shard", shard=shard, resources=len(resources))
 
 
 async def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--kubeconfig", required=True)
     arguments.add_argument("--context")
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     try:
         config = load(os.environ)
-        client = connect(asked.kubeconfig, context=asked.context)
+        client = connect(options.kubeconfig, context=options.context)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     config.logging.apply()
@@ -68,7 +66,7 @@ async def main() -> int:
     controller = ShardedController(
         "my-sharded-controller", ring, client, PODS, handler=MyResourceHandler()
     )
-    # The ring comes last, so that it ends first: shards are handed over while the controller works.
+    # The last part stops first: the ring hands its shards over while the controller still runs.
     service = Service(
         "my-sharded-controller",
         [MetricsPage(config, metrics), controller, ring],

@@ -24,9 +24,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
+from support.faults import Faults
 
 EVERY_NTH = 5  # what a sample of a sweep looks at
 NewCluster = Callable[..., Awaitable[Cluster]]
@@ -39,11 +39,11 @@ for name, examples in {"sample": 40, "thorough": 500}.items():
 
 # Packages that share control planes of their own: one process runs all of each.
 TOGETHER = {
-    "tests/cluster/doctoring",
-    "tests/cluster/explaining",
-    "tests/cluster/installation",
+    "tests/cluster/inspect/doctor",
+    "tests/cluster/inspect/explain",
+    "tests/cluster/install",
     "tests/cluster/manager",
-    "tests/cluster/view",
+    "tests/cluster/inspect/status",
     "tests/e2e",
 }
 

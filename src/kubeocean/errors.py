@@ -1,7 +1,7 @@
 """Every exception that Kubeocean raises on purpose.
 
     KubeoceanError
-    ├── ApiError                  an API server said no, or said nothing
+    ├── ApiError                  an API server refused a request, or did not answer
     │   ├── BadRequest 400        Unauthorized 401      Forbidden 403        NotFound 404
     │   ├── MethodNotAllowed 405  NotAcceptable 406     Conflict 409         AlreadyExists 409
     │   ├── Gone 410 (Expired)    RequestTooLarge 413   UnsupportedMediaType 415
@@ -10,7 +10,7 @@
     │   └── Unreachable           no answer: refused, reset, timed out, not TLS
     ├── ConfigError               the user can fix it; names the field and the value
     ├── LocalError                a cluster on this machine could not be brought up
-    ├── Refusal                   we said no to somebody who asked us; carries the HTTP status
+    ├── Refusal                   a request of a client was refused; carries the HTTP status
     └── InvariantError            a bug of ours; carries the evidence; never swallowed
 
 `api_error` turns an HTTP status and a `Status` body into the right one.
@@ -48,6 +48,7 @@ __all__ = [
     "Unreachable",
     "UnsupportedMediaType",
     "api_error",
+    "is_status",
 ]
 
 
@@ -75,7 +76,7 @@ class LocalError(KubeoceanError):
 
 
 class Refusal(KubeoceanError):
-    """We do not do what we are asked for; the asker is told why, with this HTTP status."""
+    """Refused request of a client; the client gets the message with this HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -92,7 +93,7 @@ class InvariantError(KubeoceanError):
 
 
 class StatusCause(msgspec.Struct, frozen=True, gc=False):
-    """One field that an API server objected to."""
+    """Field that an API server rejected, with the reason."""
 
     reason: str = ""
     message: str = ""
@@ -123,7 +124,7 @@ class BadRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the server does not know who asks."""
+    """401: the server does not accept the credential."""
 
 
 class Forbidden(ApiError):
@@ -139,7 +140,7 @@ class MethodNotAllowed(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """406: the server cannot answer in the form asked for."""
+    """406: the server cannot answer with the requested content type."""
 
 
 class Conflict(ApiError):
@@ -151,7 +152,7 @@ class AlreadyExists(ApiError):
 
 
 class Gone(ApiError):
-    """410: the version asked for is compacted away; list again."""
+    """410: the requested resourceVersion was compacted; list again."""
 
 
 class RequestTooLarge(ApiError):
@@ -175,7 +176,7 @@ class InternalError(ApiError):
 
 
 class ServiceUnavailable(ApiError):
-    """503: not now."""
+    """503: the server cannot serve the request now; retry later."""
 
 
 class ServerTimeout(ApiError):
@@ -239,30 +240,38 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     Whatever the body is: it never raises.
     """
     try:
-        said = _decode_status(body)
+        parsed = _decode_status(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        said = _Status()
-    if said.kind != "Status" and not said.message:
-        said = _Status(message=body[:_BODY_SHOWN].decode("utf-8", "replace").strip())
-    status = status or said.code
-    kind = _BY_REASON.get(said.reason) or _BY_STATUS.get(status) or InternalError
-    details = said.details or _Details()
+        parsed = _Status()
+    if parsed.kind != "Status" and not parsed.message:
+        parsed = _Status(message=body[:_BODY_SHOWN].decode("utf-8", "replace").strip())
+    status = status or parsed.code
+    kind = _BY_REASON.get(parsed.reason) or _BY_STATUS.get(status) or InternalError
+    details = parsed.details or _Details()
     return kind(
-        f"could not {doing}: {said.message or f'HTTP {status}'}",
+        f"could not {doing}: {parsed.message or f'HTTP {status}'}",
         status=status,
-        reason=said.reason,
+        reason=parsed.reason,
         causes=tuple(details.causes or ()),
         retry_after_s=_seconds(retry_after) or _seconds(details.retry_after_seconds or 0),
     )
 
 
-def _seconds(said: str | float) -> float | None:
+def is_status(body: bytes) -> bool:
+    """Whether this is a Kubernetes `Status`, which nothing in front of an API server makes."""
+    try:
+        return _decode_status(body).kind == "Status"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _seconds(retry_after: str | float) -> float | None:
     """Retry-After in seconds, where it is a time to wait.
 
     The date form is not used by API servers and counts as absent, as do nothing and nonsense.
     """
     try:
-        value = float(said)
+        value = float(retry_after)
     except ValueError:
         return None
     return value if 0 < value < float("inf") else None

@@ -11,7 +11,7 @@ from bench.living import FLAGS, Life, furnish, together
 from bench.measure import peak_mib_of
 from bench.ocean import ocean_of
 from kubeocean.local.progress import Progress
-from waiting import until
+from support.wait import until
 
 __all__ = ["bars_of_crowd", "gather"]
 

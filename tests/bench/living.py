@@ -26,8 +26,8 @@ from kubeocean.local.progress import Progress
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
-from waiting import until
+from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from support.wait import until
 
 __all__ = ["FLAGS", "Life", "bars_of_living", "furnish", "live", "together"]
 
@@ -85,7 +85,7 @@ def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
     ]
 
 
-# The world
+# The clusters
 
 
 async def furnish(ocean: Ocean, nodes: int) -> list[str]:

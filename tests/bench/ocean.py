@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Final
 
 from bench.measure import cpu_s_of
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.local.assets import ensure
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.kwok import SimulatedNodes
 from kubeocean.local.process import Process
 from kubeocean.local.progress import Progress
+from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import SECRETS
-from ourkinds import install_our_kinds
-from syncers import SyncerProcess
-from waiting import until
+from support.crds import install_our_kinds
+from support.syncer_process import SyncerProcess
+from support.wait import until
 
 __all__ = [
     "MINUTE_S",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from kubeocean.sharding.hashing import HASHES, mixed
+from kubeocean.sharding.slots import HASHES, mixed
 
 __all__ = ["OTHERS", "Place"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from kubeocean.runtime.codec import encode
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, encode
 
 __all__ = ["event", "pod"]
 

@@ -21,17 +21,17 @@ from typing import Final
 
 from bench.bars import Bar
 from bench.measure import cpu_s_of, peak_mib_of
-from harbours import Harbour
 from kubeocean.local.assets import CONTROL_PLANE, ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.nodeconfig import MACHINE_ADDRESS
-from kubeocean.local.realnodes import RealNode, available
-from kubeocean.proxier.frames import Channel, handshake, messages
+from kubeocean.local.real_nodes.config import MACHINE_ADDRESS
+from kubeocean.local.real_nodes.node import RealNode, available
+from kubeocean.proxier.websocket import Channel, handshake, messages
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.transport import Request
 from kubeocean.runtime.tunnel import Tunnel
-from ourkinds import install_our_kinds
-from waiting import until
+from support.crds import install_our_kinds
+from support.proxier_env import ProxierEnv
+from support.wait import until
 
 __all__ = ["carry_sessions", "sessions_bars"]
 
@@ -48,17 +48,17 @@ async def carry_sessions(directory: Path, held_s: float) -> dict[str, float]:
     if (reason := available()) is not None:
         print(f"bench: proxier left out: {reason}", file=sys.stderr)
         return {}
-    async with _harbour(directory) as harbour, harbour.proxier() as replica:
+    async with _harbour(directory) as proxier_env, proxier_env.proxier() as replica:
         pid = replica.process.pid
         assert pid is not None
-        await harbour.run("talker", TALKER)
-        echo = await harbour.run("echo", "while true; do sleep 1; done")
+        await proxier_env.run("talker", TALKER)
+        echo = await proxier_env.run("echo", "while true; do sleep 1; done")
         print(f"bench: {LOGS} logs and {COMMANDS} commands for {held_s:g} s", file=sys.stderr)
         before = cpu_s_of(pid)
-        figures = await _hold(harbour, held_s)
+        figures = await _hold(proxier_env, held_s)
         figures |= {"peak_mib": peak_mib_of(pid), "held_cpu_s": cpu_s_of(pid) - before}
         print(f"bench: {BULK // MIB} MiB both ways, {TURNS} turns", file=sys.stderr)
-        return figures | await _send(harbour, echo, directory, pid)
+        return figures | await _send(proxier_env, echo, directory, pid)
 
 
 def sessions_bars(figures: dict[str, float]) -> list[Bar]:
@@ -75,7 +75,7 @@ def sessions_bars(figures: dict[str, float]) -> list[Bar]:
 
 
 @asynccontextmanager
-async def _harbour(directory: Path) -> AsyncIterator[Harbour]:
+async def _harbour(directory: Path) -> AsyncIterator[ProxierEnv]:
     assets = await ensure((*CONTROL_PLANE, "kubectl", "kubelet"))
     async with (
         Cluster("above", directory / "above", assets, ephemeral=True) as computing,
@@ -87,12 +87,12 @@ async def _harbour(directory: Path) -> AsyncIterator[Harbour]:
         above, below = computing.client(), worker.client()
         await install_our_kinds(above)
         kubectl = assets.path("kubectl")
-        harbour = Harbour(computing, worker, node, above, below, kubectl, directory)
-        await harbour.build()
+        proxier_env = ProxierEnv(computing, worker, node, above, below, kubectl, directory)
+        await proxier_env.build()
         try:
-            yield harbour
+            yield proxier_env
         finally:
-            await harbour.demolish()
+            await proxier_env.demolish()
             await above.close()
             await below.close()
 
@@ -109,14 +109,14 @@ class _Tally:
     wrong: int = 0
 
 
-async def _hold(harbour: Harbour, held_s: float) -> dict[str, float]:
+async def _hold(proxier_env: ProxierEnv, held_s: float) -> dict[str, float]:
     tally, ending = _Tally(), asyncio.Event()
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for number in range(COMMANDS):
-            group.create_task(_converse(harbour, number, tally, ending))
+            group.create_task(_converse(proxier_env, number, tally, ending))
         for _ in range(LOGS):
-            group.create_task(_follow(harbour, tally, ending))
+            group.create_task(_follow(proxier_env, tally, ending))
         await until(lambda: tally.begun == LOGS + COMMANDS, within=180.0, what="all sessions")
         begun_s = time.monotonic() - began
         await asyncio.sleep(held_s)
@@ -129,12 +129,12 @@ async def _hold(harbour: Harbour, held_s: float) -> dict[str, float]:
     }
 
 
-async def _follow(harbour: Harbour, tally: _Tally, ending: asyncio.Event) -> None:
+async def _follow(proxier_env: ProxierEnv, tally: _Tally, ending: asyncio.Event) -> None:
     """Read a log line by line, each of which has the next number."""
-    path = f"/api/v1/namespaces/{harbour.name}/pods/talker/log"
+    path = f"/api/v1/namespaces/{proxier_env.name}/pods/talker/log"
     request = Request("GET", path, query=(("follow", "true"),), accept="*/*", timeout_s=120.0)
     expected, rest = 1, b""
-    async with harbour.above.transport.stream(request) as stream:
+    async with proxier_env.above.transport.stream(request) as stream:
         while not ending.is_set():
             *lines, rest = (rest + await stream.read()).split(b"\n")
             for line in lines:
@@ -144,13 +144,15 @@ async def _follow(harbour: Harbour, tally: _Tally, ending: asyncio.Event) -> Non
             tally.pieces += len(lines)
 
 
-async def _converse(harbour: Harbour, number: int, tally: _Tally, ending: asyncio.Event) -> None:
+async def _converse(
+    proxier_env: ProxierEnv, number: int, tally: _Tally, ending: asyncio.Event
+) -> None:
     """Say something twice a second to a command that says it again."""
     query = [("command", "cat"), ("container", "main"), ("stdin", "true"), ("stdout", "true")]
-    path = f"/api/v1/namespaces/{harbour.name}/pods/echo/exec"
+    path = f"/api/v1/namespaces/{proxier_env.name}/pods/echo/exec"
     said = b""
     async with (
-        harbour.above.upgrade(
+        proxier_env.above.upgrade(
             "GET", path, protocol="websocket", query=query, headers=handshake()
         ) as tunnel,
         aclosing(messages(tunnel)) as heard,
@@ -179,22 +181,22 @@ async def _say(tunnel: Tunnel, words: bytes) -> None:
 # Much at once
 
 
-async def _send(harbour: Harbour, echo: Key, directory: Path, pid: int) -> dict[str, float]:
+async def _send(proxier_env: ProxierEnv, echo: Key, directory: Path, pid: int) -> dict[str, float]:
     source = directory / "source"
     source.write_bytes(os.urandom(BULK))
     direct, tunnel, changed, cpu = [], [], 0, []
-    below = (f"--kubeconfig={harbour.worker.kubeconfig}", "-n", echo.namespace, echo.name)
-    above = (f"--kubeconfig={harbour.computing.kubeconfig}", "-n", harbour.name, "echo")
+    below = (f"--kubeconfig={proxier_env.worker.kubeconfig}", "-n", echo.namespace, echo.name)
+    above = (f"--kubeconfig={proxier_env.computing.kubeconfig}", "-n", proxier_env.name, "echo")
     for _ in range(TURNS):
         for words, spent in ((below, direct), (above, tunnel)):
             used = cpu_s_of(pid)
-            seconds, same = await _through(harbour.kubectl_path, words, source)
+            seconds, same = await _through(proxier_env.kubectl_path, words, source)
             spent.append(seconds)
             changed += not same
             if spent is tunnel:
                 cpu.append(cpu_s_of(pid) - used)
     spdy = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
-    older_s, same = await _through(harbour.kubectl_path, above, source, **spdy)
+    older_s, same = await _through(proxier_env.kubectl_path, above, source, **spdy)
     return {
         "spdy_tunnel_mib_s": BULK / MIB / older_s,
         "direct_mib_s": BULK / MIB / min(direct),

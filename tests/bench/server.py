@@ -23,7 +23,7 @@ from typing import Self
 
 from bench.pods import event
 from kubeocean.local.pki import Authority, Subject
-from kubeocean.runtime.codec import encode
+from kubeocean.runtime.objects import encode
 
 __all__ = ["Server"]
 

@@ -20,12 +20,12 @@ from rich.table import Table as Grid
 from bench.bars import Bar, Figures
 from bench.placement import OTHERS, Place
 from bench.shardring import measure_ring, ring_bars
-from kubeocean.sharding.assigner import Assigner
 from kubeocean.sharding.balance import plan, weights_of
-from kubeocean.sharding.hashing import HASHES, SLOTS, mixed, slot_of
 from kubeocean.sharding.members import MemberRecord, MemberState
+from kubeocean.sharding.planner import Planner
+from kubeocean.sharding.slots import HASHES, SLOTS, mixed, slot_of
 from kubeocean.sharding.table import empty_table
-from kubeocean.sharding.tabletext import encode_table
+from kubeocean.sharding.table_encoding import encode_table
 
 __all__ = ["measure_placement", "measure_sharding"]
 
@@ -121,7 +121,7 @@ def _moved(before: Sequence[str], after: Sequence[str]) -> float:
 
 def _rolling_update(count: int) -> tuple[float, float]:
     """Moves for each slot, on average and at worst, when every replica is replaced in its turn."""
-    assigner, table = Assigner(), empty_table("ring")
+    assigner, table = Planner(), empty_table("ring")
     members: dict[str, MemberRecord] = {}
     moves: Counter[int] = Counter()
     now = 0.0
@@ -134,7 +134,7 @@ def _rolling_update(count: int) -> tuple[float, float]:
             drains = table.draining().items()
             acks = {slot: entry.epoch for slot, entry in drains if entry.owner == member.id}
             members[name] = _again(member, now, acks)
-        assigner.observe(members.values(), asked=now, now=now, table=table)
+        assigner.observe(members.values(), started=now, now=now, table=table)
         decided = assigner.decide(table, now)
         if decided.table is not None:
             before, table = table.heirs, decided.table
@@ -195,8 +195,8 @@ def _size(pods: Sequence[str]) -> float:
     """A table after years: five steps of history, slots from many epochs."""
     random, table = Random(1), empty_table("ring")
     members = [MemberRecord(id=f"{pod}_{mixed(pod):016x}", pulse="1") for pod in pods]
-    assigner = Assigner()
-    assigner.observe(members, asked=0, now=0, table=table)
+    assigner = Planner()
+    assigner.observe(members, started=0, now=0, table=table)
     table = assigner.decide(table, 0).table or table
     for _ in range(200):
         slots = random.sample(range(SLOTS), 5)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
-from shardproof import Proof
+from support.sharding_proof import Proof
 
 __all__ = ["prove"]
 

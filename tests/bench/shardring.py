@@ -29,9 +29,9 @@ from bench.measure import cpu_s_of, resident_mib_of
 from bench.quotas import Quota
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.sharding.timing import FAST, Timing
-from shardproof import Proof
-from waiting import until
+from kubeocean.sharding.timing import Timing
+from support.sharding_proof import Proof
+from support.wait import until
 
 __all__ = ["measure_ring", "ring_bars"]
 
@@ -52,8 +52,8 @@ async def measure_ring(directory: Path) -> Figures:
     for count in (FEW, MANY):
         async with _stage(directory, count, SHARD_CHILDREN="no") as proof:
             figures |= await _moves(proof)
-    for name, timing in (("default", Timing()), ("fast", FAST)):
-        async with _stage(directory, 300, lease_s=timing.lease_s) as proof:
+    for name, lease_s in (("default", Timing().lease_s), ("fast", 6.0)):
+        async with _stage(directory, 300, lease_s=lease_s) as proof:
             figures[f"fail-over, {name} s"] = await _fail_over(proof)
     async with _stage(directory, BURST, SHARD_COST_MS=str(COST_MS)) as proof:
         figures |= await _capacity(proof, "simulated")

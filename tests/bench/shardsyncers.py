@@ -16,9 +16,9 @@ from pathlib import Path
 
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.kwok import SimulatedNodes
-from ourkinds import install_our_kinds
-from sharedseas import SharedSea, prove
+from kubeocean.local.simulated_nodes import SimulatedNodes
+from support.crds import install_our_kinds
+from support.sharded_env import ShardedEnv, prove
 
 __all__ = ["prove_syncers"]
 
@@ -39,8 +39,8 @@ async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, floa
         SimulatedNodes(worker, assets) as simulated,
     ):
         above, below = computing.client(), worker.client()
-        sea = SharedSea(computing, worker, above, below, patience_s=_PATIENCE_S)
-        sea.flags = (
+        binding_env = ShardedEnv(computing, worker, above, below, patience_s=_PATIENCE_S)
+        binding_env.flags = (
             f"--leader-election-lease-duration={asked.lease:g}s",
             f"--leader-election-renew-deadline={asked.lease * 2 / 3:g}s",
             f"--leader-election-retry-period={asked.lease * 2 / 15:g}s",
@@ -48,11 +48,13 @@ async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, floa
         try:
             for client in (above, below):
                 await install_our_kinds(client)
-            sea.pnodes = await simulated.add(asked.nodes, labels={"test": sea.name})
-            await sea.open()
+            binding_env.pnodes = await simulated.add(asked.nodes, labels={"test": binding_env.name})
+            await binding_env.open()
             # The second half comes for as long as a fail-over takes, and some more.
             every_s = 2 * asked.lease / (asked.pods / 2)
-            return await prove(sea, root, pods=asked.pods, kill_after_s=2.0, every_s=every_s)
+            return await prove(
+                binding_env, root, pods=asked.pods, kill_after_s=2.0, every_s=every_s
+            )
         finally:
             await above.close()
             await below.close()

@@ -19,13 +19,12 @@ import aiohttp
 
 from bench.measure import Stalls, cpu_us, resident
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.credentials import StaticAccess
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import LEASES, PODS, Pod
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.service import run
 from kubeocean.runtime.transport import STREAM_BUFFER, HttpTransport
 from kubeocean.runtime.workqueue import WorkQueue

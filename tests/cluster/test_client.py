@@ -23,10 +23,9 @@ from kubeocean.errors import (
     Unreachable,
 )
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, reads, writes
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch, MergePatch, StrategicPatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
-from kubeocean.runtime.patches import ApplyPatch, JsonPatch, MergePatch, StrategicPatch
+from support.faults import Faults, reads, writes
 
 
 def config(name: str, namespace: str, **data: str) -> dict[str, object]:

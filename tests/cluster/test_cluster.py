@@ -26,11 +26,10 @@ from kubeocean.errors import Forbidden, LocalError, NotFound
 from kubeocean.local import ports
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
-from waiting import until
+from support.wait import until
 
 _SIGNING_REQUESTS = Resource(
     "certificates.k8s.io",

@@ -11,20 +11,19 @@ import msgspec
 import pytest
 
 from conftest import NewCluster
-from kubeocean.api import binding, policy
-from kubeocean.api.binding import CLUSTER_BINDINGS, BindingSpec
+from kubeocean.api import bindings, policies
+from kubeocean.api.bindings import CLUSTER_BINDINGS, BindingSpec
 from kubeocean.api.conditions import BINDING_READY, CONNECTION_PASSED, POLICY_ACTIVE, POLICY_VALID
 from kubeocean.api.crds import definitions
 from kubeocean.api.group import API_VERSION
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES, PolicySpec
-from kubeocean.api.problems import blocking
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, PolicySpec
+from kubeocean.api.validation import blocking
 from kubeocean.errors import Conflict, Invalid
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kubeocean.runtime.objects import Condition, Json, Object, Resource, set_condition
-from kubeocean.runtime.patches import ApplyPatch, MergePatch
-from ourkinds import install_our_kinds
-from waiting import until
+from support.crds import install_our_kinds
+from support.wait import until
 
 NOW = "2026-01-01T00:00:00Z"
 
@@ -111,7 +110,7 @@ async def test_a_server_takes_what_the_contract_calls_valid(server: Client, spec
     assert msgspec.to_builtins(created.spec) == msgspec.to_builtins(
         msgspec.convert(spec, PolicySpec)
     )
-    assert blocking(policy.problems(created.spec)) == ()
+    assert blocking(policies.problems(created.spec)) == ()
 
 
 TIME = "must be a time of day as HH:MM, from 00:00 to 23:59, not "
@@ -168,7 +167,8 @@ REFUSED: tuple[tuple[Json, str, str], ...] = (
             ("[0].operator", "matchExpressions", "a", "in", ("x",), 'supported values: "In"'),
             ("[0]", "matchExpressions", "a", "In", (), "In and NotIn need at least one value"),
             ("[0]", "matchExpressions", "a", "Exists", ("x",), "take no values"),
-            ("[0]", "matchExpressions", "a", "Gt", ("-1",), "take one value, a whole number"),
+            ("[0]", "matchExpressions", "a", "Gt", ("1.5",), "take one value, a whole number"),
+            ("[0].values[0]", "matchExpressions", "a", "In", ("pool a",), "should match"),
             ("[0]", "matchExpressions", "a", "Lt", ("1", "2"), "take one value, a whole number"),
             ("[0]", "matchFields", "spec.podCIDR", "In", ("x",), FIELD),
             ("[0]", "matchFields", "metadata.name", "In", ("x", "y"), FIELD),
@@ -187,7 +187,7 @@ async def test_a_server_refuses_what_can_only_be_a_mistake(
     causes = [each for each in refused.value.causes if each.field and each.field != "<nil>"]
     assert [said in each.message for each in causes] == [True], causes
     assert causes[0].field.endswith(where)
-    found = policy.problems(msgspec.convert(spec, PolicySpec))
+    found = policies.problems(msgspec.convert(spec, PolicySpec))
     assert found, "a server minds it, and we do not"
 
 
@@ -225,6 +225,7 @@ async def test_a_server_refuses_what_is_not_a_policy(server: Client, spec: Json,
         a_binding(disableNodeDefaultTaint=True, runningDaemonsetByDefault=False),
         a_binding(podPrivileges={"hostNetwork": "Deny", "hostPID": "Allow"}),
         a_binding(podPrivileges={}),
+        a_binding(workerTrust="Full"),
         *(a_binding(nodeSelector=each) for each in SELECTORS),
     ],
 )
@@ -243,9 +244,14 @@ async def test_a_server_takes_bindings_as_it_always_did(server: Client, spec: Js
         (a_binding(clusterID="x" * 25), "spec.clusterID: Too long: may not be more than 24"),
         *((a_binding(clusterID=id_), "spec.clusterID") for id_ in ("", "-a", "a-", "A", "a.b")),
         (a_binding(nodeSelector=a_term("matchFields", "x", "In", "y")), FIELD),
+        (a_binding(nodeSelector=a_term("matchExpressions", "a", "In", "a b")), "should match"),
         (
             a_binding(podPrivileges={"hostPath": "deny"}),
             'spec.podPrivileges.hostPath: Unsupported value: "deny": supported values: "Allow",',
+        ),
+        (
+            a_binding(workerTrust="full"),
+            'spec.workerTrust: Unsupported value: "full": supported values: "Kubelet", "Full"',
         ),
     ],
 )
@@ -255,7 +261,7 @@ async def test_a_server_refuses_bindings_that_cannot_work(
     with pytest.raises(Invalid) as refused:
         await server.create(CLUSTER_BINDINGS, body(CLUSTER_BINDINGS, spec))
     assert said in str(refused.value)
-    assert binding.problems(msgspec.convert(spec, BindingSpec))
+    assert bindings.problems(msgspec.convert(spec, BindingSpec))
 
 
 async def test_a_cluster_id_never_changes(server: Client) -> None:

@@ -6,16 +6,15 @@ import asyncio
 
 import pytest
 
-from crds import LARGE_THINGS, define
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import ApplyPatch
 from kubeocean.runtime.transport import Request, Response, Transport
-from waiting import until
+from support.custom_resources import LARGE_THINGS, define
+from support.wait import until
 
 
 async def test_built_in_kinds_are_mapped(client: Client) -> None:

@@ -9,23 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from commands import Home
-from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, Node, Pod
 from kubeocean.runtime.objects import Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
-from ourkinds import install_our_kinds
-from podseas import usable
-from waiting import until
+from support.commands import Home
+from support.crds import install_our_kinds
+from support.pod_env import usable
+from support.wait import until
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, Untyped)
 MARK = "kubeocean.io/drained"
 
 
 @dataclass
-class Harbour:
+class DrainEnv:
     """A binding with two virtual nodes, made by hand, and pods that seem to run there."""
 
     client: Client
@@ -50,9 +49,14 @@ class Harbour:
             "spec": spec,
         }
         await self.client.create(CLUSTER_BINDINGS, body)
-        labels = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/cluster-binding": self.name}
+        labels = {
+            "kubeocean.io/managed-by": "kubeocean",
+            "kubeocean.io/cluster-binding": self.name,
+            "kubeocean.io/physical-cluster-id": self.name,
+        }
+        finalizers = ["kubeocean.io/vnode"]
         for number in (1, 2):
-            meta = {"name": self.vnode(number), "labels": labels}
+            meta = {"name": self.vnode(number), "labels": labels, "finalizers": finalizers}
             await self.client.create(NODES, {"metadata": meta})
         await usable(self.client, self.namespace)
 
@@ -96,84 +100,84 @@ class Harbour:
 
 
 @pytest.fixture
-async def harbour(cluster: Cluster, client: Client, namespace: str, tmp_path: Path) -> Harbour:
+async def drain_env(cluster: Cluster, client: Client, namespace: str, tmp_path: Path) -> DrainEnv:
     await install_our_kinds(client)
-    made = Harbour(client, namespace, Home(tmp_path / "home"), cluster.kubeconfig)
+    made = DrainEnv(client, namespace, Home(tmp_path / "home"), cluster.kubeconfig)
     await made.open()
     return made
 
 
-async def test_budgets_are_asked_and_only_our_own_cordons_are_lifted(harbour: Harbour) -> None:
+async def test_budgets_are_asked_and_only_our_own_cordons_are_lifted(drain_env: DrainEnv) -> None:
     theirs = MergePatch({"spec": {"unschedulable": True}})
-    await harbour.client.patch(NODES, harbour.vnode(2), theirs)
+    await drain_env.client.patch(NODES, drain_env.vnode(2), theirs)
     for name, number in (("a", 1), ("b", 2), ("kept", 1)):
-        await harbour.pod(name, number)
-    budget = await harbour.protect("kept")
+        await drain_env.pod(name, number)
+    budget = await drain_env.protect("kept")
 
-    done = await harbour.home.run(*harbour.words(harbour.name, "--timeout=2", "--grace=0"))
+    done = await drain_env.home.run(*drain_env.words(drain_env.name, "--timeout=2", "--grace=0"))
     assert done.code == 3, done
-    assert f"{harbour.namespace}/kept: held by a disruption budget" in done.err
-    assert await harbour.pods() == {"kept"}
-    first, second = await harbour.node(1), await harbour.node(2)
+    assert f"{drain_env.namespace}/kept: held by a disruption budget" in done.err
+    assert await drain_env.pods() == {"kept"}
+    first, second = await drain_env.node(1), await drain_env.node(2)
     assert (first.spec.unschedulable, first.annotations.get(MARK)) == (True, "true")
     assert (second.spec.unschedulable, second.annotations.get(MARK)) == (True, None)
 
-    await harbour.client.delete(BUDGETS, "keep", harbour.namespace, uid=budget)
-    done = await harbour.home.run(*harbour.words(harbour.name))
-    assert (done.code, "is empty; evicted: 1 pod." in done.out) == (0, True), done
-    assert await harbour.pods() == set()
+    await drain_env.client.delete(BUDGETS, "keep", drain_env.namespace, uid=budget)
+    done = await drain_env.home.run(*drain_env.words(drain_env.name))
+    assert (done.code, "is drained; evicted: 1 pod." in done.out) == (0, True), done
+    assert await drain_env.pods() == set()
 
-    done = await harbour.home.run(*harbour.words(harbour.name, "--undo"))
-    assert (done.code, done.out) == (0, f"taking pods again: {harbour.vnode(1)}\n"), done
-    assert not (await harbour.node(1)).spec.unschedulable
-    assert MARK not in (await harbour.node(1)).annotations
-    assert (await harbour.node(2)).spec.unschedulable
+    done = await drain_env.home.run(*drain_env.words(drain_env.name, "--undo"))
+    assert (done.code, done.out) == (0, f"uncordoned: {drain_env.vnode(1)}\n"), done
+    assert not (await drain_env.node(1)).spec.unschedulable
+    assert MARK not in (await drain_env.node(1)).annotations
+    assert (await drain_env.node(2)).spec.unschedulable
 
 
-async def test_one_node_is_emptied_alone(harbour: Harbour) -> None:
-    await harbour.pod("here")
-    await harbour.pod("there", 2)
-    done = await harbour.home.run(*harbour.words(harbour.vnode(1)))
+async def test_one_node_is_emptied_alone(drain_env: DrainEnv) -> None:
+    await drain_env.pod("here")
+    await drain_env.pod("there", 2)
+    done = await drain_env.home.run(*drain_env.words(drain_env.vnode(1)))
     assert done.code == 0, done
-    assert await harbour.pods() == {"there"}
-    assert not (await harbour.node(2)).spec.unschedulable
+    assert await drain_env.pods() == {"there"}
+    assert not (await drain_env.node(2)).spec.unschedulable
 
 
-async def test_pods_that_nobody_would_make_again_go_only_by_force(harbour: Harbour) -> None:
-    await harbour.pod("bare")
-    words = [word for word in harbour.words(harbour.name) if word != "--force"]
-    done = await harbour.home.run(*words)
+async def test_pods_that_nobody_would_make_again_go_only_by_force(drain_env: DrainEnv) -> None:
+    await drain_env.pod("bare")
+    words = [word for word in drain_env.words(drain_env.name) if word != "--force"]
+    done = await drain_env.home.run(*words)
     assert done.code == 2, done
-    assert f"1 pod that nobody would make again: {harbour.namespace}/bare" in done.err
-    assert await harbour.pods() == {"bare"}
-    assert not (await harbour.node(1)).spec.unschedulable
+    assert f"1 pod that no controller would create again: {drain_env.namespace}/bare" in done.err
+    assert await drain_env.pods() == {"bare"}
+    assert not (await drain_env.node(1)).spec.unschedulable
 
 
-async def test_who_stops_is_told_how_things_stand(harbour: Harbour) -> None:
-    await harbour.pod("kept")
-    await harbour.protect("kept")
-    async with harbour.home.running(*harbour.words(harbour.name)) as running:
+async def test_who_stops_is_told_how_things_stand(drain_env: DrainEnv) -> None:
+    await drain_env.pod("kept")
+    await drain_env.protect("kept")
+    async with drain_env.home.running(*drain_env.words(drain_env.name)) as running:
 
         async def cordoned() -> bool:
-            return (await harbour.node(1)).spec.unschedulable
+            return (await drain_env.node(1)).spec.unschedulable
 
         await until(cordoned)
-        await running.says("emptying")
+        await running.says("draining")
         running.signal(signal.SIGINT)
         assert await running.ended() == 130
-    assert "takes no new pods until" in running.said
-    assert f"cordoned: {harbour.vnode(1)}" in running.said
-    assert f"drain {harbour.name} --undo" in running.said
-    assert await harbour.pods() == {"kept"}
-    assert (await harbour.node(1)).spec.unschedulable
+    assert "To uncordon, run: " in running.output
+    assert f"cordoned: {drain_env.vnode(1)}" in running.output
+    assert f"drain {drain_env.name} --undo" in running.output
+    assert await drain_env.pods() == {"kept"}
+    assert (await drain_env.node(1)).spec.unschedulable
 
 
-async def test_what_is_not_virtual_is_not_touched(harbour: Harbour) -> None:
-    name = f"plain-{harbour.name}"
-    await harbour.client.create(NODES, {"metadata": {"name": name}})
-    done = await harbour.home.run(*harbour.words(name))
+async def test_what_is_not_virtual_is_not_touched(drain_env: DrainEnv) -> None:
+    name = f"plain-{drain_env.name}"
+    await drain_env.client.create(NODES, {"metadata": {"name": name}})
+    done = await drain_env.home.run(*drain_env.words(name))
     assert (done.code, "is not a virtual node" in done.err) == (2, True), done
-    done = await harbour.home.run(*harbour.words("nobody"))
+    done = await drain_env.home.run(*drain_env.words("nobody"))
     assert (done.code, "'nobody' is neither a binding nor a node" in done.err) == (2, True), done
-    assert harbour.name in done.err
-    assert not (await harbour.client.get(NODES, name)).spec.unschedulable
+    assert drain_env.name in done.err
+    assert not (await drain_env.client.get(NODES, name)).spec.unschedulable

@@ -20,17 +20,14 @@ from kubeocean.errors import AlreadyExists, Conflict, NotFound
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process import Process
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.election import Election, LeadershipLost
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.election import Election, LeadershipLost, LeaseLock, Record
 from kubeocean.runtime.kinds import LEASES, LeaseSpec
-from kubeocean.runtime.leaselock import LeaseLock
-from kubeocean.runtime.leaserules import Record
-from kubeocean.runtime.patches import MergePatch
-from running import running
-from waiting import until
+from support.background import running
+from support.wait import until
 
 LEASE_S, RENEW_S, RETRY_S = 4.0, 3.0, 0.3
-CANDIDATE = Path(__file__).parents[1] / "candidate.py"
+CANDIDATE = Path(__file__).parents[1] / "support" / "election_candidate.py"
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ from typing import Any
 
 from kubeocean.local.audit import Audit
 from kubeocean.local.cluster import Cluster, Programs
-from kubeocean.local.faults import Faults
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.correlator import COMBINED
-from kubeocean.runtime.events import EventRecorder, reference
+from kubeocean.runtime.events import COMBINED, EventRecorder, reference
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
     EVENTS,
@@ -25,7 +23,8 @@ from kubeocean.runtime.kinds import (
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import RetryPolicy
-from waiting import until
+from support.faults import Faults
+from support.wait import until
 
 QUICK = RetryPolicy(attempts=4, base_s=0.05, cap_s=0.1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS
-from waiting import until
+from support.wait import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "seen.py"
 PAGE = Path(__file__).parents[2] / "docs" / "extend" / "reconciler.md"

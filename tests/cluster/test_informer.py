@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.watch import Scope, Watch
-from running import running
-from waiting import until
+from support.background import running
+from support.faults import Faults, watches
+from support.wait import until
 
 
 async def make(client: Client, namespace: str, name: str, **labels: str) -> ConfigMap:
@@ -47,6 +46,37 @@ async def test_it_shows_what_is_there_and_what_becomes(client: Client, namespace
         await until(lambda: informer.get(before.key) is None)
         assert [item.name for item in informer.items()] == ["after"]
     assert told == [(None, "before"), (None, "after"), ("before", None)]
+
+
+async def test_a_handler_that_raises_ends_nothing(client: Client, namespace: str) -> None:
+    metrics = Metrics()
+    informer = of_test(client, namespace, metrics=metrics)
+    seen: list[tuple[str | None, str | None]] = []
+
+    def fails(old: ConfigMap | None, new: ConfigMap | None) -> None:
+        if "bad" in {old and old.name, new and new.name}:
+            raise ValueError("cannot deal with this one")
+
+    informer.on_change(fails)
+    informer.on_change(lambda old, new: seen.append((old and old.name, new and new.name)))
+    bad = await make(client, namespace, "bad", app="a")
+    async with running(informer):
+        await informer.synced()
+        good = await make(client, namespace, "good", app="a")
+        await until(lambda: informer.get(good.key))
+        late: list[str] = []
+
+        def fails_late(old: ConfigMap | None, new: ConfigMap | None) -> None:
+            late.append(new.name if new else "")
+            raise ValueError("cannot deal with any")
+
+        informer.on_change(fails_late)
+        assert sorted(late) == ["bad", "good"]
+        await client.delete(CONFIG_MAPS, "bad", namespace, uid=bad.uid)
+        await until(lambda: informer.get(bad.key) is None)
+    assert seen == [(None, "bad"), (None, "good"), ("bad", None)]
+    labels = {"cluster": "shared", "resource": "configmaps"}
+    assert metrics.value("kubeocean_informer_handler_errors_total", labels) == 5
 
 
 async def test_a_late_handler_is_told_of_what_is_there(client: Client, namespace: str) -> None:

@@ -15,18 +15,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from drawing import examples
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster, Programs
-from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, ConfigMap
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.watch import Scope, Watch
-from running import running
-from waiting import until
+from support.background import running
+from support.examples import examples
+from support.faults import Faults, watches
+from support.wait import until
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 WRITES = st.one_of(

@@ -6,15 +6,14 @@ import shutil
 
 from conftest import NewCluster
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, ConfigMap
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request, Response, Transport
 from kubeocean.runtime.watch import Scope, Watch
-from running import running
-from waiting import until
+from support.background import running
+from support.wait import until
 
 
 class Forgetful:

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands import Home
 from kubeocean.errors import LocalError
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
@@ -20,7 +19,8 @@ from kubeocean.local.state import OceanState
 from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES
 from kubeocean.runtime.objects import find_condition
-from waiting import until
+from support.commands import Home
+from support.wait import until
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
 async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Path) -> None:
     home.environ["PATH"] = str(tmp_path)  # no kubectl there
     async with home.running("up", "--bare", "--ephemeral", "--workers", "1", "--nodes", "1") as up:
-        await up.says("It ends with Ctrl-C")
+        await up.says("Press Ctrl-C to stop it")
         (root,) = home.temporary.iterdir()
-        assert f"export KUBECONFIG={root}/kubeconfig" in up.said
-        assert "/kubectl --context worker-1 get nodes" in up.said
+        assert f"export KUBECONFIG={root}/kubeconfig" in up.output
+        assert "/kubectl --context worker-1 get nodes" in up.output
         assert await _ready_nodes(root / "kubeconfig", "worker-1") == {"sim-0"}
         up.signal(signal.SIGINT)
         assert await up.ended() == 130
@@ -109,12 +109,12 @@ async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Pa
 
 async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home) -> None:
     async with home.running("up", "--bare", "--ephemeral", "--workers", "0") as up:
-        await up.says("It ends with Ctrl-C")
+        await up.says("Press Ctrl-C to stop it")
         found = home.processes().items()
         (scheduler,) = (pid for pid, line in found if "kube-scheduler" in line.split()[0])
         os.kill(scheduler, signal.SIGKILL)
         assert await up.ended() == 1
-    assert "kube-scheduler of cluster computing ended with exit code -9" in up.said
+    assert "kube-scheduler of cluster computing ended with exit code -9" in up.output
     assert home.processes() == {}
 
 

@@ -12,22 +12,20 @@ from pathlib import Path
 import pytest
 
 from kubeocean.api.group import DEFAULT
-from kubeocean.installation.applying import FIELD_MANAGER, Applier
-from kubeocean.installation.bindings import Joining
-from kubeocean.installation.computing import computing_objects
-from kubeocean.installation.joining import Join
-from kubeocean.installation.templates import syncer_deployment
-from kubeocean.installation.values import IMAGE, Values
+from kubeocean.install.apply import FIELD_MANAGER, Applier
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.join import Join, JoinRequest
+from kubeocean.install.templates import syncer_deployment
+from kubeocean.install.values import IMAGE, Values
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.processnode import TAINT, ProcessNode
-from kubeocean.runtime.client import Client, connect
+from kubeocean.local.process_node.node import TAINT, ProcessNode
+from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped, find_condition
-from kubeocean.runtime.patches import MergePatch
-from processnodes import processes, running_node
-from waiting import until
+from support.process_nodes import processes, running_node
+from support.wait import until
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 TOLERATION = {"key": TAINT, "operator": "Exists"}
@@ -189,7 +187,7 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
         objects = computing_objects(Values(replicas=1, tolerations=(TAINT,)))
         await above.apply_all(each for each in objects if each["kind"] != "Deployment")
         access = KubeconfigAccess(cluster.kubeconfig).current()
-        await Join(Joining(name="one"), above, below, access).run()
+        await Join(JoinRequest(name="one"), above, below, access).run()
     await admin.create(DEPLOYMENTS, _syncer("one"))
     where = DEFAULT.system_namespace
     first = await until(lambda: _ready_pod(admin, where), what="a Ready syncer")

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from drawing import draw_many
 from kubeocean.errors import BadRequest, ConfigError, NotFound
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Format, Quantity
-from quantities import SCALES, Written, quantities
+from support.examples import draw_many
+from support.quantity_strategies import SCALES, Written, quantities
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PER_DEVICE, PER_SLICE = 32, 32 * 128  # the limits of a ResourceSlice

@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 from hypothesis import strategies as st
 
-from drawing import draw_many
 from kubeocean.errors import BadRequest, ConfigError, Invalid
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.fieldselectors import FieldSelector, FieldTerm
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES, SECRETS
-from kubeocean.runtime.nodeselectors import NodeSelector
+from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.selectors import EVERYTHING, NOTHING, LabelSelector
-from labelling import labels, wishes
-from waiting import until
+from kubeocean.runtime.selectors import EVERYTHING, NOTHING, FieldSelector, FieldTerm, LabelSelector
+from support.examples import draw_many
+from support.label_strategies import labels, wishes
+from support.wait import until
 
 
 async def labelled(client: Client, namespace: str, count: int) -> dict[str, dict[str, str]]:

@@ -12,12 +12,11 @@ from conftest import NewCluster
 from kubeocean.errors import LocalError, NotFound
 from kubeocean.local.assets import Assets, ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.kwok import SimulatedNodes
-from kubeocean.runtime.client import Client
+from kubeocean.local.simulated_nodes import SimulatedNodes
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import LEASES, NODES, PODS, Node, Pod
 from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
-from kubeocean.runtime.patches import MergePatch
-from waiting import until
+from support.wait import until
 
 _JOBS = Resource("batch", "v1", "jobs", "Job", True, Untyped)
 _QUICK = {"kube-controller-manager": ["--node-monitor-grace-period=4s", "--node-monitor-period=1s"]}

@@ -18,7 +18,6 @@ import pytest
 import yaml
 
 from conftest import NewCluster
-from identities import encoded, kubeconfig, write
 from kubeocean.errors import (
     ApiError,
     BadRequest,
@@ -29,21 +28,21 @@ from kubeocean.errors import (
     Unreachable,
 )
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, watches
 from kubeocean.local.pki import Authority, Subject
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.client import Client, connect
+from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.credentials import StaticAccess
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport, Request
-from running import running
-from servers import Server, connections_to, echo, head_of, proxying, serving
-from waiting import until
+from support.background import running
+from support.certificates import encoded, kubeconfig, write
+from support.faults import Faults, watches
+from support.servers import Server, connections_to, echo, head_of, proxying, serving
+from support.wait import until
 
 LOOK_S = 11.0  # a little more than the time between two looks at files
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

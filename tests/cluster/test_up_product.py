@@ -11,18 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from commands import Home
 from conftest import NewCluster
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.local.assets import Assets
-from kubeocean.local.kwok import SimulatedNodes
-from kubeocean.runtime.client import Client, connect
+from kubeocean.local.simulated_nodes import SimulatedNodes
+from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.kinds import NODES, PODS
 from kubeocean.runtime.objects import find_condition
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.view.kinds import DEPLOYMENTS
-from waiting import until
+from support.commands import Home
+from support.wait import until
 
 SYSTEM = "kubeocean-system"
 
@@ -129,7 +128,7 @@ async def _check_again(home: Home, computing: Client) -> None:
     assert again.code == 0, again.err
     assert (await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)).renewed == 1
     assert "ocean was already up" in again.out
-    assert "worker-2 takes its nodes back from" in again.out
+    assert "worker-2 reclaims its nodes from" in again.out
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
     try:
         policy = await worker.get(RESOURCE_LEASING_POLICIES, "worker-2")
@@ -137,7 +136,7 @@ async def _check_again(home: Home, computing: Client) -> None:
         await worker.close()
     assert policy.spec.force_reclaim
     (window,) = policy.spec.time_windows or ()
-    assert f" to {window.start} UTC. See it happen" in again.out
+    assert f" to {window.start} UTC. To watch, run" in again.out
     bare = await home.run("up", "--bare")
     assert bare.code == 1
     assert "to have it with --bare, take it down first" in bare.err

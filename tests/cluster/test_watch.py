@@ -8,19 +8,18 @@ import time
 import pytest
 
 from conftest import NewCluster
-from crds import LARGE_THINGS, define
-from etcd import compact
 from kubeocean.errors import ApiError
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
-from running import running
-from waiting import until
+from support.background import running
+from support.custom_resources import LARGE_THINGS, define
+from support.etcd import compact
+from support.faults import Faults, watches
+from support.wait import until
 
 LABELS = {"labels": "app=watched"}
 

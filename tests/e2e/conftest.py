@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from harbours import Harbour
 from kubeocean.errors import NotFound
 from kubeocean.local.assets import CONTROL_PLANE, Assets, ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.images import BUSYBOX
-from kubeocean.local.nodeconfig import MACHINE_ADDRESS
-from kubeocean.local.realnodes import RealNode, available
+from kubeocean.local.real_nodes.config import MACHINE_ADDRESS
+from kubeocean.local.real_nodes.images import BUSYBOX
+from kubeocean.local.real_nodes.node import RealNode, available
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
-from ourkinds import install_our_kinds
-from waiting import until
+from support.crds import install_our_kinds
+from support.proxier_env import ProxierEnv
+from support.wait import until
 
 Kubectl = Callable[..., Awaitable["Answer"]]
 RunPod = Callable[..., Awaitable[Json]]
@@ -159,7 +159,7 @@ async def until_ready(client: Client, namespace: str, name: str) -> Json:
 
 
 @pytest.fixture(scope="module")
-async def harbour(
+async def proxier_env(
     cluster: Cluster,
     client: Client,
     real_cluster: Cluster,
@@ -167,17 +167,17 @@ async def harbour(
     real_client: Client,
     node_assets: Assets,
     tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Harbour]:
+) -> AsyncIterator[ProxierEnv]:
     """A virtual node above that stands for the shared real node."""
     await install_our_kinds(client)
-    built = Harbour(
+    built = ProxierEnv(
         computing=cluster,
         worker=real_cluster,
         node=real_node,
         above=client,
         below=real_client,
         kubectl_path=node_assets.path("kubectl"),
-        directory=tmp_path_factory.mktemp("harbour"),
+        directory=tmp_path_factory.mktemp("proxier_env"),
     )
     await built.build()
     yield built

@@ -1,7 +1,7 @@
 """`kubectl top` on virtual nodes, with the real metrics-server.
 
-metrics-server is not among the programs that are built for tests: `make top-proof` builds it and
-runs these.
+metrics-server is not among the programs that tests build: `make top-proof` builds it and runs this
+module.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from harbours import Harbour
 from kubeocean.local.ports import reserve
 from kubeocean.local.process import Process
 from kubeocean.runtime.kinds import NODES, SERVICES
 from kubeocean.runtime.objects import Json
-from waiting import until
+from support.proxier_env import ProxierEnv
+from support.wait import until
 
 NAME, NAMESPACE = "metrics-server", "kube-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
@@ -27,13 +27,13 @@ SPIN = "i=0; while true; do i=$((i+1)); [ $((i % 20000)) = 0 ] && sleep 0.1; don
 
 
 @pytest.fixture
-async def metrics_server(harbour: Harbour, tmp_path: Path) -> AsyncIterator[Process]:
+async def metrics_server(proxier_env: ProxierEnv, tmp_path: Path) -> AsyncIterator[Process]:
     """metrics-server as a process, and the API that it serves."""
     assert shutil.which(NAME), f"{NAME} is not in PATH: run `make top-proof`"
-    address = await _address(harbour)
+    address = await _address(proxier_env)
     with reserve((address, 0)) as held:
         port = held.ports[0]
-    cluster = harbour.computing
+    cluster = proxier_env.computing
     kubeconfig = cluster.kubeconfig
     process = Process(
         NAME,
@@ -43,7 +43,7 @@ async def metrics_server(harbour: Harbour, tmp_path: Path) -> AsyncIterator[Proc
             f"--authorization-kubeconfig={kubeconfig}",
             f"--secure-port={port}",
             f"--cert-dir={tmp_path}",
-            # What the proxier shows must be good, in the eyes of a stranger to it too.
+            # The proxier's certificate is verified.
             f"--kubelet-certificate-authority={cluster.root / 'pki' / 'ca.crt'}",
             "--kubelet-preferred-address-types=InternalIP",
             "--kubelet-use-node-status-port",
@@ -53,28 +53,30 @@ async def metrics_server(harbour: Harbour, tmp_path: Path) -> AsyncIterator[Proc
         log=tmp_path / "metrics-server.log",
     )
     await process.start()
-    await _publish(harbour, address, port)
+    await _publish(proxier_env, address, port)
     try:
         yield process
     finally:
-        await harbour.above.request("DELETE", f"{API}/v1beta1.metrics.k8s.io")
-        await harbour.above.request("DELETE", f"{SLICES}/{NAME}-test")
-        await harbour.above.delete(SERVICES, NAME, NAMESPACE, uid=None)
+        await proxier_env.above.request("DELETE", f"{API}/v1beta1.metrics.k8s.io")
+        await proxier_env.above.request("DELETE", f"{SLICES}/{NAME}-test")
+        await proxier_env.above.delete(SERVICES, NAME, NAMESPACE, uid=None)
         await process.kill()
 
 
-async def _address(harbour: Harbour) -> str:
-    """Ours, in a network: an API server is told of no endpoint on the loopback."""
-    node = (await harbour.below.get(NODES, harbour.node.name, keep_raw=True)).content()
-    there = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+async def _address(proxier_env: ProxierEnv) -> str:
+    """An address of this machine that an EndpointSlice may have: not one of the loopback."""
+    node = (await proxier_env.below.get(NODES, proxier_env.node.name, keep_raw=True)).content()
+    node_address = next(
+        a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"
+    )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((there, 9))
+        probe.connect((node_address, 9))
         return str(probe.getsockname()[0])
 
 
-async def _publish(harbour: Harbour, address: str, port: int) -> None:
+async def _publish(proxier_env: ProxierEnv, address: str, port: int) -> None:
     service: Json = {"metadata": {"name": NAME}, "spec": {"ports": [{"port": 443}]}}
-    await harbour.above.create(SERVICES, service, namespace=NAMESPACE)
+    await proxier_env.above.create(SERVICES, service, namespace=NAMESPACE)
     endpoints: Json = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -86,7 +88,7 @@ async def _publish(harbour: Harbour, address: str, port: int) -> None:
         "ports": [{"name": "", "port": port, "protocol": "TCP"}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
     }
-    await harbour.above.request_json("POST", SLICES, body=endpoints)
+    await proxier_env.above.request_json("POST", SLICES, body=endpoints)
     served: Json = {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -100,17 +102,17 @@ async def _publish(harbour: Harbour, address: str, port: int) -> None:
             "service": {"name": NAME, "namespace": NAMESPACE},
         },
     }
-    await harbour.above.request_json("POST", API, body=served)
+    await proxier_env.above.request_json("POST", API, body=served)
 
 
 async def test_top_shows_virtual_nodes_and_pods(
-    harbour: Harbour, metrics_server: Process, capsys: pytest.CaptureFixture[str]
+    proxier_env: ProxierEnv, metrics_server: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with harbour.proxier():
-        await harbour.run("busy", SPIN)
+    async with proxier_env.proxier():
+        await proxier_env.run("busy", SPIN)
 
         async def pod() -> list[str]:
-            answer = await harbour.kubectl("top", "pod", "busy", "--no-headers")
+            answer = await proxier_env.kubectl("top", "pod", "busy", "--no-headers")
             assert answer.code == 0, (answer.err, metrics_server.tail())
             return answer.text.split()
 
@@ -118,18 +120,20 @@ async def test_top_shows_virtual_nodes_and_pods(
         assert name == "busy"
         assert int(cpu.removesuffix("m")) > 10
         assert memory.endswith("Mi")
-        shown = (await harbour.kubectl("top", "pod", "busy", "--containers", "--no-headers")).text
+        shown = (
+            await proxier_env.kubectl("top", "pod", "busy", "--containers", "--no-headers")
+        ).text
         assert shown.split()[:2] == ["busy", "main"]
 
         async def node() -> list[str]:
-            answer = await harbour.kubectl("top", "node", harbour.vnode, "--no-headers")
+            answer = await proxier_env.kubectl("top", "node", proxier_env.vnode, "--no-headers")
             assert answer.code == 0, answer.err
             return answer.text.split()
 
-        found = await until(node, within=60.0)
-        assert found[0] == harbour.vnode
-        assert int(found[1].removesuffix("m")) > 10
+        row = await until(node, within=60.0)
+        assert row[0] == proxier_env.vnode
+        assert int(row[1].removesuffix("m")) > 10
         with capsys.disabled():
-            for what in (("pod", "busy", "--containers"), ("node", harbour.vnode)):
+            for what in (("pod", "busy", "--containers"), ("node", proxier_env.vnode)):
                 print(f"\nkubectl top {' '.join(what)}")
-                print((await harbour.kubectl("top", *what)).text, end="")
+                print((await proxier_env.kubectl("top", *what)).text, end="")

@@ -12,16 +12,15 @@ import pytest
 from kubeocean.api import naming
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.images import BUSYBOX
-from kubeocean.local.realnodes import RealNode
-from kubeocean.runtime.client import Client
+from kubeocean.local.real_nodes.images import BUSYBOX
+from kubeocean.local.real_nodes.node import RealNode
+from kubeocean.runtime.client import Client, MergePatch, StrategicPatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
-from kubeocean.runtime.patches import MergePatch, StrategicPatch
-from oceans import Sea
-from ourkinds import install_our_kinds
-from syncers import SyncerProcess, syncer
-from waiting import until
+from support.binding_env import BindingEnv
+from support.crds import install_our_kinds
+from support.syncer_process import SyncerProcess, syncer
+from support.wait import until
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
@@ -37,58 +36,60 @@ while true; do sleep 0.1; done
 
 
 @pytest.fixture(scope="module")
-async def sea(
+async def binding_env(
     cluster: Cluster,
     client: Client,
     real_cluster: Cluster,
     real_client: Client,
     real_node: RealNode,
-) -> AsyncIterator[Sea]:
+) -> AsyncIterator[BindingEnv]:
     """A binding whose only node is the real one."""
     for each in (client, real_client):
         await install_our_kinds(each)
-    sea = Sea(computing=cluster, worker=real_cluster, above=client, below=real_client)
+    binding_env = BindingEnv(
+        computing=cluster, worker=real_cluster, above=client, below=real_client
+    )
     for each in (client, real_client):
-        await each.create(NAMESPACES, {"metadata": {"name": sea.name}})
-    patch = MergePatch({"metadata": {"labels": sea.label}})
+        await each.create(NAMESPACES, {"metadata": {"name": binding_env.name}})
+    patch = MergePatch({"metadata": {"labels": binding_env.label}})
     await real_client.patch(NODES, real_node.name, patch)
-    await sea.bind(mountNamespace=sea.name)
-    await sea.lend()
-    yield sea
+    await binding_env.bind(mountNamespace=binding_env.name)
+    await binding_env.lend()
+    yield binding_env
 
 
 @pytest.fixture(scope="module")
 async def syncing(
-    sea: Sea, real_node: RealNode, tmp_path_factory: pytest.TempPathFactory
+    binding_env: BindingEnv, real_node: RealNode, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SyncerProcess]:
-    port = int(sea.computing.server.rpartition(":")[2])
+    port = int(binding_env.computing.server.rpartition(":")[2])
     server = real_node.reach(port)
     async with syncer(
         "one",
-        f"--cluster-binding-name={sea.name}",
+        f"--cluster-binding-name={binding_env.name}",
         f"--kubernetes-service-address={server}",
         f"--dns-service-address={server.partition(':')[0]}",
-        kubeconfig=sea.computing.kubeconfig,
+        kubeconfig=binding_env.computing.kubeconfig,
         directory=tmp_path_factory.mktemp("pods"),
     ) as one:
         await until(one.is_ready)
         yield one
 
 
-async def prepare(sea: Sea, path: Path) -> None:
+async def prepare(binding_env: BindingEnv, path: Path) -> None:
     """What the pods refer to."""
-    namespace = sea.name
-    await sea.above.create(
+    namespace = binding_env.name
+    await binding_env.above.create(
         CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"k": "v1"}}, namespace=namespace
     )
     secret = base64.b64encode(b"hidden").decode()
-    await sea.above.create(
+    await binding_env.above.create(
         SECRETS, {"metadata": {"name": "key"}, "data": {"k": secret}}, namespace=namespace
     )
-    vnode = naming.virtual_node(sea.cluster_id, "node-1")
+    vnode = naming.virtual_node(binding_env.cluster_id, "node-1")
     hostname = {"key": "kubernetes.io/hostname", "operator": "In", "values": [vnode]}
     volume: Json = {
-        "metadata": {"name": f"{sea.name}-data"},
+        "metadata": {"name": f"{binding_env.name}-data"},
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteOnce"],
@@ -98,20 +99,20 @@ async def prepare(sea: Sea, path: Path) -> None:
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [hostname]}]}},
         },
     }
-    await sea.above.create(VOLUMES, volume)
+    await binding_env.above.create(VOLUMES, volume)
     claim: Json = {
         "metadata": {"name": "data"},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": "by-hand",
-            "volumeName": f"{sea.name}-data",
+            "volumeName": f"{binding_env.name}-data",
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    await sea.above.create(CLAIMS, claim, namespace=namespace)
+    await binding_env.above.create(CLAIMS, claim, namespace=namespace)
 
 
-def deployment(sea: Sea) -> Json:
+def deployment(binding_env: BindingEnv) -> Json:
     mounts = [
         {"name": "work", "mountPath": "/work"},
         {"name": "settings", "mountPath": "/settings"},
@@ -153,7 +154,7 @@ def deployment(sea: Sea) -> Json:
         {"name": "ticket", "projected": {"sources": [{"serviceAccountToken": ticket}]}},
     ]
     spec: Json = {
-        "nodeSelector": sea.label,
+        "nodeSelector": binding_env.label,
         "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
         "terminationGracePeriodSeconds": 20,
         "readinessGates": [{"conditionType": GATE}],
@@ -182,14 +183,17 @@ def holds(pod: Json | None, condition: str) -> bool:
 
 @pytest.mark.slow
 async def test_a_deployment_lives_below_and_is_seen_above(
-    sea: Sea, syncing: SyncerProcess, kubectl: Callable[..., Awaitable[Any]], tmp_path: Path
+    binding_env: BindingEnv,
+    syncing: SyncerProcess,
+    kubectl: Callable[..., Awaitable[Any]],
+    tmp_path: Path,
 ) -> None:
-    namespace = sea.name
-    await prepare(sea, tmp_path)
-    await sea.above.create(DEPLOYMENTS, deployment(sea), namespace=namespace)
+    namespace = binding_env.name
+    await prepare(binding_env, tmp_path)
+    await binding_env.above.create(DEPLOYMENTS, deployment(binding_env), namespace=namespace)
 
     async def waits_for_its_gate() -> Json | None:
-        pod = await only_pod(sea.above, namespace)
+        pod = await only_pod(binding_env.above, namespace)
         return pod if holds(pod, "ContainersReady") else None
 
     pod = await until(waits_for_its_gate, within=90)
@@ -197,13 +201,13 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     assert not holds(pod, "Ready")
     name = pod["metadata"]["name"]
     gate = [{"type": GATE, "status": "True"}]
-    await sea.above.patch(
+    await binding_env.above.patch(
         PODS, name, MergePatch({"status": {"conditions": [*pod["status"]["conditions"], *gate]}}),
         namespace, subresource="status",
     )  # fmt: skip
 
     async def is_ready() -> bool:
-        return holds(await only_pod(sea.above, namespace), "Ready")
+        return holds(await only_pod(binding_env.above, namespace), "Ready")
 
     await until(is_ready, within=60)
     below = Key(namespace, naming.physical_name(name, namespace))
@@ -235,7 +239,9 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     assert pod["metadata"]["uid"] in said  # bound to this very pod
 
     # A change is seen inside.
-    await sea.above.patch(CONFIG_MAPS, "settings", MergePatch({"data": {"k": "v2"}}), namespace)
+    await binding_env.above.patch(
+        CONFIG_MAPS, "settings", MergePatch({"data": {"k": "v2"}}), namespace
+    )
 
     async def changed() -> bool:
         return await inside("cat /settings/k") == "v2"
@@ -243,12 +249,12 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     await until(changed, within=120)
 
     # It has its grace to end, on both sides.
-    found = await sea.above.get(DEPLOYMENTS, "app", namespace)
-    await sea.above.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
+    found = await binding_env.above.get(DEPLOYMENTS, "app", namespace)
+    await binding_env.above.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
 
     async def gone() -> bool:
-        above = (await sea.above.list(PODS, namespace)).items
-        return not above and not (await sea.below.list(PODS, namespace)).items
+        above = (await binding_env.above.list(PODS, namespace)).items
+        return not above and not (await binding_env.below.list(PODS, namespace)).items
 
     await until(gone, within=60)
     assert (tmp_path / "last").read_text() == "bye\n"
@@ -256,10 +262,10 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     async def cleared() -> bool:
         for resource in (CONFIG_MAPS, SECRETS, CLAIMS):
             managed = "kubeocean.io/managed-by=kubeocean"
-            if (await sea.below.list(resource, namespace, labels=managed)).items:
+            if (await binding_env.below.list(resource, namespace, labels=managed)).items:
                 return False
         try:
-            await sea.below.get(VOLUMES, naming.physical_name(f"{sea.name}-data"))
+            await binding_env.below.get(VOLUMES, naming.physical_name(f"{binding_env.name}-data"))
         except NotFound:
             return True
         return False
@@ -268,10 +274,10 @@ async def test_a_deployment_lives_below_and_is_seen_above(
 
 
 async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
-    sea: Sea, syncing: SyncerProcess
+    binding_env: BindingEnv, syncing: SyncerProcess
 ) -> None:
     spec: Json = {
-        "nodeSelector": sea.label,
+        "nodeSelector": binding_env.label,
         "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
@@ -279,15 +285,17 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
             {"name": "c", "image": "Not/An:Image:Name", "command": ["sleep", "1000"]},
         ],
     }
-    await sea.above.create(PODS, {"metadata": {"name": "bad"}, "spec": spec}, namespace=sea.name)
+    await binding_env.above.create(
+        PODS, {"metadata": {"name": "bad"}, "spec": spec}, namespace=binding_env.name
+    )
 
     async def told() -> bool:
-        pod = (await sea.above.get(PODS, "bad", sea.name, keep_raw=True)).content()
+        pod = (await binding_env.above.get(PODS, "bad", binding_env.name, keep_raw=True)).content()
         status = pod["status"]
         (state,) = (each["state"] for each in status["containerStatuses"])
         unready = [c for c in status["conditions"] if c["type"] == "ContainersReady"]
         fields = "involvedObject.name=bad,type=Warning"
-        events = (await sea.above.list(EVENTS, sea.name, fields=fields)).items
+        events = (await binding_env.above.list(EVENTS, binding_env.name, fields=fields)).items
         return (
             state["waiting"]["reason"] == "InvalidImageName"
             and "[c]" in unready[0]["message"]
@@ -296,14 +304,17 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
 
     await until(_once_there(told), within=60)
     good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": BUSYBOX}]}})
-    await sea.above.patch(PODS, "bad", good, sea.name)
+    await binding_env.above.patch(PODS, "bad", good, binding_env.name)
 
     async def ready() -> bool:
-        return holds((await sea.above.get(PODS, "bad", sea.name, keep_raw=True)).content(), "Ready")
+        return holds(
+            (await binding_env.above.get(PODS, "bad", binding_env.name, keep_raw=True)).content(),
+            "Ready",
+        )
 
     await until(ready, within=90)
-    pod = await sea.above.get(PODS, "bad", sea.name)
-    await sea.above.delete(PODS, "bad", sea.name, uid=pod.uid)
+    pod = await binding_env.above.get(PODS, "bad", binding_env.name)
+    await binding_env.above.delete(PODS, "bad", binding_env.name, uid=pod.uid)
 
 
 def _once_there(probe: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:

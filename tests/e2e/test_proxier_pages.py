@@ -1,4 +1,4 @@
-"""What a virtual node says of itself, beside what the kubelet below says of the real one."""
+"""Pages of a virtual node, compared with those of the worker's kubelet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from harbours import DOMAIN, Harbour
-from kubeocean.installation.applying import FIELD_MANAGER, Applier
-from kubeocean.installation.values import WorkerValues
-from kubeocean.installation.workerside import worker_objects
+from kubeocean.install.apply import FIELD_MANAGER, Applier
+from kubeocean.install.values import WorkerValues
+from kubeocean.install.worker_objects import worker_objects
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import Authority, Subject
 from kubeocean.local.ports import reserve
@@ -23,8 +22,9 @@ from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import PODS
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key
-from syncers import SyncerProcess
-from waiting import until
+from support.proxier_env import DOMAIN, ProxierEnv
+from support.syncer_process import SyncerProcess
+from support.wait import until
 
 Series: TypeAlias = frozenset[tuple[str, frozenset[tuple[str, str]]]]
 
@@ -32,29 +32,31 @@ LOOP = "while true; do sleep 0.5; done"
 
 
 class Scene:
-    """A proxier with its metrics port and the credential that `join` makes, a pod of ours and one
-    of somebody else's below."""
+    """A proxier with its metrics port and the credential that `join` creates, a virtual pod, and a
+    pod of the worker's owner on the same node."""
 
-    def __init__(self, harbour: Harbour, replica: SyncerProcess, directory: Path) -> None:
-        self.harbour = harbour
+    def __init__(self, proxier_env: ProxierEnv, replica: SyncerProcess, directory: Path) -> None:
+        self.proxier_env = proxier_env
         self.replica = replica
         self.metrics_port = 0
         self.physical = Key("", "")
         self.uid = ""
-        self._above = context_of(harbour.computing, directory, "above")
-        self._below = context_of(harbour.worker, directory, "below")
+        self._computing_tls = context_of(proxier_env.computing, directory, "computing")
+        self._worker_tls = context_of(proxier_env.worker, directory, "worker")
 
     async def ours(self, path: str, *, method: str = "GET", port: int = 0) -> tuple[int, str]:
-        url = f"https://127.0.0.1:{port or self.harbour.port}{path}"
-        return await _fetch(method, url, self._above)
+        url = f"https://127.0.0.1:{port or self.proxier_env.port}{path}"
+        return await _fetch(method, url, self._computing_tls)
 
     async def theirs(self, path: str, *, method: str = "GET") -> tuple[int, str]:
-        """The same of the kubelet itself."""
-        return await _fetch(method, f"{await self.kubelet()}{path}", self._below)
+        """The same page of the worker's kubelet."""
+        return await _fetch(method, f"{await self.kubelet()}{path}", self._worker_tls)
 
     async def kubelet(self) -> str:
-        nodes = await self.harbour.below.request_json("GET", "/api/v1/nodes")
-        node = next(n for n in nodes["items"] if n["metadata"]["name"] == self.harbour.node.name)
+        nodes = await self.proxier_env.below.request_json("GET", "/api/v1/nodes")
+        node = next(
+            n for n in nodes["items"] if n["metadata"]["name"] == self.proxier_env.node.name
+        )
         address = next(
             a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"
         )
@@ -62,7 +64,7 @@ class Scene:
 
 
 def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
-    """An administrator of a cluster, who believes that cluster."""
+    """TLS of an administrator of a cluster, which trusts the cluster's CA."""
     authority = Authority.load(cluster.root / "pki", "ca")
     authority.issue(Subject("admin", ("system:masters",), client=True)).save(directory, name)
     context = ssl.create_default_context(cadata=authority.certificate.decode())
@@ -82,30 +84,32 @@ async def _fetch(
         return answer.status, await answer.text()
 
 
-async def joined(harbour: Harbour) -> Path:
-    """The kubeconfig of the binding's account in a worker with all that `join` makes there."""
-    client = connect(harbour.worker.kubeconfig, field_manager=FIELD_MANAGER)
+async def joined(proxier_env: ProxierEnv) -> Path:
+    """The kubeconfig of the binding's account in a worker with all objects that `join` creates."""
+    client = connect(proxier_env.worker.kubeconfig, field_manager=FIELD_MANAGER)
     try:
         await Applier(client, domain=DOMAIN).apply_all(worker_objects(WorkerValues()))
     finally:
         await client.close()
-    return await harbour.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
+    return await proxier_env.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
 
 
 @pytest.fixture(scope="module")
-async def scene(harbour: Harbour, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+async def scene(
+    proxier_env: ProxierEnv, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
     with reserve(("127.0.0.1", 0)) as held:
         port = held.ports[0]
-    await harbour.hand_over(await joined(harbour))
-    async with harbour.proxier(f"--prometheus-vnode-base-port={port}") as replica:
-        made = Scene(harbour, replica, tmp_path_factory.mktemp("certificates"))
+    await proxier_env.hand_over(await joined(proxier_env))
+    async with proxier_env.proxier(f"--prometheus-vnode-base-port={port}") as replica:
+        made = Scene(proxier_env, replica, tmp_path_factory.mktemp("certificates"))
         made.metrics_port = port
-        made.physical = await harbour.run("web", LOOP)
-        made.uid = (await harbour.above.get(PODS, "web", harbour.name)).uid
+        made.physical = await proxier_env.run("web", LOOP)
+        made.uid = (await proxier_env.above.get(PODS, "web", proxier_env.name)).uid
         body: Json = {
-            "metadata": {"name": f"{harbour.name}-private"},
+            "metadata": {"name": f"{proxier_env.name}-private"},
             "spec": {
-                "nodeName": harbour.node.name,
+                "nodeName": proxier_env.node.name,
                 "automountServiceAccountToken": False,
                 "terminationGracePeriodSeconds": 0,
                 "containers": [
@@ -114,27 +118,27 @@ async def scene(harbour: Harbour, tmp_path_factory: pytest.TempPathFactory) -> A
                 ],
             },
         }
-        below = await harbour.below.get(
+        physical = await proxier_env.below.get(
             PODS, made.physical.name, made.physical.namespace, keep_raw=True
         )
-        image = below.content()["spec"]["containers"][0]["image"]
+        image = physical.content()["spec"]["containers"][0]["image"]
         body["spec"]["containers"][0]["image"] = image
-        await harbour.below.create(PODS, body, namespace=DOMAIN.worker_namespace)
+        await proxier_env.below.create(PODS, body, namespace=DOMAIN.worker_namespace)
 
         async def counted() -> bool:
             text = (await made.theirs("/metrics/resource"))[1]
-            return made.physical.name in text and f"{harbour.name}-private" in text
+            return made.physical.name in text and f"{proxier_env.name}-private" in text
 
         await until(counted, within=60.0, what="the kubelet to count both pods")
         yield made
-        await harbour.below.delete(
-            PODS, f"{harbour.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
+        await proxier_env.below.delete(
+            PODS, f"{proxier_env.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
         )
-    await harbour.hand_over(harbour.worker.kubeconfig)
+    await proxier_env.hand_over(proxier_env.worker.kubeconfig)
 
 
 def series(text: str, keep: Callable[[dict[str, str]], bool]) -> Series:
-    """Every series of a page, without its values: those go on meanwhile."""
+    """Every series of a page, without its values, which change meanwhile."""
     return frozenset(
         (sample.name, frozenset(sample.labels.items()))
         for family in text_string_to_metric_families(text)
@@ -144,49 +148,53 @@ def series(text: str, keep: Callable[[dict[str, str]], bool]) -> Series:
 
 
 @pytest.mark.parametrize("page", ["cadvisor", "resource", "probes"])
-async def test_nothing_is_lost_of_a_nodes_own_pods_but_their_names(scene: Scene, page: str) -> None:
-    below, above = scene.physical, Key(scene.harbour.name, "web")
+async def test_metrics_of_a_nodes_own_pods_differ_in_their_names_only(
+    scene: Scene, page: str
+) -> None:
+    physical, virtual = scene.physical, Key(scene.proxier_env.name, "web")
 
     async def same() -> bool:
         status, ours = await scene.ours(f"/metrics/{page}")
         _, theirs = await scene.theirs(f"/metrics/{page}")
         assert status == 200, ours
-        found = series(ours, lambda labels: "pod" in labels)
-        wanted = frozenset(
+        shown = series(ours, lambda labels: "pod" in labels)
+        expected = frozenset(
             (
                 name,
                 frozenset(
                     (
                         key,
-                        {"pod": above.name, "namespace": above.namespace, "pod_uid": scene.uid}.get(
-                            key, value
-                        ),
+                        {
+                            "pod": virtual.name,
+                            "namespace": virtual.namespace,
+                            "pod_uid": scene.uid,
+                        }.get(key, value),
                     )
                     for key, value in labels
                 ),
             )
             for name, labels in series(
                 theirs,
-                lambda labels: (labels.get("namespace"), labels.get("pod")) == tuple(below),
+                lambda labels: (labels.get("namespace"), labels.get("pod")) == tuple(physical),
             )
         )
-        assert found == wanted
+        assert shown == expected
         for line in ours.splitlines():
             if line.startswith("# "):
                 assert line in theirs or "node_" in line, line
         assert "private" not in ours
-        return bool(found) or page == "probes"
+        return bool(shown) or page == "probes"
 
     await until(same, what=page)
 
 
-async def test_the_summary_is_the_kubelets_own_under_other_names(scene: Scene) -> None:
+async def test_the_summary_is_the_kubelets_under_virtual_names(scene: Scene) -> None:
     _, ours = await scene.ours("/stats/summary")
     _, theirs = await scene.theirs("/stats/summary")
     shown, real = json.loads(ours), json.loads(theirs)
-    assert shown["node"]["nodeName"] == scene.harbour.vnode
+    assert shown["node"]["nodeName"] == scene.proxier_env.vnode
     (pod,) = shown["pods"]
-    names = {"name": "web", "namespace": scene.harbour.name, "uid": scene.uid}
+    names = {"name": "web", "namespace": scene.proxier_env.name, "uid": scene.uid}
     assert pod["podRef"] == names
     same = next(p for p in real["pods"] if p["podRef"]["name"] == scene.physical.name)
     assert pod.keys() == same.keys()
@@ -196,7 +204,7 @@ async def test_the_summary_is_the_kubelets_own_under_other_names(scene: Scene) -
     assert "volume" not in few["pods"][0]
 
 
-async def test_pods_are_those_that_the_computing_cluster_has_there(scene: Scene) -> None:
+async def test_the_list_of_pods_has_the_virtual_pods_of_the_node(scene: Scene) -> None:
     for page in ("/pods", "/runningpods", "/runningpods/"):
         status, text = await scene.ours(page)
         listing = json.loads(text)
@@ -207,11 +215,11 @@ async def test_pods_are_those_that_the_computing_cluster_has_there(scene: Scene)
 
 
 async def test_a_command_is_run_as_a_kubelet_runs_it(scene: Scene) -> None:
-    below, name = scene.physical, scene.harbour.name
+    physical, name = scene.physical, scene.proxier_env.name
     for words in ("echo%20hello", "sh%20-c%20exit", "cat%20/nothing"):
         ours = await scene.ours(f"/run/{name}/web/main?cmd={words}", method="POST")
         theirs = await scene.theirs(
-            f"/run/{below.namespace}/{below.name}/main?cmd={words}", method="POST"
+            f"/run/{physical.namespace}/{physical.name}/main?cmd={words}", method="POST"
         )
         assert ours[0] == theirs[0], (words, ours, theirs)
         if ours[0] == 200:
@@ -220,73 +228,73 @@ async def test_a_command_is_run_as_a_kubelet_runs_it(scene: Scene) -> None:
             assert "nothing" in ours[1] and "nothing" in theirs[1]
 
 
-async def test_a_node_tells_its_health_version_and_configuration(scene: Scene) -> None:
+async def test_a_node_serves_its_health_version_and_configuration(scene: Scene) -> None:
     assert await scene.ours("/healthz/ping") == (200, "ok")
     assert "kubeletVersion" in (await scene.ours("/version"))[1]
     assert list(json.loads((await scene.ours("/configz"))[1])) == ["kubeletconfig"]
     assert list(json.loads((await scene.theirs("/configz"))[1])) == ["kubeletconfig"]
 
 
-async def test_metrics_of_all_nodes_are_on_one_port_behind_the_same_lock(scene: Scene) -> None:
-    port, vnode = scene.metrics_port, scene.harbour.vnode
+async def test_the_metrics_port_serves_all_nodes_with_the_same_authentication(scene: Scene) -> None:
+    port, vnode = scene.metrics_port, scene.proxier_env.vnode
     status, text = await scene.ours(f"/{vnode}/metrics", port=port)
-    found = series(text, lambda labels: True)
+    shown = series(text, lambda labels: True)
     assert status == 200
-    assert {dict(labels)["node"] for _, labels in found} == {vnode}
-    assert {dict(labels)["pod"] for _, labels in found} == {"web"}
+    assert {dict(labels)["node"] for _, labels in shown} == {vnode}
+    assert {dict(labels)["pod"] for _, labels in shown} == {"web"}
     assert (await scene.ours(f"/{vnode}/metrics/resource", port=port))[0] == 200
     assert (await scene.ours(f"/{vnode}", port=port))[0] == 400
     assert (await scene.ours(f"/{vnode}/pods", port=port))[0] == 404
-    assert (await scene.ours("/somebody/metrics", port=port))[0] == 404
-    target = f"/exec/{scene.harbour.name}/web/main?command=id&output=1"
+    assert (await scene.ours("/missing/metrics", port=port))[0] == 404
+    target = f"/exec/{scene.proxier_env.name}/web/main?command=id&output=1"
     assert (await scene.ours(target, port=port))[0] == 404
-    stranger = ssl.create_default_context()
-    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    anonymous = ssl.create_default_context()
+    anonymous.check_hostname, anonymous.verify_mode = False, ssl.CERT_NONE
     url = f"https://127.0.0.1:{port}/{vnode}/metrics"
-    assert (await _fetch("GET", url, stranger))[0] == 401
+    assert (await _fetch("GET", url, anonymous))[0] == 401
 
 
-async def test_what_metrics_server_looks_for_is_there(scene: Scene) -> None:
-    """It takes these families by name, with these labels, and computes rates over their times."""
+async def test_the_metrics_that_metrics_server_needs_are_served(scene: Scene) -> None:
+    """metrics-server selects these families by name and label, and computes rates over time."""
     text = (await scene.ours("/metrics/resource"))[1]
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    wanted = {
+    needed = {
         "node_cpu_usage_seconds": set(),
         "node_memory_working_set_bytes": set(),
         "container_cpu_usage_seconds": {"container", "namespace", "pod"},
         "container_memory_working_set_bytes": {"container", "namespace", "pod"},
         "container_start_time_seconds": {"container", "namespace", "pod"},
     }
-    for name, labels in wanted.items():
+    for name, labels in needed.items():
         for sample in families[name].samples:
             assert labels <= set(sample.labels), name
             assert sample.value > 0, name
             assert sample.timestamp or "start_time" in name, name
 
 
-async def test_the_proxiers_own_figures_are_told(scene: Scene) -> None:
+async def test_the_proxier_serves_its_own_metrics(scene: Scene) -> None:
     _, text = await scene.replica.page("metrics", "/metrics")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     own = [name for name in families if name.startswith("kubeocean_proxier_")]
     assert len(own) == 7, own
     refusals = families["kubeocean_proxier_refusals"].samples
     assert {s.labels["reason"]: s.value for s in refusals}["unauthenticated"] >= 1
-    (ends,) = families["kubeocean_proxier_certificate_not_after_seconds"].samples
-    assert ends.value > 1.7e9
+    (not_after,) = families["kubeocean_proxier_certificate_not_after_seconds"].samples
+    assert not_after.value > 1.7e9
 
 
-async def test_without_metrics_there_are_still_logs_and_commands(harbour: Harbour) -> None:
-    async with harbour.proxier(
+async def test_logs_and_commands_work_without_metrics(proxier_env: ProxierEnv) -> None:
+    async with proxier_env.proxier(
         "--metrics-enabled=false", address="127.0.0.2", name="plain"
     ) as replica:
-        context = context_of(harbour.computing, harbour.directory, "plain")
+        context = context_of(proxier_env.computing, proxier_env.directory, "plain")
         context.check_hostname = False
-        port = f"https://127.0.0.2:{harbour.port}"
+        port = f"https://127.0.0.2:{proxier_env.port}"
         for page in ("/metrics", "/metrics/resource", "/stats/summary"):
             assert (await _fetch("GET", port + page, context))[0] == 404
-        log = f"{port}/containerLogs/{harbour.name}/web/main"
+        log = f"{port}/containerLogs/{proxier_env.name}/web/main"
         assert (await _fetch("GET", log, context))[0] == 200
-        run = f"{port}/run/{harbour.name}/web/main?cmd=id"
+        run = f"{port}/run/{proxier_env.name}/web/main?cmd=id"
         assert (await _fetch("POST", run, context))[0] == 200
         assert replica.process.running
 
@@ -295,18 +303,18 @@ async def test_without_metrics_there_are_still_logs_and_commands(harbour: Harbou
 
 OWN_TOKEN = "Kubelets are shown the binding's own token"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-OF_OLD: tuple[Json, ...] = (
+OLD_RULES: tuple[Json, ...] = (
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"]},
 )
 
 
 async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scene) -> None:
-    """They would not even take it, and serve every page all the same."""
-    harbour = scene.harbour
-    path = await harbour.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
+    """Kubelets refuse that token, and serve every page with the one that they are shown."""
+    proxier_env = scene.proxier_env
+    path = await proxier_env.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
     own = load_kubeconfig(path).token
-    authority = Authority.load(harbour.worker.root / "pki", "ca").certificate.decode()
+    authority = Authority.load(proxier_env.worker.root / "pki", "ca").certificate.decode()
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     assert own is not None
@@ -315,49 +323,51 @@ async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scen
         assert (await _fetch("GET", url, context, own.reveal()))[0] == 403
         assert (await scene.ours(page))[0] == 200
     assert scene.replica.lines(OWN_TOKEN) == []
-    assert scene.replica.lines("Got no token for metrics") == []
+    assert scene.replica.lines("Could not get token for reading kubelet metrics") == []
 
 
-async def of_old(harbour: Harbour) -> Path:
-    """A credential as it was before there was an account for metrics."""
-    namespace, name = DOMAIN.worker_namespace, f"{harbour.name}-old"
-    kubeconfig = await harbour.worker.service_account(namespace, name)
-    role: Json = {"metadata": {"name": name}, "rules": list(OF_OLD)}
-    await harbour.below.request_json("POST", f"{RBAC}/clusterroles", body=role)
+async def old_kubeconfig(proxier_env: ProxierEnv) -> Path:
+    """The kubeconfig of a worker that was joined before there was an account for metrics."""
+    namespace, name = DOMAIN.worker_namespace, f"{proxier_env.name}-old"
+    kubeconfig = await proxier_env.worker.service_account(namespace, name)
+    role: Json = {"metadata": {"name": name}, "rules": list(OLD_RULES)}
+    await proxier_env.below.request_json("POST", f"{RBAC}/clusterroles", body=role)
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     binding: Json = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    await harbour.below.request_json("POST", f"{RBAC}/clusterrolebindings", body=binding)
+    await proxier_env.below.request_json("POST", f"{RBAC}/clusterrolebindings", body=binding)
     return kubeconfig
 
 
-async def test_a_worker_of_old_keeps_its_metrics_and_that_is_said_once(scene: Scene) -> None:
-    harbour, kubeconfig = scene.harbour, await of_old(scene.harbour)
-    await harbour.hand_over(kubeconfig)
-    context = context_of(harbour.computing, harbour.directory, "of-old")
+async def test_a_worker_without_a_metrics_account_keeps_its_metrics_with_one_warning(
+    scene: Scene,
+) -> None:
+    proxier_env, kubeconfig = scene.proxier_env, await old_kubeconfig(scene.proxier_env)
+    await proxier_env.hand_over(kubeconfig)
+    context = context_of(proxier_env.computing, proxier_env.directory, "old")
     context.check_hostname = False
-    url = f"https://127.0.0.2:{harbour.port}/metrics/resource"
+    url = f"https://127.0.0.2:{proxier_env.port}/metrics/resource"
 
     async def served() -> bool:
         return (await _fetch("GET", url, context))[0] == 200
 
     try:
-        async with harbour.proxier(address="127.0.0.2", name="of-old") as replica:
+        async with proxier_env.proxier(address="127.0.0.2", name="old") as replica:
             await until(served)
             for _ in range(3):
                 assert await served()
             (line,) = replica.lines(OWN_TOKEN)
             assert "kubeocean join" in line["remedy"]
-            await harbour.hand_over(await joined(harbour))
-            await until(lambda: _followed(replica))
+            await proxier_env.hand_over(await joined(proxier_env))
+            await until(lambda: _has_new_credentials(replica))
             await until(served)
             assert len(replica.lines(OWN_TOKEN)) == 1
             own = load_kubeconfig(kubeconfig).token
             assert own is not None
             assert own.reveal() not in replica.process.log.read_text()
     finally:
-        await harbour.hand_over(await joined(harbour))
+        await proxier_env.hand_over(await joined(proxier_env))
 
 
-def _followed(replica: SyncerProcess) -> bool:
+def _has_new_credentials(replica: SyncerProcess) -> bool:
     return len(replica.lines("Took new worker credentials")) == 1

@@ -1,6 +1,6 @@
-"""Who and what the proxier refuses, with which status, and that it leaves a line.
+"""Requests that the proxier refuses, their status, and their audit lines.
 
-Strangers speak to its port directly, with TLS of their own, as whoever can reach a pod's address.
+Callers connect to its port directly, with TLS of their own, as any pod of the cluster could.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from harbours import DOMAIN, Harbour, node_port
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.pki import Authority, Subject
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
-from syncers import SyncerProcess
-from waiting import until
+from support.proxier_env import DOMAIN, ProxierEnv, node_port
+from support.syncer_process import SyncerProcess
+from support.wait import until
 
 EXEC = "/exec/{ns}/web/main?command=id&output=1"
 UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -34,14 +34,14 @@ WEBSOCKET = (
 
 
 @pytest.fixture(scope="module")
-async def proxier(harbour: Harbour) -> AsyncIterator[SyncerProcess]:
-    async with harbour.proxier() as replica:
-        await harbour.run("web", "while true; do sleep 1; done")
+async def proxier(proxier_env: ProxierEnv) -> AsyncIterator[SyncerProcess]:
+    async with proxier_env.proxier() as replica:
+        await proxier_env.run("web", "while true; do sleep 1; done")
         yield replica
 
 
 async def ask(
-    harbour: Harbour,
+    proxier_env: ProxierEnv,
     method: str,
     target: str,
     *headers: str,
@@ -50,11 +50,11 @@ async def ask(
     host: str = "127.0.0.1",
 ) -> int:
     """The status of the answer; 0 if TLS was refused."""
-    context = tls or strangers()
+    context = tls or anonymous()
     head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: here", *headers, "", ""])
     try:
-        reader, writer = await asyncio.open_connection(host, harbour.port, ssl=context)
-        writer.write(raw or head.format(ns=harbour.name).encode())
+        reader, writer = await asyncio.open_connection(host, proxier_env.port, ssl=context)
+        writer.write(raw or head.format(ns=proxier_env.name).encode())
         async with asyncio.timeout(15):
             line = await reader.readline()
     except (ssl.SSLError, ConnectionError):
@@ -63,8 +63,8 @@ async def ask(
     return int(line.split()[1]) if line else 0
 
 
-def strangers() -> ssl.SSLContext:
-    """TLS as somebody speaks it who has no certificate, and trusts everybody."""
+def anonymous() -> ssl.SSLContext:
+    """TLS of a client without a certificate, which does not verify the server."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -72,21 +72,21 @@ def strangers() -> ssl.SSLContext:
 
 
 def certified(cluster: Cluster, directory: Path, name: str, *groups: str) -> ssl.SSLContext:
-    """With a certificate of the computing cluster's authority."""
+    """TLS of a client with a certificate of the computing cluster's CA."""
     authority = Authority.load(cluster.root / "pki", "ca")
     authority.issue(Subject(name, groups, client=True)).save(directory, "caller")
-    context = strangers()
+    context = anonymous()
     context.load_cert_chain(directory / "caller.crt", directory / "caller.key")
     return context
 
 
-async def token(harbour: Harbour, name: str, rule: Json) -> str:
-    """The token of a service account that may do this and nothing more."""
-    above, namespace = harbour.above, harbour.name
-    await above.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
+async def token(proxier_env: ProxierEnv, name: str, rule: Json) -> str:
+    """The token of a ServiceAccount with this rule only."""
+    client, namespace = proxier_env.above, proxier_env.name
+    await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
     rbac, unique = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{name}"
     role: Json = {"metadata": {"name": unique}, "rules": [rule]}
-    await above.request_json("POST", f"{rbac}/clusterroles", body=role)
+    await client.request_json("POST", f"{rbac}/clusterroles", body=role)
     binding: Json = {
         "metadata": {"name": unique},
         "roleRef": {
@@ -96,8 +96,8 @@ async def token(harbour: Harbour, name: str, rule: Json) -> str:
         },
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
     }
-    await above.request_json("POST", f"{rbac}/clusterrolebindings", body=binding)
-    made = await above.post(SERVICE_ACCOUNTS, name, "token", {"spec": {}}, namespace)
+    await client.request_json("POST", f"{rbac}/clusterrolebindings", body=binding)
+    made = await client.post(SERVICE_ACCOUNTS, name, "token", {"spec": {}}, namespace)
     return f"Authorization: Bearer {made['status']['token']}"
 
 
@@ -106,80 +106,84 @@ def refusals(proxier: SyncerProcess, status: int) -> int:
     return sum(line["status"] == status for line in lines)
 
 
-async def leaves_line(proxier: SyncerProcess, before: int, status: int, **said: str) -> None:
-    """That the last of the refusals with a status, one more than before, tells all of this."""
+async def leaves_line(proxier: SyncerProcess, before: int, status: int, **fields: str) -> None:
+    """Wait for one more refusal with this status, and check the fields of its line."""
     await until(lambda: refusals(proxier, status) == before + 1)
     lines = [x for x in proxier.lines("Refused kubelet request") if x["status"] == status]
-    assert lines[-1].items() >= said.items(), lines[-1]
+    assert lines[-1].items() >= fields.items(), lines[-1]
 
 
-def told(proxier: SyncerProcess, what: str) -> str:
-    """Why all those were refused who did not get as far as a route."""
+def outcomes(proxier: SyncerProcess, what: str) -> str:
+    """The outcomes of refused requests of this kind."""
     lines = proxier.lines("Refused kubelet request")
     return "; ".join(line["outcome"] for line in lines if line["what"] == what)
 
 
-async def test_nobody_is_let_in_without_a_name(harbour: Harbour, proxier: SyncerProcess) -> None:
+async def test_a_caller_without_certificate_or_token_is_refused_with_401(
+    proxier_env: ProxierEnv, proxier: SyncerProcess
+) -> None:
     before = refusals(proxier, 401)
     for target in (EXEC, "/pods", "/containerLogs/{ns}/web/main", "/metrics", "/nothing"):
-        assert await ask(harbour, "GET", target) == 401
-    assert await ask(harbour, "POST", EXEC, *UPGRADE) == 401
-    assert await ask(harbour, "GET", "/pods", "Authorization: Basic YTpi") == 401
-    assert await ask(harbour, "GET", "/pods", "Authorization: Bearer not.a.token") == 401
+        assert await ask(proxier_env, "GET", target) == 401
+    assert await ask(proxier_env, "POST", EXEC, *UPGRADE) == 401
+    assert await ask(proxier_env, "GET", "/pods", "Authorization: Basic YTpi") == 401
+    assert await ask(proxier_env, "GET", "/pods", "Authorization: Bearer not.a.token") == 401
     await until(lambda: refusals(proxier, 401) - before == 8)
 
 
 async def test_a_certificate_of_another_authority_ends_the_handshake(
-    harbour: Harbour, proxier: SyncerProcess, tmp_path: Path
+    proxier_env: ProxierEnv, proxier: SyncerProcess, tmp_path: Path
 ) -> None:
-    other = Authority.create("somebody")
+    other = Authority.create("another")
     other.issue(Subject("kube-apiserver", ("system:masters",), client=True)).save(tmp_path, "c")
-    context = strangers()
+    context = anonymous()
     context.load_cert_chain(tmp_path / "c.crt", tmp_path / "c.key")
-    assert await ask(harbour, "GET", "/pods", tls=context) == 0
-    await until(lambda: "not trusted" in told(proxier, "handshake"))
+    assert await ask(proxier_env, "GET", "/pods", tls=context) == 0
+    await until(lambda: "not trusted" in outcomes(proxier, "handshake"))
 
 
-async def test_plain_http_is_not_spoken(harbour: Harbour, proxier: SyncerProcess) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", harbour.port)
+async def test_plain_http_is_refused(proxier_env: ProxierEnv, proxier: SyncerProcess) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxier_env.port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
     assert b"200" not in await reader.read(200)
     writer.close()
-    await until(lambda: "HTTP_REQUEST" in told(proxier, "handshake"))
+    await until(lambda: "HTTP_REQUEST" in outcomes(proxier, "handshake"))
 
 
-async def test_a_known_caller_needs_the_right(
-    harbour: Harbour, proxier: SyncerProcess, tmp_path: Path
+async def test_an_authenticated_caller_without_rights_is_refused_with_403(
+    proxier_env: ProxierEnv, proxier: SyncerProcess, tmp_path: Path
 ) -> None:
-    context = certified(harbour.computing, tmp_path, "somebody", "visitors")
+    context = certified(proxier_env.computing, tmp_path, "caller", "callers")
     for target in (EXEC, "/pods", "/metrics/resource", "/stats/summary"):
-        assert await ask(harbour, "GET", target, tls=context) == 403
-    assert await ask(harbour, "POST", EXEC, *UPGRADE, tls=context) == 403
+        assert await ask(proxier_env, "GET", target, tls=context) == 403
+    assert await ask(proxier_env, "POST", EXEC, *UPGRADE, tls=context) == 403
 
 
-async def test_who_may_only_read_gets_no_shell_by_websocket(
-    harbour: Harbour, proxier: SyncerProcess
+async def test_a_caller_that_may_only_read_cannot_exec_by_websocket(
+    proxier_env: ProxierEnv, proxier: SyncerProcess
 ) -> None:
     reading: Json = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}
-    header = await token(harbour, "reader", reading)
-    assert await ask(harbour, "GET", "/containerLogs/{ns}/web/main", header) == 200
+    header = await token(proxier_env, "reader", reading)
+    assert await ask(proxier_env, "GET", "/containerLogs/{ns}/web/main", header) == 200
     before = refusals(proxier, 403)
-    assert await ask(harbour, "GET", EXEC, header, *WEBSOCKET) == 403
-    user = f"system:serviceaccount:{harbour.name}:reader"
-    said = {"user": user, "by": "token", "method": "GET", "what": "exec", "container": "main"}
-    await leaves_line(proxier, before, 403, **said, pod=f"{harbour.name}/web", node=harbour.vnode)
+    assert await ask(proxier_env, "GET", EXEC, header, *WEBSOCKET) == 403
+    user = f"system:serviceaccount:{proxier_env.name}:reader"
+    fields = {"user": user, "by": "token", "method": "GET", "what": "exec", "container": "main"}
+    await leaves_line(
+        proxier, before, 403, **fields, pod=f"{proxier_env.name}/web", node=proxier_env.vnode
+    )
     entering = reading | {"verbs": ["get", "create"]}
-    header = await token(harbour, "writer", entering)
-    assert await ask(harbour, "GET", EXEC, header, *WEBSOCKET) == 101
+    header = await token(proxier_env, "writer", entering)
+    assert await ask(proxier_env, "GET", EXEC, header, *WEBSOCKET) == 101
 
 
-async def test_metrics_do_not_take_more_than_their_own_right(
-    harbour: Harbour, proxier: SyncerProcess
+async def test_the_right_to_metrics_allows_metrics_only(
+    proxier_env: ProxierEnv, proxier: SyncerProcess
 ) -> None:
     rule: Json = {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}
-    header = await token(harbour, "scraper", rule)
-    assert await ask(harbour, "GET", "/metrics/resource", header) == 200
-    user = f"system:serviceaccount:{harbour.name}:scraper"
+    header = await token(proxier_env, "scraper", rule)
+    assert await ask(proxier_env, "GET", "/metrics/resource", header) == 200
+    user = f"system:serviceaccount:{proxier_env.name}:scraper"
     for method, target, headers, what in (
         ("GET", "/stats/summary", (), "stats/summary"),
         ("GET", "/containerLogs/{ns}/web/main", (), "logs"),
@@ -189,61 +193,61 @@ async def test_metrics_do_not_take_more_than_their_own_right(
         ("POST", "/run/{ns}/web/main?cmd=id", (), "run"),
     ):
         before = refusals(proxier, 403)
-        assert await ask(harbour, method, target, header, *headers) == 403
+        assert await ask(proxier_env, method, target, header, *headers) == 403
         await leaves_line(proxier, before, 403, user=user, by="token", what=what)
 
 
 @pytest.fixture
-def admin(harbour: Harbour, tmp_path: Path) -> ssl.SSLContext:
-    return certified(harbour.computing, tmp_path, "admin", "system:masters")
+def admin(proxier_env: ProxierEnv, tmp_path: Path) -> ssl.SSLContext:
+    return certified(proxier_env.computing, tmp_path, "admin", "system:masters")
 
 
 @pytest.mark.usefixtures("proxier")
 async def test_pods_that_are_not_on_the_node_are_not_found(
-    harbour: Harbour, admin: ssl.SSLContext
+    proxier_env: ProxierEnv, admin: ssl.SSLContext
 ) -> None:
     for target in (
-        "/containerLogs/{ns}/nobody/main",
+        "/containerLogs/{ns}/missing/main",
         "/containerLogs/kube-system/web/main",
         "/containerLogs/{ns}/web/other",
         "/exec/{ns}/web/11111111-2222/main?command=id&output=1",
     ):
-        assert await ask(harbour, "GET", target, tls=admin) == 404, target
+        assert await ask(proxier_env, "GET", target, tls=admin) == 404, target
 
 
-async def test_a_pod_of_another_node_is_not_found_through_this_ones_door(
-    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
+async def test_a_pod_of_another_node_is_not_found_on_the_port_of_this_node(
+    proxier_env: ProxierEnv, proxier: SyncerProcess, admin: ssl.SSLContext
 ) -> None:
-    """Though it is of the same binding, runs, and is served through its own node's door."""
+    """Though the pod is of the same binding, and is served on the port of its own node."""
     port = node_port()
-    other = f"{harbour.vnode}-2"
-    node = (await harbour.above.get(NODES, harbour.vnode, keep_raw=True)).content()
+    other = f"{proxier_env.vnode}-2"
+    node = (await proxier_env.above.get(NODES, proxier_env.vnode, keep_raw=True)).content()
     labels = node["metadata"]["labels"] | {DOMAIN.proxier_port: str(port)}
     body: Json = {"metadata": {"name": other, "labels": labels}, "status": node["status"]}
-    made = await harbour.above.create(NODES, body)
+    made = await proxier_env.above.create(NODES, body)
     try:
-        await harbour.run("elsewhere", "while true; do sleep 1; done", vnode=other)
-        target, before = "/containerLogs/{ns}/elsewhere/main", refusals(proxier, 404)
-        assert await ask(harbour, "GET", target, tls=admin) == 404
+        await proxier_env.run("other", "while true; do sleep 1; done", vnode=other)
+        target, before = "/containerLogs/{ns}/other/main", refusals(proxier, 404)
+        assert await ask(proxier_env, "GET", target, tls=admin) == 404
         await until(lambda: refusals(proxier, 404) == before + 1)
-        own = replace(harbour, port=port)
+        own = replace(proxier_env, port=port)
         await until(lambda: _is(own, target, admin, 200))
         assert await ask(own, "GET", "/containerLogs/{ns}/web/main", tls=admin) == 404
     finally:
-        await harbour.above.delete(NODES, other, uid=made.uid)
+        await proxier_env.above.delete(NODES, other, uid=made.uid)
 
 
-async def _is(harbour: Harbour, target: str, tls: ssl.SSLContext, status: int) -> bool:
+async def _is(proxier_env: ProxierEnv, target: str, tls: ssl.SSLContext, status: int) -> bool:
     try:
-        return await ask(harbour, "GET", target, tls=tls) == status
+        return await ask(proxier_env, "GET", target, tls=tls) == status
     except OSError:
         return False
 
 
-async def test_annotations_that_point_at_another_pod_lead_nowhere(
-    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
+async def test_annotations_that_name_another_pod_are_ignored(
+    proxier_env: ProxierEnv, proxier: SyncerProcess, admin: ssl.SSLContext
 ) -> None:
-    victim = await harbour.run("victim", "echo secret; while true; do sleep 1; done")
+    victim = await proxier_env.run("victim", "echo secret; while true; do sleep 1; done")
     body = {
         "metadata": {
             "name": "thief",
@@ -252,69 +256,71 @@ async def test_annotations_that_point_at_another_pod_lead_nowhere(
                 DOMAIN.physical_pod_name: victim.name,
             },
         },
-        "spec": {"nodeName": harbour.vnode, "containers": [{"name": "main", "image": "x"}]},
+        "spec": {"nodeName": proxier_env.vnode, "containers": [{"name": "main", "image": "x"}]},
     }
-    await harbour.above.create(PODS, body, namespace=harbour.name)
+    await proxier_env.above.create(PODS, body, namespace=proxier_env.name)
     target, before = "/containerLogs/{ns}/thief/main", refusals(proxier, 404)
-    assert await ask(harbour, "GET", target, tls=admin) == 404
-    await leaves_line(proxier, before, 404, user="admin", pod=f"{harbour.name}/thief", what="logs")
-    # Not even if the pod below says that it runs for the thief, under its own name.
+    assert await ask(proxier_env, "GET", target, tls=admin) == 404
+    await leaves_line(
+        proxier, before, 404, user="admin", pod=f"{proxier_env.name}/thief", what="logs"
+    )
+    # Not even if the physical pod is annotated with the thief's name.
     claim = {DOMAIN.virtual_pod_name: "thief"}
     patch = MergePatch({"metadata": {"annotations": claim}})
-    await harbour.below.patch(PODS, victim.name, patch, victim.namespace)
-    assert await ask(harbour, "GET", target, tls=admin) == 404
+    await proxier_env.below.patch(PODS, victim.name, patch, victim.namespace)
+    assert await ask(proxier_env, "GET", target, tls=admin) == 404
 
 
-async def test_a_pod_that_has_taken_the_name_below_is_not_entered(
-    harbour: Harbour, proxier: SyncerProcess, admin: ssl.SSLContext
+async def test_a_physical_pod_of_another_binding_that_took_the_name_is_not_found(
+    proxier_env: ProxierEnv, proxier: SyncerProcess, admin: ssl.SSLContext
 ) -> None:
-    """It is another binding's, or nobody's: what it runs for is not the pod above."""
-    physical = await harbour.run("gone", "while true; do sleep 1; done")
+    physical = await proxier_env.run("gone", "while true; do sleep 1; done")
     target = "/containerLogs/{ns}/gone/main"
-    assert await ask(harbour, "GET", target, tls=admin) == 200
-    ours = await harbour.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
-    await harbour.below.delete(PODS, physical.name, physical.namespace, uid=ours.uid, grace_s=0)
+    assert await ask(proxier_env, "GET", target, tls=admin) == 200
+    ours = await proxier_env.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
+    await proxier_env.below.delete(PODS, physical.name, physical.namespace, uid=ours.uid, grace_s=0)
     labels = ours.labels | {DOMAIN.cluster_binding: "another"}
     metadata = {"name": physical.name, "labels": labels, "annotations": dict(ours.annotations)}
     spec = ours.content()["spec"]
     other: Json = {"metadata": metadata, "spec": {"containers": spec["containers"]}}
-    other["spec"] |= {"nodeName": harbour.node.name, "automountServiceAccountToken": False}
-    made = await harbour.below.create(PODS, other, namespace=physical.namespace)
+    other["spec"] |= {"nodeName": proxier_env.node.name, "automountServiceAccountToken": False}
+    made = await proxier_env.below.create(PODS, other, namespace=physical.namespace)
     before = refusals(proxier, 404)
-    assert await ask(harbour, "GET", target, tls=admin) == 404
-    assert await ask(harbour, "POST", EXEC.replace("web", "gone"), *UPGRADE, tls=admin) == 404
+    assert await ask(proxier_env, "GET", target, tls=admin) == 404
+    assert await ask(proxier_env, "POST", EXEC.replace("web", "gone"), *UPGRADE, tls=admin) == 404
     await until(lambda: refusals(proxier, 404) == before + 2)
-    await harbour.below.delete(PODS, made.name, made.namespace, uid=made.uid, grace_s=0)
+    await proxier_env.below.delete(PODS, made.name, made.namespace, uid=made.uid, grace_s=0)
 
 
-async def test_no_secret_and_no_command_is_in_the_log_of_a_talkative_replica(
-    harbour: Harbour, admin: ssl.SSLContext
+async def test_secrets_and_commands_are_not_in_the_debug_log(
+    proxier_env: ProxierEnv, admin: ssl.SSLContext
 ) -> None:
     rule: Json = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get", "create"]}
-    header = await token(harbour, "talker", rule)
-    key = (harbour.worker.root / "pki" / "ca.key").read_text().splitlines()[1]
+    header = await token(proxier_env, "talker", rule)
+    key = (proxier_env.worker.root / "pki" / "ca.key").read_text().splitlines()[1]
     secrets = (header.partition("Bearer ")[2], "canary-bad", "canary-word", key)
-    async with harbour.proxier(
+    async with proxier_env.proxier(
         "--zap-log-level=debug", name="talkative", address="127.0.0.3"
-    ) as it:
-        here = "127.0.0.3"
+    ) as replica:
+        host = "127.0.0.3"
         for target, status in (
             ("/exec/{ns}/web/main?command=echo&command=canary-word&output=1", 101),
             ("/exec/{ns}/web/main?command=canary-word&output=2", 400),
-            ("/exec/{ns}/nobody/main?command=canary-word&output=1", 404),
+            ("/exec/{ns}/missing/main?command=canary-word&output=1", 404),
         ):
-            assert await ask(harbour, "GET", target, header, *WEBSOCKET, host=here) == status
+            assert await ask(proxier_env, "GET", target, header, *WEBSOCKET, host=host) == status
         run = "/run/{ns}/web/main?cmd=sh+-c+canary-word"
-        assert await ask(harbour, "POST", run, header, host=here) == 500
+        assert await ask(proxier_env, "POST", run, header, host=host) == 500
         assert (
-            await ask(harbour, "GET", "/pods", "Authorization: Bearer canary-bad", host=here) == 401
+            await ask(proxier_env, "GET", "/pods", "Authorization: Bearer canary-bad", host=host)
+            == 401
         )
-        await until(lambda: len(it.lines("Refused kubelet request")) == 4)
-        log = it.process.log.read_text()
+        await until(lambda: len(replica.lines("Refused kubelet request")) == 4)
+        log = replica.process.log.read_text()
     for secret in secrets:
         assert secret not in log
-    # What a door was opened for is not what is asked through it.
-    assert not any("reconcile" in line for line in it.lines("Refused kubelet request"))
+    # Lines of requests have no field of the controller that opened the port.
+    assert not any("reconcile" in line for line in replica.lines("Refused kubelet request"))
 
 
 @pytest.mark.parametrize(
@@ -329,12 +335,12 @@ async def test_no_secret_and_no_command_is_in_the_log_of_a_talkative_replica(
         ("DELETE", "/pods", (), 405),
         ("POST", EXEC, ("Connection: Upgrade", "Upgrade: h2c"), 400),
         ("POST", EXEC, (), 400),
-        ("GET", "/pods", ("X: " + "a" * 20_000,), 431),
+        ("GET", "/pods", ("X: " + "a" * 262_144,), 431),
         ("GET", "/pods", ("Content-Length: 1", "Content-Length: 2"), 400),
     ],
 )
-async def test_tricks_are_refused(
-    harbour: Harbour,
+async def test_malformed_requests_are_refused_and_audited(
+    proxier_env: ProxierEnv,
     proxier: SyncerProcess,
     admin: ssl.SSLContext,
     method: str,
@@ -343,17 +349,19 @@ async def test_tricks_are_refused(
     status: int,
 ) -> None:
     before = refusals(proxier, status)
-    assert await ask(harbour, method, target, *headers, tls=admin) == status
+    assert await ask(proxier_env, method, target, *headers, tls=admin) == status
     await until(lambda: refusals(proxier, status) == before + 1)
 
 
 @pytest.mark.usefixtures("proxier")
-async def test_garbage_is_refused(harbour: Harbour, admin: ssl.SSLContext) -> None:
-    assert await ask(harbour, "", "", raw=b"\x00\x01\x02\r\n\r\n", tls=admin) == 400
+async def test_bytes_that_are_no_request_are_refused(
+    proxier_env: ProxierEnv, admin: ssl.SSLContext
+) -> None:
+    assert await ask(proxier_env, "", "", raw=b"\x00\x01\x02\r\n\r\n", tls=admin) == 400
 
 
 @pytest.mark.usefixtures("proxier")
-async def test_a_probe_learns_that_we_listen_and_nothing_more(harbour: Harbour) -> None:
-    assert await ask(harbour, "GET", "/healthz") == 200
-    assert await ask(harbour, "GET", "/healthz?verbose") == 401
-    assert await ask(harbour, "POST", "/healthz") == 401
+async def test_only_the_plain_health_check_needs_no_authentication(proxier_env: ProxierEnv) -> None:
+    assert await ask(proxier_env, "GET", "/healthz") == 200
+    assert await ask(proxier_env, "GET", "/healthz?verbose") == 401
+    assert await ask(proxier_env, "POST", "/healthz") == 401

@@ -20,15 +20,15 @@ import psutil
 import pytest
 
 from kubeocean.errors import LocalError
-from kubeocean.local import cgroups, images, nodenet
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.images import BUSYBOX, File, Image
-from kubeocean.local.realnodes import RealNode, available
+from kubeocean.local.real_nodes import cgroups, images, network
+from kubeocean.local.real_nodes.images import BUSYBOX, File, Image
+from kubeocean.local.real_nodes.node import RealNode, available
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES, PODS
 from kubeocean.runtime.objects import Json
-from waiting import until
+from support.wait import until
 
 Kubectl = Callable[..., Awaitable[Any]]
 RunPod = Callable[..., Awaitable[Json]]
@@ -318,10 +318,10 @@ class TestNodes:
 STARTER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from kubeocean.local import nodenet
+from kubeocean.local.real_nodes import network
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.realnodes import RealNode
+from kubeocean.local.real_nodes.node import RealNode
 from kubeocean.runtime.kinds import PODS
 
 async def main():
@@ -336,7 +336,7 @@ async def main():
             said = {
                 "init": node.world.init,
                 "link": node.subnet.link,
-                "cgroup": nodenet.cgroup_of(node.subnet),
+                "cgroup": network.cgroup_of(node.subnet),
             }
             print(json.dumps(said), flush=True)
             await asyncio.Event().wait()
@@ -372,7 +372,7 @@ class Traces:
 
     @classmethod
     def of(cls, node: RealNode) -> Traces:
-        name = nodenet.cgroup_of(node.subnet)
+        name = network.cgroup_of(node.subnet)
         return cls.collect(node.world.init, node.subnet.link, name, str(node.root))
 
     @classmethod

@@ -24,29 +24,27 @@ import pytest
 
 from kubeocean.api import group
 from kubeocean.api.group import DEFAULT
-from kubeocean.api.policy import PolicySpec
-from kubeocean.installation.bindings import Joining
-from kubeocean.installation.computing import computing_objects
-from kubeocean.installation.joining import Join
-from kubeocean.installation.templates import proxier_deployment
-from kubeocean.installation.values import Values, WorkerValues
+from kubeocean.api.policies import PolicySpec
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.join import Join, JoinRequest
+from kubeocean.install.templates import proxier_deployment
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.images import BUSYBOX
-from kubeocean.local.processnode import TAINT, ProcessNode
-from kubeocean.local.realnodes import RealNode
-from kubeocean.local.showcase import landmarks
-from kubeocean.runtime.client import Client
+from kubeocean.local.demo_objects import landmarks
+from kubeocean.local.process_node.node import TAINT, ProcessNode
+from kubeocean.local.real_nodes.images import BUSYBOX
+from kubeocean.local.real_nodes.node import RealNode
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.credentials import KubeconfigAccess
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SERVICES
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.syncer.replicas import PROXIER_PODS, ProxierPod
-from planes import applier
-from processnodes import processes, running_node
-from running import running
-from waiting import PATIENCE_S, until
+from kubeocean.syncer.clusters import PROXIER_PODS, ProxierPod
+from support.background import running
+from support.control_planes import applier
+from support.process_nodes import processes, running_node
+from support.wait import PATIENCE_S, until
 
 RunPod = Callable[..., Awaitable[Json]]
 SYSTEM = DEFAULT.system_namespace
@@ -143,7 +141,7 @@ async def hub(node_assets: Assets, cluster_roots: Path) -> AsyncIterator[Cluster
 
 async def install(hub: Cluster, worker: Cluster, name: str) -> None:
     """The product as anybody gets it, and a worker that lends all it has."""
-    joining = Joining(
+    joining = JoinRequest(
         name=name, worker=WorkerValues(namespace=name), lease=PolicySpec(cluster=name)
     )
     async with applier(hub) as above, applier(worker) as below:

@@ -1,6 +1,6 @@
-"""The shape of the project: who may import whom, what is public, how long things may be.
+"""Checks of the whole tree: import layers, public names, docstrings, forbidden words.
 
-Each test looks at all modules and tells of every one that is not as it should be.
+Each test reads all modules and reports every one that breaks the rule.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "kubeocean"
 WRITTEN = ("src", "tests", "docs", "scripts", ".ci", "Makefile", "README.md", "CHANGELOG.md")
 TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".go", ".sh", ""}
+NO_EXPORTS = {"TYPE_CHECKING", "annotations", "lazy_exports"}  # what packages import for themselves
+LAZY_PACKAGES = {"kubeocean.api", "kubeocean.runtime", "kubeocean.sharding"}
 
-FILE_LINES = 500
-FUNCTION_LINES = 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -64,9 +64,30 @@ def defined(tree: ast.Module) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def rank(name: str) -> tuple[int, str]:
-    """CONSTANTS, then Classes, then functions; each by name."""
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+def imported_for_types(tree: ast.Module) -> dict[str, str]:
+    """The module of each name that is imported under `if TYPE_CHECKING`."""
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    return {
+        alias.name: node.module or ""
+        for block in blocks
+        if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def exported_lazily(tree: ast.Module) -> dict[str, str]:
+    """The module, within the package, of each name that `lazy_exports` imports at first use."""
+    return {
+        name: module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "lazy_exports"
+        for module, names in ast.literal_eval(node.args[1]).items()
+        for name in names
+    }
 
 
 # --- imports
@@ -84,14 +105,12 @@ def test_a_package_imports_only_what_is_below_it() -> None:
 # --- public names
 
 
-def test_a_module_lists_all_that_is_public_in_order() -> None:
+def test_a_module_lists_all_of_its_public_names() -> None:
     wrong = {}
     for name, tree in modules():
         names = listed(tree)
         if names is None:
-            wrong[name] = "it has no __all__"
-        elif names != sorted(set(names), key=rank):
-            wrong[name] = "its __all__ is not in order"
+            wrong[name] = "no __all__"
         elif unlisted := defined(tree) - set(names):
             wrong[name] = f"neither listed nor private: {sorted(unlisted)}"
     assert wrong == {}
@@ -109,11 +128,11 @@ def test_what_a_module_lists_is_there() -> None:
 def test_a_package_exports_what_it_lists_and_says_what_it_is() -> None:
     wrong = {}
     for name, tree in packages():
-        bound = defined(tree)
+        bound = defined(tree) | imported_for_types(tree).keys()
         for node in tree.body:
-            if isinstance(node, ast.ImportFrom | ast.Import) and node.lineno:
+            if isinstance(node, ast.ImportFrom | ast.Import):
                 bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        public = {each for each in bound if not each.startswith("_")} - {"annotations"}
+        public = {each for each in bound if not each.startswith("_")} - NO_EXPORTS
         if public != set(listed(tree) or ()):
             wrong[name] = f"exports {sorted(public)}, lists {listed(tree)}"
         elif not ast.get_docstring(tree):
@@ -121,40 +140,34 @@ def test_a_package_exports_what_it_lists_and_says_what_it_is() -> None:
     assert wrong == {}
 
 
-def test_a_package_that_names_its_modules_names_them_all() -> None:
-    wrong = {}
-    for name in ("runtime", "local"):
-        said = ast.get_docstring(trees()[f"kubeocean.{name}.__init__"]) or ""
-        named = set(re.findall(r"`(\w+)`", said))
-        there = {path.stem for path in (PACKAGE / name).glob("*.py")} - {"__init__"}
-        if named != there:
-            wrong[name] = {"not named": there - named, "not there": named - there}
-    assert wrong == {}
+def test_lazy_exports_are_those_that_type_checkers_read() -> None:
+    tables = {name: (exported_lazily(tree), imported_for_types(tree)) for name, tree in packages()}
+    assert {name for name, (lazy, _) in tables.items() if lazy} >= LAZY_PACKAGES
+    for name, (lazy, typed) in tables.items():
+        assert {each: f"{name}.{module}" for each, module in lazy.items()} == typed, name
+
+
+def test_every_exported_name_is_the_definition_of_its_module() -> None:
+    for name, tree in packages():
+        package, typed = importlib.import_module(name), imported_for_types(tree)
+        assert [each for each in listed(tree) or () if not hasattr(package, each)] == [], name
+        for each, module in typed.items():
+            definition = getattr(importlib.import_module(module), each)
+            assert getattr(package, each) is definition, f"{name}.{each}"
+
+
+def test_importing_a_package_with_lazy_exports_imports_none_of_its_modules() -> None:
+    names = sorted(LAZY_PACKAGES)
+    program = f"import sys, {', '.join(names)}; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {each for each in done.stdout.split() if each.startswith("kubeocean.")}
+    assert loaded == {*names, "kubeocean.runtime._exports"}
 
 
 def test_a_module_begins_with_a_promise() -> None:
     assert [name for name, tree in modules() if not ast.get_docstring(tree)] == []
-
-
-# --- budgets
-
-
-def test_a_file_fits_in_a_head() -> None:
-    lengths = {
-        str(path.relative_to(SOURCE)): path.read_text("utf-8").count("\n")
-        for path in PACKAGE.rglob("*.py")
-    }
-    assert {name: n for name, n in lengths.items() if n > FILE_LINES} == {}
-
-
-def test_a_function_fits_on_a_screen() -> None:
-    lengths = {
-        f"{name}.{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for name, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, Function)
-    }
-    assert {name: n for name, n in lengths.items() if n > FUNCTION_LINES} == {}
 
 
 # --- words

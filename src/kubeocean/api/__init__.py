@@ -1,1 +1,66 @@
-"""Our kinds: constants, names, views, validation, conditions and custom resource definitions."""
+"""Our kinds: constants, names, views, validation, conditions and custom resource definitions.
+
+A name exported here is imported at its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubeocean.runtime._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kubeocean.api.bindings import CLUSTER_BINDINGS, BindingPhase, BindingSpec, ClusterBinding
+    from kubeocean.api.conditions import BindingEvent, NodeEvent, PodEvent, PolicyEvent
+    from kubeocean.api.crds import binding_definition, policy_definition
+    from kubeocean.api.group import Domain
+    from kubeocean.api.ownership import Claim, Ids
+    from kubeocean.api.policies import (
+        RESOURCE_LEASING_POLICIES,
+        PolicyPhase,
+        PolicySpec,
+        ResourceLeasingPolicy,
+        ResourceLimit,
+        TimeWindow,
+    )
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "bindings": ("CLUSTER_BINDINGS", "BindingPhase", "BindingSpec", "ClusterBinding"),
+            "conditions": ("BindingEvent", "NodeEvent", "PodEvent", "PolicyEvent"),
+            "crds": ("binding_definition", "policy_definition"),
+            "group": ("Domain",),
+            "ownership": ("Claim", "Ids"),
+            "policies": (
+                "RESOURCE_LEASING_POLICIES",
+                "PolicyPhase",
+                "PolicySpec",
+                "ResourceLeasingPolicy",
+                "ResourceLimit",
+                "TimeWindow",
+            ),
+        },
+    )
+
+__all__ = [
+    "CLUSTER_BINDINGS",
+    "RESOURCE_LEASING_POLICIES",
+    "BindingEvent",
+    "BindingPhase",
+    "BindingSpec",
+    "Claim",
+    "ClusterBinding",
+    "Domain",
+    "Ids",
+    "NodeEvent",
+    "PodEvent",
+    "PolicyEvent",
+    "PolicyPhase",
+    "PolicySpec",
+    "ResourceLeasingPolicy",
+    "ResourceLimit",
+    "TimeWindow",
+    "binding_definition",
+    "policy_definition",
+]

@@ -3,11 +3,17 @@
 A `Verdict` is a type, a status and a reason that belong together, and a sentence for people with
 room for the facts. Types and reasons are an interface: tools wait for them, so none is spelled
 elsewhere. Those marked new are not in the contract of the earlier implementation.
+
+Reasons: what events and pod statuses are called.
+
+Events are for people, but people filter by reason; those marked new are not in the contract of the
+earlier implementation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Literal
 
 from kubeocean.runtime.objects import Condition
@@ -23,7 +29,6 @@ __all__ = [
     "BINDING_READY",
     "BINDING_SYNCER_FAILED",
     "BINDING_UNPREPARED",
-    "BINDING_VERDICTS",
     "CONFLICTED",
     "CONFLICT_NONE",
     "CONFLICT_POLICIES",
@@ -40,13 +45,15 @@ __all__ = [
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
     "PERMITTED",
+    "PHYSICAL_POD_LOST",
+    "POD_CREATED",
+    "POD_SYNCED",
     "POLICY_ACTIVE",
     "POLICY_INACTIVE",
     "POLICY_INVALID",
     "POLICY_NOT_ACTIVATED",
     "POLICY_UNBOUND",
     "POLICY_VALID",
-    "POLICY_VERDICTS",
     "PROXIER_CREATED",
     "PROXIER_NOT_READY",
     "PROXIER_NOT_SET_UP",
@@ -67,15 +74,22 @@ __all__ = [
     "SYNCER_READY",
     "SYNCER_UPDATING",
     "VALID",
-    "Verdict",
+    "WORKER_TRUSTED",
+    "WORKER_TRUSTED_FULLY",
+    "WORKER_TRUSTED_LIKE_A_KUBELET",
+    "BindingEvent",
+    "ConditionTemplate",
+    "NodeEvent",
+    "PodEvent",
+    "PolicyEvent",
 ]
 
 _LONGEST_MESSAGE: Final = 32_768  # what a server accepts
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One thing to say; the sentence names its facts in braces."""
+class ConditionTemplate:
+    """Reason and message template of a condition; the template names its variables in braces."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -102,62 +116,50 @@ VALID: Final = "Valid"
 ACTIVE: Final = "Active"
 RECLAIMING: Final = "Reclaiming"  # new
 
-POLICY_VALID: Final = Verdict(VALID, "True", "ValidationPassed", "The policy is well-formed{notes}")
-POLICY_INVALID: Final = Verdict(
+POLICY_VALID: Final = ConditionTemplate(
+    VALID, "True", "ValidationPassed", "The policy is well-formed{notes}"
+)
+POLICY_INVALID: Final = ConditionTemplate(
     VALID, "False", "ValidationError", "Policy validation failed: {problems}"
 )
-POLICY_NOT_ACTIVATED: Final = Verdict(
+POLICY_NOT_ACTIVATED: Final = ConditionTemplate(
     ACTIVE,
     "False",
     "ValidationError",
     "The policy is not well-formed; what it lent before stays as it was",
 )
-POLICY_ACTIVE: Final = Verdict(ACTIVE, "True", "ActiveTimeWindow", "The policy lends{until}")
-POLICY_INACTIVE: Final = Verdict(
+POLICY_ACTIVE: Final = ConditionTemplate(
+    ACTIVE, "True", "ActiveTimeWindow", "The policy lends{until}"
+)
+POLICY_INACTIVE: Final = ConditionTemplate(
     ACTIVE, "False", "InactiveTimeWindow", "The policy is outside its time windows{until}"
 )
-POLICY_UNBOUND: Final = Verdict(  # new
+POLICY_UNBOUND: Final = ConditionTemplate(  # new
     ACTIVE, "False", "BindingDeleted", "ClusterBinding {binding} is deleted; nothing is lent to it"
 )
-RECLAIM_WAITING: Final = Verdict(
+RECLAIM_WAITING: Final = ConditionTemplate(
     RECLAIMING, "True", "GracePeriod", "{pods} on {nodes} may run until {until}"
 )
-RECLAIM_EVICTING: Final = Verdict(
+RECLAIM_EVICTING: Final = ConditionTemplate(
     RECLAIMING, "True", "Evicting", "{pods} on {nodes} left to be evicted"
 )
-RECLAIM_HELD: Final = Verdict(
+RECLAIM_HELD: Final = ConditionTemplate(
     RECLAIMING, "True", "NotForced", "{pods} on {nodes} may stay until they end by themselves"
 )
-RECLAIM_BLOCKED: Final = Verdict(
+RECLAIM_BLOCKED: Final = ConditionTemplate(
     RECLAIMING, "True", "BlockedByBudget", "Disruption budgets hold back {pods}{until}"
 )
-RECLAIM_FORCING: Final = Verdict(
+RECLAIM_FORCING: Final = ConditionTemplate(
     RECLAIMING,
     "True",
     "DeadlinePassed",
     "{pods} on {nodes} left to be deleted, whatever protects them",
 )
-RECLAIM_DONE: Final = Verdict(
+RECLAIM_DONE: Final = ConditionTemplate(
     RECLAIMING, "False", "Reclaimed", "The nodes are free again; evicted: {evicted}"
 )
-RECLAIM_STOPPED: Final = Verdict(
+RECLAIM_STOPPED: Final = ConditionTemplate(
     RECLAIMING, "False", "LendingAgain", "The nodes are lent again; evicted: {evicted}"
-)
-
-POLICY_VERDICTS: Final = (
-    POLICY_VALID,
-    POLICY_INVALID,
-    POLICY_NOT_ACTIVATED,
-    POLICY_ACTIVE,
-    POLICY_INACTIVE,
-    POLICY_UNBOUND,
-    RECLAIM_WAITING,
-    RECLAIM_EVICTING,
-    RECLAIM_HELD,
-    RECLAIM_BLOCKED,
-    RECLAIM_FORCING,
-    RECLAIM_DONE,
-    RECLAIM_STOPPED,
 )
 
 # Bindings: does it work, does the worker answer, may we do there what has to be done, are our
@@ -170,132 +172,189 @@ PROXIER_READY: Final = "ProxierReady"
 PERMITTED: Final = "Permitted"  # new
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
+WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
 
-BINDING_INITIALIZING: Final = Verdict(
+BINDING_INITIALIZING: Final = ConditionTemplate(
     READY, "False", "Initializing", "The binding is being set up{waits}"
 )
-BINDING_INVALID: Final = Verdict(
+BINDING_INVALID: Final = ConditionTemplate(
     READY, "False", "ValidationFailed", "The binding is not well-formed: {problems}"
 )
-BINDING_DISCONNECTED: Final = Verdict(
+BINDING_DISCONNECTED: Final = ConditionTemplate(
     READY, "False", "ConnectivityFailed", "The worker cluster cannot be reached: {error}"
 )
-BINDING_PROXIER_FAILED: Final = Verdict(
+BINDING_PROXIER_FAILED: Final = ConditionTemplate(
     READY, "False", "ProxierFailed", "The proxier could not be set up: {error}"
 )
-BINDING_SYNCER_FAILED: Final = Verdict(
+BINDING_SYNCER_FAILED: Final = ConditionTemplate(
     READY, "False", "SyncerFailed", "The syncer could not be set up: {error}"
 )
-BINDING_READY: Final = Verdict(READY, "True", "ValidationPassed", "The binding is set up")
-BINDING_FORBIDDEN: Final = Verdict(  # new
+BINDING_READY: Final = ConditionTemplate(READY, "True", "ValidationPassed", "The binding is set up")
+BINDING_FORBIDDEN: Final = ConditionTemplate(  # new
     READY,
     "False",
     "PermissionsMissing",
     "The credential may not do in the worker cluster what has to be done there: {missing}",
 )
-BINDING_UNPREPARED: Final = Verdict(  # new
+BINDING_UNPREPARED: Final = ConditionTemplate(  # new
     READY, "False", "MountNamespaceMissing", "The mount namespace cannot be used: {error}"
 )
-BINDING_DELETING: Final = Verdict(  # new
+BINDING_DELETING: Final = ConditionTemplate(  # new
     READY, "False", "Deleting", "The binding is being deleted: {waits}"
 )
-CONNECTION_FAILED: Final = Verdict(
+CONNECTION_FAILED: Final = ConditionTemplate(
     CONNECTED, "False", "ConnectivityFailed", "The worker cluster cannot be reached: {error}"
 )
-CONNECTION_PASSED: Final = Verdict(
+CONNECTION_PASSED: Final = ConditionTemplate(
     CONNECTED, "True", "ConnectivityPassed", "The worker cluster answers"
 )
-CONNECTION_LOST: Final = Verdict(  # new
+CONNECTION_LOST: Final = ConditionTemplate(  # new
     CONNECTED,
     "False",
     "WorkerUnreachable",
-    "The worker cluster has not answered since {since}; its virtual nodes are no longer renewed"
-    " and nothing is deleted: {error}",
+    "The worker cluster {trouble} since {since}; its virtual nodes are no longer renewed and"
+    " nothing is deleted: {error}",
 )
-PERMISSIONS_GRANTED: Final = Verdict(  # new, as is the next
+PERMISSIONS_GRANTED: Final = ConditionTemplate(  # new, as is the next
     PERMITTED, "True", "PermissionsGranted", "The credential may do all that is needed{notes}"
 )
-PERMISSIONS_MISSING: Final = Verdict(
+PERMISSIONS_MISSING: Final = ConditionTemplate(
     PERMITTED, "False", "PermissionsMissing", "The credential may not: {missing}"
 )
-CONNECTION_MISTAKEN: Final = Verdict(  # new
+CONNECTION_MISTAKEN: Final = ConditionTemplate(  # new
     CONNECTED,
     "False",
     "AnotherWorker",
     "The kubeconfig leads to another cluster since {since}, where nothing is done; virtual nodes"
     " are no longer renewed and nothing is deleted: {error}",
 )
-CONNECTION_WITHOUT_POLICIES: Final = Verdict(  # new
+CONNECTION_WITHOUT_POLICIES: Final = ConditionTemplate(  # new
     CONNECTED,
     "False",
     "PolicyKindMissing",
     "The worker cluster answers, but does not know the kind {kind}: install its definition there"
     " (kubeocean join does); until then nothing is lent",
 )
-SYNCER_CREATED: Final = Verdict(SYNCER_READY, "True", "SyncerCreated", "The syncer is set up")
-SYNCER_UPDATING: Final = Verdict(  # new, as are the next two
+SYNCER_CREATED: Final = ConditionTemplate(
+    SYNCER_READY, "True", "SyncerCreated", "The syncer is set up"
+)
+SYNCER_UPDATING: Final = ConditionTemplate(  # new, as are the next two
     SYNCER_READY, "True", "SyncerUpdating", "A syncer works, and not all do: {reason}"
 )
-SYNCER_NOT_READY: Final = Verdict(
+SYNCER_NOT_READY: Final = ConditionTemplate(
     SYNCER_READY, "False", "SyncerNotReady", "No syncer works: {reason}"
 )
-SYNCER_NOT_SET_UP: Final = Verdict(
+SYNCER_NOT_SET_UP: Final = ConditionTemplate(
     SYNCER_READY, "False", "SyncerFailed", "The syncer could not be set up: {reason}"
 )
-PROXIER_CREATED: Final = Verdict(PROXIER_READY, "True", "ProxierCreated", "The proxier is set up")
-PROXIER_UPDATING: Final = Verdict(  # new, as are the next two
+PROXIER_CREATED: Final = ConditionTemplate(
+    PROXIER_READY, "True", "ProxierCreated", "The proxier is set up"
+)
+PROXIER_UPDATING: Final = ConditionTemplate(  # new, as are the next two
     PROXIER_READY, "True", "ProxierUpdating", "A proxier works, and not all do: {reason}"
 )
-PROXIER_NOT_READY: Final = Verdict(
+PROXIER_NOT_READY: Final = ConditionTemplate(
     PROXIER_READY, "False", "ProxierNotReady", "No proxier works: {reason}"
 )
-PROXIER_NOT_SET_UP: Final = Verdict(
+PROXIER_NOT_SET_UP: Final = ConditionTemplate(
     PROXIER_READY, "False", "ProxierFailed", "The proxier could not be set up: {reason}"
 )
-DRAIN_RUNNING: Final = Verdict(DRAINED, "False", "Draining", "Still there: {remaining}")
-DRAIN_DONE: Final = Verdict(DRAINED, "True", "Drained", "Nothing of the binding is left")
-DRAIN_UNCONFIRMED: Final = Verdict(
+DRAIN_RUNNING: Final = ConditionTemplate(DRAINED, "False", "Draining", "Still there: {remaining}")
+DRAIN_DONE: Final = ConditionTemplate(DRAINED, "True", "Drained", "Nothing of the binding is left")
+DRAIN_UNCONFIRMED: Final = ConditionTemplate(
     DRAINED, "Unknown", "Unconfirmed", "Given up after {after} s; not confirmed gone: {remaining}"
 )
-CONFLICT_POLICIES: Final = Verdict(
+CONFLICT_POLICIES: Final = ConditionTemplate(
     CONFLICTED,
     "True",
     "PolicyClaimed",
     "Another computing cluster has a binding of this name, too, and claimed first: {policies}."
     " These lend nothing here until it lets go of them",
 )
-CONFLICT_NONE: Final = Verdict(
+CONFLICT_NONE: Final = ConditionTemplate(
     CONFLICTED, "False", "NoConflict", "No policy for this binding is claimed by another cluster"
 )
-
-BINDING_VERDICTS: Final = (
-    BINDING_INITIALIZING,
-    BINDING_INVALID,
-    BINDING_DISCONNECTED,
-    BINDING_PROXIER_FAILED,
-    BINDING_SYNCER_FAILED,
-    BINDING_READY,
-    BINDING_FORBIDDEN,
-    BINDING_UNPREPARED,
-    BINDING_DELETING,
-    CONNECTION_FAILED,
-    CONNECTION_PASSED,
-    CONNECTION_LOST,
-    CONNECTION_MISTAKEN,
-    CONNECTION_WITHOUT_POLICIES,
-    PERMISSIONS_GRANTED,
-    PERMISSIONS_MISSING,
-    SYNCER_CREATED,
-    SYNCER_UPDATING,
-    SYNCER_NOT_READY,
-    SYNCER_NOT_SET_UP,
-    PROXIER_CREATED,
-    PROXIER_UPDATING,
-    PROXIER_NOT_READY,
-    PROXIER_NOT_SET_UP,
-    DRAIN_RUNNING,
-    DRAIN_DONE,
-    DRAIN_UNCONFIRMED,
-    CONFLICT_POLICIES,
-    CONFLICT_NONE,
+WORKER_TRUSTED_FULLY: Final = ConditionTemplate(
+    WORKER_TRUSTED,
+    "True",
+    "WorkerTrustFull",
+    "spec.workerTrust is Full: the worker chooses labels of virtual nodes and pods, and with them"
+    " which pods are scheduled to it, and which Services and NetworkPolicies its pods are under",
 )
+WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
+    WORKER_TRUSTED,
+    "False",
+    "WorkerTrustKubelet",
+    "The worker sets labels and annotations no further than Kubernetes lets a kubelet",
+)
+
+PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
+POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
+POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
+
+
+class BindingEvent(StrEnum):
+    """Reasons of events about a ClusterBinding."""
+
+    RECONCILING = "Reconciling"
+    STATUS_UPDATED = "StatusUpdated"
+    READY = "Ready"
+    WAITING_SYNCER_CLEANUP = "WaitingSyncerCleanup"
+    CLEANUP_IN_PROGRESS = "CleanupInProgress"
+    CLEANUP = "Cleanup"
+    CLEANUP_FAILED = "CleanupFailed"
+    PROXIER_CLEANUP_FAILED = "ProxierCleanupFailed"
+    CERTIFICATE_CLEANUP_FAILED = "CertificateCleanupFailed"
+    DELETED = "Deleted"
+    # New
+    WORKER_UNREACHABLE = "WorkerUnreachable"
+    WORKER_ANSWERS = "WorkerAnswers"
+    ANOTHER_WORKER = "AnotherWorker"
+    CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
+    KUBECONFIG_ROTATED = "KubeconfigRotated"
+    KUBECONFIG_REFUSED = "KubeconfigRefused"
+    MOUNT_NAMESPACE_CREATED = "MountNamespaceCreated"
+    ROLLED_OUT = "RolledOut"
+    WORKER_TOO_OLD = "WorkerTooOld"
+    POLICY_CLAIMED = "PolicyClaimed"
+    POLICY_KIND_MISSING = "PolicyKindMissing"
+    SERVICE_NOT_MIRRORED = "ServiceNotMirrored"
+    LOG_CONFIG_NOT_COPIED = "LogConfigNotCopied"
+    ORPHAN_FOUND = "OrphanFound"
+    ORPHAN_REMOVED = "OrphanRemoved"
+    INCONSISTENCY_FOUND = "InconsistencyFound"
+
+
+class PolicyEvent(StrEnum):
+    """Reasons of events about a ResourceLeasingPolicy; the Go implementation has none."""
+
+    INVALID = "Invalid"
+    WINDOW_OPENED = "WindowOpened"
+    WINDOW_CLOSED = "WindowClosed"
+    RECLAIM_STARTED = "ReclaimStarted"
+    RECLAIM_BLOCKED = "ReclaimBlocked"
+    RECLAIMED = "Reclaimed"
+    RECLAIM_STOPPED = "ReclaimStopped"
+    BINDING_DELETED = "BindingDeleted"
+
+
+class NodeEvent(StrEnum):
+    """Reasons of events about a virtual node; the Go implementation has none."""
+
+    RECLAIMING = "Reclaiming"
+    NAME_TAKEN = "NameTaken"
+    NOT_VIRTUAL = "NotVirtualNode"
+    ANNOTATIONS_LEFT_OUT = "AnnotationsLeftOut"
+
+
+class PodEvent(StrEnum):
+    """Reasons of events about a virtual pod."""
+
+    FAILED_CREATE = "FailedCreatePod"
+    FAILED_SCHEDULING = "FailedSchedulingPod"
+    # New
+    RECLAIMED = "Reclaimed"
+    RECLAIM_FORCED = "ReclaimForced"
+    NAME_TAKEN = "NameTaken"
+    FAILED_UPDATE = "FailedUpdatePod"
+    LOST = "PhysicalPodLost"

@@ -17,9 +17,15 @@ from typing import Final
 
 import yaml
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, CLUSTER_ID, CLUSTER_ID_LONGEST, Privilege
+from kubeocean.api.bindings import (
+    CLUSTER_BINDINGS,
+    CLUSTER_ID,
+    CLUSTER_ID_LONGEST,
+    Privilege,
+    WorkerTrust,
+)
 from kubeocean.api.group import APP_PART_OF, CATEGORY, DEFAULT
-from kubeocean.api.policy import (
+from kubeocean.api.policies import (
     DAY_HINT,
     DAYS,
     RESOURCE_LEASING_POLICIES,
@@ -39,7 +45,7 @@ from kubeocean.api.schema import (
     text,
     time,
 )
-from kubeocean.api.zones import zone_names
+from kubeocean.api.validation import zone_names
 from kubeocean.runtime.objects import Json, ObjectT, Resource
 
 __all__ = ["binding_definition", "definitions", "policy_definition", "render", "write"]
@@ -156,6 +162,13 @@ def _binding_spec() -> Json:
             "Pods are put on their node in the worker without asking its scheduler."
         ),
         podPrivileges=_pod_privileges(),
+        workerTrust=text(
+            "How far labels and annotations that the worker puts on nodes and pods are shown here."
+            " Kubelet: nodes get the labels that Kubernetes lets a kubelet set, pods get no labels,"
+            " and annotations on which controllers act stay in the worker. Full: all labels, and"
+            " all annotations of pods. The default is Kubelet.",
+            enum=[each.value for each in WorkerTrust],
+        ),
     )
 
 
@@ -163,7 +176,7 @@ def _pod_privileges() -> Json:
     words = [each.value for each in Privilege]
 
     def privilege(description: str) -> Json:
-        return text(f"{description} Allowed, if nothing is said.", enum=words)
+        return text(f"{description} The default is Allow.", enum=words)
 
     return obj(
         "What of the worker's machines pods may reach into. A pod that asks for what is denied is"

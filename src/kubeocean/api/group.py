@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, overload
 
-from kubeocean.runtime.labels import check_subdomain
 from kubeocean.runtime.objects import Key
+from kubeocean.runtime.selectors import check_subdomain
 
 __all__ = [
     "ANNOTATIONS_OF_KUBELETS",
@@ -73,7 +73,6 @@ __all__ = [
     "PROXIER_PORT_FIRST",
     "PROXIER_PORT_LAST",
     "PROXIER_TEMPLATES",
-    "RENEWAL_AUTOMATIC",
     "SERVER_SERVICE",
     "SYNCER_TEMPLATES",
     "SYSTEM_NAMESPACE",
@@ -99,7 +98,7 @@ TRUE: Final = "true"  # the value of labels, annotations and taints that are swi
 
 
 class _Key:
-    """A key in whatever domain it is asked for."""
+    """Descriptor of a label or annotation key; prefixes the domain of the instance."""
 
     def __init__(self, name: str, *, subdomain: str = "") -> None:
         self._name = name
@@ -114,7 +113,7 @@ class _Key:
 
 
 class _Object:
-    """The name of an object, after the product of whatever domain it is asked for."""
+    """Descriptor of an object name; prefixes the product name of the instance's domain."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -152,7 +151,7 @@ class Domain:
     cluster_binding = _Key("cluster-binding")  # the name of the ClusterBinding
     physical_cluster_id = _Key("physical-cluster-id")  # its clusterID
 
-    # New: whose a physical object is, where several computing clusters share a worker
+    # New: owner of a physical object, where several computing clusters share a worker cluster
     computing_cluster_id = _Key("computing-cluster-id")
     virtual_uid = _Key("virtual-uid")
 
@@ -215,7 +214,7 @@ class Domain:
     # New, of a kubeconfig's Secret and of a binding: which cluster it leads to
     worker_cluster_id = _Key("worker-cluster-id")
 
-    # New, of the system namespace: `kubeocean up` made it, on somebody's machine
+    # New, on the system namespace: `kubeocean up` created it in a local cluster
     local_ocean = _Key("local-ocean")
 
     # Annotations of the proxier's certificate, and of the binding about it
@@ -234,7 +233,7 @@ class Domain:
     # New, of a binding: how much its syncer and its proxier log
     log_level = _Key("log-level")
 
-    # New, of virtual nodes that somebody empties: who cordoned them
+    # New, on virtual nodes that are being drained: the actor that cordoned them
     drained = _Key("drained")
 
     # Taints of virtual nodes
@@ -255,7 +254,7 @@ class Domain:
     manager = _Object("manager")
     syncer = _Object("syncer")
     proxier = _Object("proxier")
-    metrics = _Object("metrics")  # new, in workers: the account that kubelets are asked with
+    metrics = _Object("metrics")  # new: the account that scrapes kubelets
     system_namespace = _Object("system")
     host_port_namespace = _Object("fake")
     worker_namespace = _Object("worker")
@@ -266,7 +265,7 @@ class Domain:
         return f"{self.name}/synced-by-{cluster_id}"
 
     def deleting(self, cluster_id: str) -> str:
-        """The annotation of a virtual object whose copy in that cluster has to go."""
+        """Return the annotation key of a virtual object whose copy in that cluster must go."""
         return f"{self.name}/deleting-{cluster_id}"
 
     def finalizer_for(self, cluster_id: str) -> str:
@@ -280,7 +279,7 @@ class Domain:
 
     @property
     def system_namespaces(self) -> frozenset[str]:
-        """Namespaces of the computing cluster whose pods stay there."""
+        """Namespaces of the computing cluster that are not replicated: their pods stay there."""
         kubernetes = {SYSTEM_NAMESPACE, "kube-public", NODE_LEASE_NAMESPACE}
         return frozenset(kubernetes | {self.system_namespace, self.host_port_namespace})
 
@@ -320,13 +319,12 @@ COMPONENT_TLS: Final = "tls"
 COMPONENT_CREDENTIAL: Final = "credential"  # of what a token of the worker is bound to
 COMPONENT_WORKER: Final = "worker"  # of what bindings share in a worker
 COMPONENT_LOGS_PROXY: Final = "logs-proxy"  # of certificate signing requests
-RENEWAL_AUTOMATIC: Final = "auto-renewal"
 
 # Objects that others provide
 
 SERVER_SERVICE: Final = Key("default", "kubernetes-intranet")
 DNS_SERVICE: Final = Key("kube-system", "kube-dns-intranet")
-SYSTEM_NAMESPACE: Final = "kube-system"  # its UID tells clusters apart
+SYSTEM_NAMESPACE: Final = "kube-system"  # its UID identifies a cluster
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 NODE_LEASE_DURATION_S: Final = 40
 

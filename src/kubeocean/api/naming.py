@@ -21,14 +21,13 @@ from typing import Final
 
 from kubeocean.api.group import DEFAULT, PROXIER_PORT_FIRST, PROXIER_PORT_LAST, Domain
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.labels import check_label_value
+from kubeocean.runtime.selectors import check_label_value
 
 __all__ = [
     "HOST_PORT_PREFIX",
     "VNODE_PREFIX",
     "host_port_pod",
     "label_value",
-    "legacy_token_secret",
     "log_config",
     "manager_election",
     "physical_name",
@@ -72,7 +71,7 @@ def virtual_node(cluster_id: str, node: str) -> str:
 
 
 def virtual_node_prefix(cluster_id: str) -> str:
-    """What the names of all virtual nodes of a cluster begin with, and possibly others' as well."""
+    """Return the prefix of the names of a cluster's virtual nodes; other clusters' may share it."""
     return _cut(f"{VNODE_PREFIX}{cluster_id}-", _HEAD)
 
 
@@ -82,18 +81,13 @@ def physical_name(name: str, namespace: str = "") -> str:
 
 
 def second_physical_name(name: str, namespace: str = "", *, uid: str) -> str:
-    """The same where somebody else has that name already."""
+    """Return the name of a physical object whose first name is taken by a foreign object."""
     return f"{_cut(name, _HEAD)}-{_md5(f'{namespace}/{name}/{uid}')}"
 
 
 def token_secret(pod: str, namespace: str, *, volume: str, uid: str) -> str:
     """The Secret with the token that a volume of a pod projects."""
     return physical_name(f"{pod}-{volume}-{uid}", namespace)
-
-
-def legacy_token_secret(pod: str, namespace: str, *, uid: str) -> str:
-    """What such a Secret was called once; only for clearing up."""
-    return physical_name(f"{pod}-{uid}", namespace)
 
 
 def log_config(virtual: str, group: int | None = None) -> str:
@@ -128,7 +122,7 @@ def proxier_service(cluster_id: str, domain: Domain = DEFAULT) -> str:
 
 
 def tls_secret(cluster_id: str) -> str:
-    """The proxier's certificate, if nobody provides another."""
+    """Return the default name of the Secret with the proxier's certificate."""
     return f"{cluster_id}-logs-proxy-tls"
 
 
@@ -148,13 +142,13 @@ def syncer_ring(binding: str, domain: Domain = DEFAULT) -> str:
 
 
 def signing_request(binding: str, pod: str, *, now_ns: int, domain: Domain = DEFAULT) -> str:
-    """One request for a certificate, by one pod, at one time."""
+    """Return the name of one CertificateSigningRequest of one pod."""
     name = f"{domain.proxier}-{binding}-{pod or 'unknown-pod'}-{now_ns}"
     return _bounded(name, _LONGEST_SUBDOMAIN)
 
 
 def signing_request_prefix(binding: str, domain: Domain = DEFAULT) -> str:
-    """What the names of all signing requests of a binding begin with.
+    """Return the prefix of the names of a binding's CertificateSigningRequests.
 
     Those of `a-b` begin like those of `a`: a label says whose one is.
     """
@@ -165,22 +159,22 @@ def signing_request_prefix(binding: str, domain: Domain = DEFAULT) -> str:
 
 
 def proxier_port(vnode: str) -> int:
-    """Where the proxier listens for a virtual node, if that is free."""
+    """Return the port on which the proxier serves a virtual node, if that port is free."""
     return PROXIER_PORT_FIRST + _fnv1a32(vnode.encode()) % _PORTS
 
 
 def proxier_ports(vnode: str) -> Iterator[int]:
-    """All ports in the order in which they are tried: upwards from the first choice, and around."""
+    """Yield all ports in the order in which they are tried: upwards from the first, then around."""
     first = proxier_port(vnode)
     yield from range(first, PROXIER_PORT_LAST + 1)
     yield from range(PROXIER_PORT_FIRST, first)
 
 
 def label_value(text: str) -> str:
-    """The text itself if a label can hold it; else what can be held of it, and a hash of it all.
+    """Return `text` if it is a valid label value, else its valid beginning followed by a hash.
 
-    Names of nodes and bindings may be longer than a label's value, and an IPv6 address has colons;
-    who needs the text itself finds it in an annotation or in the object's name.
+    Names of nodes and bindings may be longer than a label value, and an IPv6 address has colons;
+    the full text is in an annotation or in the object's name.
     """
     try:
         check_label_value(text)
@@ -200,7 +194,7 @@ def _cut(name: str, length: int) -> str:
 
 
 def _md5(text: str) -> str:
-    """Tells names apart; nothing secret or signed depends on it."""
+    """Return the MD5 digest that keeps names distinct; no security depends on it."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 

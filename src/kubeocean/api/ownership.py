@@ -1,12 +1,15 @@
-"""Ownership: whose an object of the worker is, as its labels and annotations prove it.
+"""Ownership of objects, as their names, labels, annotations and finalizers prove it.
 
-Whatever we make below carries the binding, both clusters' identities and the virtual object's UID.
-The earlier implementation wrote less, and people take labels away: what lacks some is taken over
-only if it can be nobody else's.
-Everything else with our name is foreign and is left alone.
+Every object that a syncer creates in a worker cluster carries the binding, the IDs of both clusters
+and the UID of the virtual object. The Go implementation wrote fewer marks, and users remove labels:
+an object that lacks some marks is adopted only if no other owner is possible. Every other object
+with the same name is foreign and is left alone.
 
-Policies are made by others, and name a binding. Bindings of two computing clusters may have one
-name: who comes first claims the policy, and says so on it.
+Virtual nodes live in the computing cluster, where everyone who may label nodes can give a node our
+labels. Their names and the metadata recorded on them prove more than their labels do.
+
+Policies are written by owners and name a binding. Bindings of two computing clusters may have the
+same name: the first computing cluster claims the policy with an annotation.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from kubeocean.api import naming
+from kubeocean.api.expected import Expected
 from kubeocean.api.group import Domain
 from kubeocean.runtime.objects import Key, Object
 
@@ -26,6 +30,7 @@ __all__ = [
     "claim_pod",
     "claim_policy",
     "is_holder",
+    "is_virtual_node_of",
     "may_be_ours",
     "ownership",
     "pod_marks",
@@ -35,24 +40,24 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Who we are: one binding, between two clusters."""
+    """Identity of one binding: its name and the IDs of its two clusters."""
 
     binding: str  # the name of the ClusterBinding
     cluster_id: str  # its clusterID
-    computing_id: str  # what tells the computing cluster from every other
+    computing_id: str  # UID that identifies the computing cluster
 
 
 class Claim(Enum):
-    """What we may say of an object."""
+    """Ownership of an object, as its marks prove it."""
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
     TAKEABLE = auto()  # provably of this virtual object: an earlier implementation's, or stripped
-    FOREIGN = auto()  # somebody else's, or nobody can tell
+    FOREIGN = auto()  # another owner's, or unproven
 
 
 def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
-    """The labels of everything that we make below."""
+    """Return the labels of every object that a syncer creates in the worker cluster."""
     return {domain.managed_by: domain.product} | _marks(ids, domain)
 
 
@@ -80,33 +85,39 @@ def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
 def claim_pod(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, recorded: str = ""
 ) -> Claim:
-    """Whose a pod is, or anything that is made for one and says so as pods do (token Secrets).
+    """Return the claim on a pod, or on an object with the marks of a pod (a token Secret).
 
-    Annotations may be lost: what one with our labels does not say counts as said if its UID is the
-    one that is `recorded` on the virtual pod.
+    Annotations may be lost: if the object has our labels and its UID is the one `recorded` on the
+    virtual pod, missing annotations count as present.
     """
-    said = obj.annotations
+    annotations = obj.annotations
     if recorded and obj.uid == recorded and bears_ids(obj, ids=ids, domain=domain):
-        said = {**pod_marks(virtual, uid, domain), **said}
-    names = (said.get(domain.virtual_pod_namespace), said.get(domain.virtual_pod_name))
+        annotations = {**pod_marks(virtual, uid, domain), **annotations}
+    names = (
+        annotations.get(domain.virtual_pod_namespace),
+        annotations.get(domain.virtual_pod_name),
+    )
     if names != tuple(virtual):
         return Claim.FOREIGN
-    same = bool(uid) and said.get(domain.virtual_pod_uid) == uid
+    same = bool(uid) and annotations.get(domain.virtual_pod_uid) == uid
     return _claim(obj, same=same, takeable=False, ids=ids, domain=domain)
 
 
 def claim_copy(
     obj: Object, *, virtual: Key, uid: str, ids: Ids, domain: Domain, pointed: bool = False
 ) -> Claim:
-    """Whose a copy of something else is.
+    """Return the claim on a copy.
 
-    Copies of the earlier implementation hold no UID: `pointed` says that the virtual object names
-    this cluster as one that it is copied into.
+    Copies of the Go implementation carry no UID: `pointed` is True if the virtual object names
+    this cluster as one into which it is copied.
     """
-    said = obj.annotations
-    if (said.get(domain.virtual_namespace, ""), said.get(domain.virtual_name)) != tuple(virtual):
+    annotations = obj.annotations
+    if (
+        annotations.get(domain.virtual_namespace, ""),
+        annotations.get(domain.virtual_name),
+    ) != tuple(virtual):
         return Claim.FOREIGN
-    same = bool(uid) and said.get(domain.virtual_uid) == uid
+    same = bool(uid) and annotations.get(domain.virtual_uid) == uid
     return _claim(obj, same=same, takeable=pointed, ids=ids, domain=domain)
 
 
@@ -116,7 +127,7 @@ def policy_claim(ids: Ids, domain: Domain) -> dict[str, str]:
 
 
 def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
-    """Whose a policy is that names a binding of our name: ours, to be had, or another cluster's."""
+    """Return the claim on a policy that names a binding of this name."""
     holder = obj.annotations.get(domain.computing_cluster_id)
     if not holder:
         return Claim.TAKEABLE
@@ -128,13 +139,37 @@ def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
 
+def is_virtual_node_of(node: Object, *, binding: str, cluster_id: str, domain: Domain) -> bool:
+    """Whether a Node is a virtual node that this binding's syncer made, whatever its labels say.
+
+    Its name must be one that virtual nodes of the cluster have; no other Node is ever written. Then
+    the metadata that we remember on it decides. Where that was lost, the node must have our
+    finalizer and the cluster's ID, and no label of another binding. Both hold for what the earlier
+    implementation made.
+    """
+    if not node.name.startswith(naming.virtual_node_prefix(cluster_id)):
+        return False
+    ours = {
+        domain.cluster_binding: naming.label_value(binding),
+        domain.physical_cluster_id: naming.label_value(cluster_id),
+    }
+    remembered = Expected.decode(node.annotations.get(domain.expected_metadata, "")).labels
+    if ours.keys() & remembered.keys():
+        return ours.items() <= remembered.items()
+    if domain.finalizer_vnode not in (node.metadata.finalizers or ()):
+        return False
+    has_id = node.labels.get(domain.physical_cluster_id) == ours[domain.physical_cluster_id]
+    claimed_by = node.labels.get(domain.cluster_binding)
+    return has_id and claimed_by in (None, ours[domain.cluster_binding])
+
+
 def _claim(obj: Object, *, same: bool, takeable: bool, ids: Ids, domain: Domain) -> Claim:
     ours = ownership(ids, domain)
     if ours.items() <= obj.labels.items():
         return Claim.OURS if same else Claim.STALE
     if any(obj.labels.get(key, value) != value for key, value in ours.items()):
         return Claim.FOREIGN
-    # Labels may be lost; no other object was ever told of this UID.
+    # Labels may be lost; no other object carries this UID.
     managed = obj.labels.get(domain.managed_by) == domain.product
     marked = any(key in obj.labels for key in _marks(ids, domain))
     return Claim.TAKEABLE if same or (managed and not marked and takeable) else Claim.FOREIGN

@@ -67,7 +67,7 @@ def obj(description: str, *rules: Json, required: tuple[str, ...] = (), **proper
 
 
 def rule(expression: str, message: str, *, shown: str = "", **options: str) -> Json:
-    """What has to hold, and what to say if it does not; `shown` is a text for the end of that."""
+    """Return a CEL rule with its message; `shown` is CEL for the end of the message."""
     telling = {"messageExpression": f"'{message}, not \"' + {shown} + '\"'"} if shown else {}
     return {"rule": expression, "message": message, **telling, **options}
 
@@ -108,6 +108,7 @@ def quantity(description: str) -> Json:
 _ATOMIC: Final = {"x-kubernetes-map-type": "atomic"}
 _ATOMIC_LIST: Final = {"x-kubernetes-list-type": "atomic"}
 _OPERATORS: Final = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+_LABEL_VALUE: Final = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 _EXPRESSION_RULES: Final = (
     rule(
         "!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
@@ -135,8 +136,10 @@ def node_selector(description: str) -> Json:
     """A NodeSelector of Kubernetes, with the rules that its own API server has for it."""
     term = obj(
         "Requirements that must all hold for a node; none at all hold for no node.",
-        matchExpressions=_requirements("label", *_EXPRESSION_RULES, longest=63),
-        matchFields=_requirements("field", _FIELD_RULE, longest=253),
+        matchExpressions=_requirements(
+            "label", *_EXPRESSION_RULES, maxLength=63, pattern=_LABEL_VALUE
+        ),
+        matchFields=_requirements("field", _FIELD_RULE, maxLength=253),
     )
     terms = array(
         "Terms of which one must hold; an empty list means all nodes.", term | _ATOMIC, most=128
@@ -147,9 +150,9 @@ def node_selector(description: str) -> Json:
     return selector | _ATOMIC
 
 
-def _requirements(on: str, *rules: Json, longest: int) -> Json:
-    """A list of them; `longest` is what a value can be."""
-    value = {"type": "string", "maxLength": longest}
+def _requirements(on: str, *rules: Json, **value_schema: object) -> Json:
+    """A list of them; `value_schema` is what a value has to be."""
+    value = {"type": "string", **value_schema}
     values = array("Texts; for Gt and Lt one whole number.", value, most=1024)
     requirement = obj(
         f"A requirement on a {on}.",
@@ -184,7 +187,9 @@ def conditions(description: str) -> Json:
         ),
         message=text("Why, in a sentence for people.", maxLength=32_768),
         lastTransitionTime=time("Since when the status is what it is."),
-        observedGeneration=number("The generation that this was said about.", wide=True),
+        observedGeneration=number(
+            "The generation of the object on which the condition is based.", wide=True
+        ),
     )
     return array(description, entry) | {
         "x-kubernetes-list-type": "map",

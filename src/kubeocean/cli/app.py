@@ -1,6 +1,6 @@
-"""The commands of `kubeocean`, and the options of all of them.
+"""The Typer application of `kubeocean` with all its commands.
 
-Commands import what they need when they run, so that `kubeocean --help` is instant.
+Commands import their dependencies when they run, so that `kubeocean --help` is instant.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kubeocean import __version__
+from kubeocean.cli._processes import GO_FLAGS
 from kubeocean.cli.assets import assets
 from kubeocean.cli.doctor import doctor
 from kubeocean.cli.down import down
@@ -21,7 +22,6 @@ from kubeocean.cli.kubeconfig import kubeconfig
 from kubeocean.cli.leave import leave
 from kubeocean.cli.logs_level import logs_level
 from kubeocean.cli.manager import manager
-from kubeocean.cli.processes import GO_FLAGS
 from kubeocean.cli.proxier import proxier
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
@@ -35,15 +35,15 @@ __all__ = ["app"]
 
 app = typer.Typer(
     name="kubeocean",
-    help="Lends the idle capacity of many Kubernetes clusters to one.",
+    help="Lend the idle capacity of many Kubernetes clusters to one.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"kubeocean {__version__}")
         raise typer.Exit
 
@@ -52,7 +52,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass

@@ -1,4 +1,4 @@
-"""`kubeocean assets`: the programs that local clusters are made of."""
+"""`kubeocean assets`: finds, downloads or builds the programs of local clusters."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli.output import Format, FormatOption, print_document, progress_for
-from kubeocean.cli.running import run
+from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._run import run
 
 __all__ = ["assets"]
 
 
 def assets(
-    kubelet: Annotated[bool, typer.Option("--kubelet", help="The kubelet, too.")] = False,
+    kubelet: Annotated[bool, typer.Option("--kubelet", help="Include the kubelet.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the cached ones with their checksums.")
+        bool, typer.Option("--verify", help="Compare cached programs with their checksums.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not list them.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not list the programs.")] = False,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Find, download or build the programs, and say where they are."""
+    """Find, download or build the programs of local clusters, and print their paths."""
 
     async def work() -> None:
         from kubeocean.local.assets import DEFAULT, EVERYTHING, AssetFinder
@@ -30,11 +30,11 @@ def assets(
         finder = AssetFinder(environ=os.environ, progress=progress)
         if verify:
             finder.verify()
-            cached = finder.cache.directory
-            good = "every byte is as it was made" if cached.is_dir() else "nothing is cached yet"
-            progress.note(f"{cached}: {good}")
-        found = await finder.ensure(EVERYTHING if kubelet else DEFAULT)
-        paths = {name: str(found.path(name)) for name in found}
+            directory = finder.cache.directory
+            result = "all checksums match" if directory.is_dir() else "the cache is empty"
+            progress.note(f"{directory}: {result}")
+        programs = await finder.ensure(EVERYTHING if kubelet else DEFAULT)
+        paths = {name: str(programs.path(name)) for name in programs}
         if output is not Format.TEXT:
             print_document(paths, output)
         elif not quiet:

@@ -1,4 +1,4 @@
-"""`kubeocean doctor`: is everything as it should be, on both sides?"""
+"""`kubeocean doctor`: checks of the computing cluster and of all workers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli.explain import print_page
-from kubeocean.cli.looking import complete_binding
-from kubeocean.cli.output import Format, FormatOption, print_document, progress_for
-from kubeocean.cli.running import run
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
+from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._readers import complete_binding
+from kubeocean.cli._run import run
+from kubeocean.cli._views import print_page
 
 __all__ = ["doctor"]
 
-_FOUND: Final = 3
+_NOT_READ: Final = 1
+_ERRORS: Final = 3
 
 
 def doctor(
@@ -23,41 +24,45 @@ def doctor(
         str,
         typer.Argument(
             metavar="BINDING",
-            help="Of the bindings, only this one.",
+            help="Examine the worker of this binding only.",
             autocompletion=complete_binding,
         ),
     ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count, too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let warnings count as errors do.")
+    ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Look for what is wrong, and say what to do about it. Nothing is changed.
+    """Find what is wrong in all clusters, and name the remedies. Nothing is changed.
 
-    Exit code 0: nothing is wrong; 3: something is. Warnings count only with --strict.
-    1: it could not look; 2: asked for wrongly.
+    Exit code 0: every check was made, without errors; 3: there are errors. Warnings count only
+    with --strict. 1: the bindings, or parts that a check needs, could not be read, and there are no
+    errors in the rest; 2: wrong arguments.
     """
 
     async def work() -> None:
         from kubeocean.api.group import Domain
-        from kubeocean.bound.sides import patient_client
-        from kubeocean.doctoring.diagnosing import diagnose
-        from kubeocean.doctoring.examining import Examiner
-        from kubeocean.doctoring.findings import document, page
+        from kubeocean.inspect.doctor.diagnosis import diagnose, document, page
+        from kubeocean.inspect.doctor.reading import DoctorReader
+        from kubeocean.worker_access.client import patient_client
 
         async with AsyncExitStack() as stack:
             computing = patient_client(reach(kubeconfig, context), "computing", stack)
-            examiner = Examiner(computing, stack, Domain(label_domain))
-            what = f"binding {binding}" if binding else "all clusters"
-            with progress_for(quiet=output is not Format.TEXT).task(f"examining {what}"):
-                above, below = await examiner.examine(binding)
-        diagnosis = diagnose(above, below, examiner.notes.unread)
+            reader = DoctorReader(computing, domain=Domain(label_domain))
+            stack.push_async_callback(reader.close)
+            subject = f"binding {binding}" if binding else "all clusters"
+            with progress_for(quiet=output is not Format.TEXT).task(f"examining {subject}"):
+                snapshot = await reader.read(binding)
+        diagnosis = diagnose(snapshot)
         if output is Format.TEXT:
             print_page(page(diagnosis))
         else:
             print_document(document(diagnosis, strict=strict), output)
-        if not diagnosis.healthy(strict=strict):
-            raise typer.Exit(_FOUND)
+        healthy = diagnosis.healthy(strict=strict)
+        if not healthy:
+            raise typer.Exit(_NOT_READ if healthy is None else _ERRORS)
 
     run(work)

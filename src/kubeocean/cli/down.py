@@ -1,4 +1,4 @@
-"""`kubeocean down`: stop what `kubeocean up` started."""
+"""`kubeocean down`: stops the clusters that `kubeocean up` started."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli.output import DEFAULT_NAME, NameOption, named, progress_for
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._output import DEFAULT_NAME, NameOption, named, progress_for
+from kubeocean.cli._run import command_line, run
 
 __all__ = ["down"]
 
 
 def down(
-    purge: Annotated[bool, typer.Option("--purge", help="Remove the data, too.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove the data of the clusters.")
+    ] = False,
     name: NameOption = DEFAULT_NAME,
 ) -> None:
-    """Stop the clusters; no process is left. Their data stays, unless it is purged."""
+    """Stop the clusters that `up` started. Their data is kept for the next start."""
 
     async def work() -> None:
         from kubeocean.local.lifecycle import Lifecycle
@@ -26,9 +28,9 @@ def down(
         if not await lifecycle.take_down(purge=purge):
             typer.echo(f"{name} was not up")
         elif purge:
-            typer.echo(f"{name} is down, its data is removed")
+            typer.echo(f"{name} is down and its data is removed")
         else:
-            again = command_line("up", *named(name))
-            typer.echo(f"{name} is down; its data is kept for the next: {again}")
+            start = command_line("up", *named(name))
+            typer.echo(f"{name} is down; its data is kept. To start it again, run: {start}")
 
     run(work)

@@ -1,4 +1,4 @@
-"""`kubeocean drain`: a virtual node, or all nodes of a cluster, emptied."""
+"""`kubeocean drain`: drains a virtual node, or all virtual nodes of a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubeocean.cli.clusters import (
+from kubeocean.cli._clusters import (
     NOT_YET,
     ContextOption,
     DomainOption,
@@ -16,23 +16,25 @@ from kubeocean.cli.clusters import (
     TimeoutOption,
     reach,
 )
-from kubeocean.cli.looking import complete_place
-from kubeocean.cli.output import progress_for
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._output import progress_for
+from kubeocean.cli._readers import complete_place
+from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
-    from kubeocean.installation.draining import Drain, Left
+    from kubeocean.install.drain import Drain, Left
 
 __all__ = ["drain"]
 
-_NAMED = 10
+_MAX_PRINTED_PODS = 10
 
 
 def drain(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="CLUSTER|NODE", help="A binding, or a node.", autocompletion=complete_place
+            metavar="CLUSTER|NODE",
+            help="Name of a ClusterBinding, or of a virtual node.",
+            autocompletion=complete_place,
         ),
     ],
     grace: Annotated[
@@ -40,81 +42,84 @@ def drain(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How long containers have to end.",
-            show_default="as their pods say",
+            help="Time that containers have to terminate.",
+            show_default="the pod's own",
         ),
     ] = None,
     timeout: TimeoutOption = 600.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Evict pods that nobody would make again, too.")
+        bool,
+        typer.Option("--force", help="Also evict pods that no controller would create again."),
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take pods again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Uncordon the nodes that drain has cordoned.")
+    ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
-    """Let nodes take no new pods, and evict those that are there as disruption budgets allow.
+    """Cordon virtual nodes and evict their pods, as disruption budgets allow.
 
-    Exit code 3: pods are left after the time-out; the same command goes on.
+    Exit code 3: pods are left after the time-out; run the same command again to continue.
     """
 
     async def work() -> None:
         from kubeocean.api.group import Domain
-        from kubeocean.installation.draining import Drain
+        from kubeocean.install.drain import Drain
         from kubeocean.runtime.client import Client
         from kubeocean.runtime.retries import RetryPolicy
         from kubeocean.runtime.transport import HttpTransport
 
         async with AsyncExitStack() as stack:
-            # A refusal by a budget is ours to repeat, and not for a transport.
+            # Drain itself repeats evictions that a disruption budget refuses.
             client = Client(
                 HttpTransport(reach(kubeconfig, context)),
                 cluster="computing",
                 retry=RetryPolicy(attempts=1),
             )
             stack.push_async_callback(client.close)
-            going = Drain(name, client, Domain(label_domain), grace, force=force)
+            operation = Drain(name, client, Domain(label_domain), grace, force=force)
             if undo:
-                freed = await going.undo()
-                typer.echo(f"taking pods again: {', '.join(freed) or 'no node was cordoned by us'}")
+                nodes = await operation.undo()
+                typer.echo(f"uncordoned: {', '.join(nodes) or 'no node was cordoned by drain'}")
                 return
-            await _empty(going, timeout)
+            await _drain(operation, timeout)
 
     run(work)
 
 
-async def _empty(going: Drain, timeout: float) -> None:
+async def _drain(operation: Drain, timeout: float) -> None:
     from kubeocean.leasing.report import counted
 
-    undo = command_line("drain", going.name, "--undo")
+    undo = command_line("drain", operation.name, "--undo")
     try:
-        with progress_for().task(f"emptying {going.name}") as task:
-            left = await going.run(patience_s=timeout, say=task.say)
+        with progress_for().task(f"draining {operation.name}") as task:
+            left = await operation.run(patience_s=timeout, say=task.say)
     except asyncio.CancelledError:
-        typer.echo(_stopped(going, undo), err=True)
+        typer.echo(_interrupted(operation, undo), err=True)
         raise
     if not left.done:
-        _tell(left)
+        _print_left(left)
         raise typer.Exit(NOT_YET)
     typer.echo(
-        f"{going.name} is empty; evicted: {counted(going.evicted, 'pod')}."
-        f" It takes pods again with: {undo}"
+        f"{operation.name} is drained; evicted: {counted(operation.evicted, 'pod')}."
+        f" To uncordon it, run: {undo}"
     )
 
 
-def _stopped(going: Drain, undo: str) -> str:
-    """What was done until now, and only that."""
+def _interrupted(operation: Drain, undo: str) -> str:
+    """Return a sentence about the nodes and pods that were changed before an interruption."""
     from kubeocean.leasing.report import counted
 
-    if not going.closed:
-        return f"stopped before anything was done to {going.name}"
-    done = f"evicted: {counted(going.evicted, 'pod')}, cordoned: {', '.join(sorted(going.closed))}"
-    return f"stopped; {done}. What is cordoned takes no new pods until: {undo}"
+    if not operation.closed:
+        return f"stopped before any node of {operation.name} was cordoned"
+    evicted, cordoned = counted(operation.evicted, "pod"), ", ".join(sorted(operation.closed))
+    return f"stopped; evicted: {evicted}, cordoned: {cordoned}. To uncordon, run: {undo}"
 
 
-def _tell(left: Left) -> None:
-    typer.echo(f"not empty yet: {left}", err=True)
-    for pod in left.pods[:_NAMED]:
+def _print_left(left: Left) -> None:
+    typer.echo(f"not drained yet: {left}", err=True)
+    for pod in left.pods[:_MAX_PRINTED_PODS]:
         why = "held by a disruption budget" if pod in left.held else "terminating"
-        why = "nobody would make it again; --force evicts it" if pod in left.bare else why
+        why = "no controller would create it again; --force evicts it" if pod in left.bare else why
         typer.echo(f"  {pod}: {why}", err=True)

@@ -1,39 +1,42 @@
-"""`kubeocean explain`: why a node, a pod or a binding is as it is, on one page."""
+"""`kubeocean explain`: why a node, a pod or a binding is in its state, on one page."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli.looking import complete_binding, complete_node, complete_pod
-from kubeocean.cli.output import Format, FormatOption, print_document
-from kubeocean.cli.running import run
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
+from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._readers import complete_binding, complete_node, complete_pod
+from kubeocean.cli._run import run
+from kubeocean.cli._views import print_page
 
 if TYPE_CHECKING:
-    from kubeocean.explaining.reading import Reader
-    from kubeocean.explaining.story import Story
+    from kubeocean.inspect.explain.reading import ExplainReader
+    from kubeocean.inspect.explain.report import Explanation
     from kubeocean.runtime.objects import Key
 
-__all__ = ["binding", "explain", "node", "pod", "print_page"]
+__all__ = ["binding", "explain", "node", "pod"]
 
-_NOT_FOUND = 1
-_UNUSUAL_S = 2.0
+_NOT_EXPLAINED: Final = 1
+_LONG_S: Final = 2.0  # after which a line names the reason of the delay
 
 
 ZoneOption = Annotated[
     str,
     typer.Option(
-        "--time-zone", metavar="ZONE", help="Of policies that name none, as for the syncer."
+        "--time-zone",
+        metavar="ZONE",
+        help="The time zone of policies that name none, as the syncer has it.",
     ),
 ]
 
 explain = typer.Typer(
     name="explain",
-    help="Say why a node, a pod or a binding is as it is: which rule decided, by which figures.",
+    help="Explain the state of a node, a pod or a binding: the rule that decided, and the amounts.",
     no_args_is_help=True,
 )
 
@@ -45,7 +48,7 @@ def node(
         typer.Argument(help="A virtual node, or a node of a worker.", autocompletion=complete_node),
     ],
     binding: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose worker's node is meant.")
+        str, typer.Option(metavar="NAME", help="The binding of the worker that has the node.")
     ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -53,15 +56,14 @@ def node(
     time_zone: ZoneOption = "UTC",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Why a node is lent or not, offers this much, and takes pods or not."""
+    """Explain why a node is lent or not, how much it offers, and whether it takes pods."""
 
-    async def story(reader: Reader) -> Story:
-        from kubeocean.explaining.nodereads import read_node
-        from kubeocean.explaining.nodes import explain_node
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.node import explain_node
 
-        return explain_node(await read_node(reader, name, binding))
+        return explain_node(await reader.node(name, binding))
 
-    _tell(story, kubeconfig, context, label_domain, time_zone, output)
+    _explain(explained, kubeconfig, context, label_domain, time_zone, output)
 
 
 @explain.command()
@@ -75,7 +77,8 @@ def pod(
         ),
     ],
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="Where it is; else default.")
+        str,
+        typer.Option("--namespace", "-n", metavar="NAME", help="Its namespace, else default."),
     ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -83,15 +86,14 @@ def pod(
     time_zone: ZoneOption = "UTC",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Why a pod waits, where it runs, or what became of it."""
+    """Explain why a pod waits, where it runs, or why it is gone."""
 
-    async def story(reader: Reader) -> Story:
-        from kubeocean.explaining.podreads import read_pod
-        from kubeocean.explaining.pods import explain_pod
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.pod import explain_pod
 
-        return explain_pod(await read_pod(reader, _key_of(name, namespace)))
+        return explain_pod(await reader.pod(_key_of(name, namespace)))
 
-    _tell(story, kubeconfig, context, label_domain, time_zone, output)
+    _explain(explained, kubeconfig, context, label_domain, time_zone, output)
 
 
 @explain.command()
@@ -103,84 +105,76 @@ def binding(
     time_zone: ZoneOption = "UTC",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Whether a binding works, and if not, what stands in its way."""
+    """Explain whether a binding works, and if not, the first reason."""
 
-    async def story(reader: Reader) -> Story:
-        from kubeocean.explaining.bindingreads import read_binding
-        from kubeocean.explaining.bindings import explain_binding
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.binding import explain_binding
 
-        return explain_binding(await read_binding(reader, name))
+        return explain_binding(await reader.binding_details(name))
 
-    _tell(story, kubeconfig, context, label_domain, time_zone, output)
+    _explain(explained, kubeconfig, context, label_domain, time_zone, output)
 
 
-def _key_of(named: str, namespace: str) -> Key:
-    """The pod that is meant by a name, which may say the namespace, too.
+def _key_of(argument: str, option: str) -> Key:
+    """Return the pod that `[NAMESPACE/]NAME` and `--namespace` name.
 
-    :raises ConfigError: there are two namespaces.
+    :raises ConfigError: they name two namespaces.
     """
     from kubeocean.errors import ConfigError
     from kubeocean.runtime.objects import Key
 
-    said, slash, name = named.rpartition("/")
-    if slash and namespace not in ("", said):
-        message = f"is not in {namespace}, which --namespace says"
-        raise ConfigError(message, field="pod", value=named)
-    return Key(said or namespace or "default", name)
+    namespace, slash, name = argument.rpartition("/")
+    if slash and option not in ("", namespace):
+        message = f"is not in {option}, which --namespace says"
+        raise ConfigError(message, field="pod", value=argument)
+    return Key(namespace or option or "default", name)
 
 
-def _tell(
-    story: Callable[[Reader], Awaitable[Story]],
+def _explain(
+    explained: Callable[[ExplainReader], Awaitable[Explanation]],
     kubeconfig: str,
     context: str,
     label_domain: str,
     time_zone: str,
     output: Format,
 ) -> None:
-    """Read, decide and print; exit code 1 if there is no such thing."""
+    """Read, explain and print; exit code 1 if the object does not exist or was not read."""
 
     async def work() -> None:
         from datetime import UTC
 
         from kubeocean.api.group import Domain
-        from kubeocean.bound.sides import patient_client
-        from kubeocean.explaining.reading import Reader
-        from kubeocean.explaining.story import Rule, document, page
+        from kubeocean.inspect.explain.reading import ExplainReader
+        from kubeocean.inspect.explain.report import Rule, document, page
         from kubeocean.leasing.windows import zone_of
+        from kubeocean.worker_access.client import patient_client
 
         async with AsyncExitStack() as stack:
             computing = patient_client(reach(kubeconfig, context), "computing", stack)
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
-            reader = Reader(computing, stack, Domain(label_domain), zone)
-            with _patience(quiet=output is not Format.TEXT):
-                told = await story(reader)
+            reader = ExplainReader(computing, zone=zone, domain=Domain(label_domain))
+            stack.push_async_callback(reader.close)
+            with _waiting(quiet=output is not Format.TEXT):
+                explanation = await explained(reader)
         if output is Format.TEXT:
-            print_page(page(told))
+            print_page(page(explanation))
         else:
-            print_document(document(told), output)
-        if told.rule is Rule.NOT_FOUND:
-            raise typer.Exit(_NOT_FOUND)
+            print_document(document(explanation), output)
+        if explanation.rule in (Rule.NOT_FOUND, Rule.NOT_READ):
+            raise typer.Exit(_NOT_EXPLAINED)
 
     run(work)
 
 
 @contextmanager
-def _patience(*, quiet: bool) -> Iterator[None]:
-    """Who waits longer than usual is told for what."""
+def _waiting(*, quiet: bool) -> Iterator[None]:
+    """Print after two seconds that answers are awaited."""
     import asyncio
 
-    said = "waiting for the answers of the clusters …"
+    message = "waiting for the answers of the clusters …"
     loop = asyncio.get_running_loop()
-    timer = loop.call_later(_UNUSUAL_S, lambda: None if quiet else typer.echo(said, err=True))
+    timer = loop.call_later(_LONG_S, lambda: None if quiet else typer.echo(message, err=True))
     try:
         yield
     finally:
         timer.cancel()
-
-
-def print_page(lines: Iterable[str]) -> None:
-    """A result for people. Much of it was said by clusters: a terminal is not to obey it."""
-    from kubeocean.view.tables import clean
-
-    for line in lines:
-        typer.echo(clean(line))

@@ -1,4 +1,4 @@
-"""`kubeocean install`: the computing cluster's side."""
+"""`kubeocean install`: installs Kubeocean into the computing cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubeocean.cli.clusters import (
+from kubeocean.cli._clusters import (
     ContextOption,
     DomainOption,
     DryRunOption,
@@ -21,48 +21,72 @@ from kubeocean.cli.clusters import (
     applier,
     give_up,
     print_objects,
+    print_result,
     reach,
-    settled,
-    tell,
+    wait_until_done,
 )
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
-    from kubeocean.installation.applying import Applier
-    from kubeocean.installation.values import Size, Values
+    from kubeocean.install.apply import Applier
+    from kubeocean.install.values import Size, Values
 
 __all__ = ["install"]
 
 
 _Image = Annotated[
-    str, typer.Option(metavar="IMAGE", help="Our image.", show_default="of this version")
+    str,
+    typer.Option(
+        metavar="IMAGE",
+        help="Container image of the manager, syncers and proxiers.",
+        show_default="the image of this version",
+    ),
 ]
 _PullSecrets = Annotated[
-    list[str] | None, typer.Option(metavar="SECRET", help="To pull it with; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="SECRET", help="Secret with which to pull the image (repeatable)."),
 ]
 _Tolerations = Annotated[
     list[str] | None,
-    typer.Option(metavar="TAINT", help="That our pods tolerate, as key=value:effect; repeatable."),
+    typer.Option(
+        metavar="TAINT",
+        help="Taint that Kubeocean's pods tolerate, as key=value:effect (repeatable).",
+    ),
 ]
-_Replicas = Annotated[int, typer.Option(help="Of manager, and of each syncer and proxier.")]
+_Replicas = Annotated[
+    int, typer.Option(help="Number of replicas of the manager and of each syncer and proxier.")
+]
 _Size = Annotated[
-    str, typer.Option(help="small: up to 100 nodes a worker; medium: up to 1000; large: more.")
+    str,
+    typer.Option(
+        help="Size of the largest worker cluster, which sets requests and limits: small (up to 100 "
+        "nodes), medium (up to 1000) or large."
+    ),
 ]
 _Zone = Annotated[
-    str, typer.Option(metavar="ZONE", help="Of policies that name none.", show_default="UTC")
+    str,
+    typer.Option(metavar="ZONE", help="Time zone of policies that name none.", show_default="UTC"),
 ]
 _Namespaces = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAMESPACE",
-        help="Where kubeconfigs of workers may be, beside our own namespace; repeatable; *: all.",
+        help="Further namespace in which kubeconfig Secrets of workers may be, or * for all "
+        "(repeatable).",
     ),
 ]
-_Level = Annotated[str, typer.Option(help="debug, info, warn or error.")]
-_Monitoring = Annotated[
-    bool, typer.Option("--monitoring", help="ServiceMonitor, alerts, Grafana dashboard.")
+_Level = Annotated[
+    str, typer.Option(help="Log level of Kubeocean's programs: debug, info, warn or error.")
 ]
-_Network = Annotated[bool, typer.Option(help="Let nobody in without need.")]
+_Monitoring = Annotated[
+    bool,
+    typer.Option(
+        "--monitoring", help="Also create a ServiceMonitor, alerts and a Grafana dashboard."
+    ),
+]
+_Network = Annotated[
+    bool, typer.Option(help="Create NetworkPolicies that admit only the necessary connections.")
+]
 
 
 def install(
@@ -85,15 +109,15 @@ def install(
     wait: WaitOption = True,
     timeout: TimeoutOption = 180.0,
 ) -> None:
-    """Install into a computing cluster: definitions, roles, the manager.
+    """Install Kubeocean into a computing cluster: CRDs, roles and the manager.
 
-    It may be repeated, also with other options. Exit code 3: installed, and not running yet.
+    Run the command again to change options. Exit code 3: installed, but the manager is not ready.
     """
 
     async def work() -> None:
         from kubeocean.api.group import Domain
-        from kubeocean.installation.computing import computing_objects
-        from kubeocean.installation.values import IMAGE, Values
+        from kubeocean.install.computing_objects import computing_objects
+        from kubeocean.install.values import IMAGE, Values
 
         values = Values(
             domain=Domain(label_domain),
@@ -118,67 +142,69 @@ def install(
                 source, stack, cluster="computing", domain=values.domain, force=force_conflicts
             )
             await _check(computing, values)
-            await computing.apply_all(objects, partial(tell, "computing"))
+            await computing.apply_all(objects, partial(print_result, "computing"))
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
                 await _wait(computing, values, timeout, command_line("doctor", *see))
-        typer.echo("Bind a worker with: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
+        typer.echo("To bind a worker, run: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
 
 
-def _size(written: str) -> Size:
+def _size(text: str) -> Size:
     from kubeocean.errors import ConfigError
-    from kubeocean.installation.values import Size
+    from kubeocean.install.values import Size
 
     try:
-        return Size(written)
+        return Size(text)
     except ValueError:
-        said = f"must be one of {', '.join(Size)}"
-        raise ConfigError(said, source="--size", value=written) from None
+        message = f"must be one of {', '.join(Size)}"
+        raise ConfigError(message, source="--size", value=text) from None
 
 
 async def _check(computing: Applier, values: Values) -> None:
-    """:raises ConfigError: our programs run there already, in a way of their own, or for workers
-    that this would leave behind."""
+    """Refuse an installation that would break one that exists.
+
+    :raises ConfigError: the cluster is a local ocean, or a bound worker's Secret would become
+        unreadable.
+    """
     from kubeocean.errors import ConfigError, NotFound
     from kubeocean.runtime.kinds import NAMESPACES
 
     await _check_bindings(computing, values)
     try:
-        there = await computing.client.get(NAMESPACES, values.namespace)
+        namespace = await computing.client.get(NAMESPACES, values.namespace)
     except NotFound:
         return
-    if values.domain.local_ocean in there.annotations:
-        mends = command_line("up")
-        said = "this is a local ocean, made by kubeocean up: it is installed already"
-        raise ConfigError(f"{said}, and {mends} sets back what was changed of it")
+    if values.domain.local_ocean in namespace.annotations:
+        message = "this is a local ocean, made by kubeocean up: it is installed already"
+        raise ConfigError(f"{message}; to restore its objects, run: {command_line('up')}")
 
 
 async def _check_bindings(computing: Applier, values: Values) -> None:
-    """:raises ConfigError: syncers of a worker that is bound would not take its kubeconfig."""
-    from kubeocean.api.binding import CLUSTER_BINDINGS
-    from kubeocean.bound.rotation import ANY_NAMESPACE
+    """:raises ConfigError: a binding's Secret is in a namespace that syncers may not read."""
+    from kubeocean.api.bindings import CLUSTER_BINDINGS
     from kubeocean.errors import ConfigError, NotFound
+    from kubeocean.worker_access.rotation import ANY_NAMESPACE
 
     allowed = set(values.secret_namespaces)
     try:
         bindings = (await computing.client.list(CLUSTER_BINDINGS)).items
     except NotFound:
-        return  # nobody knows what that is yet
-    for each in bindings:
-        where = each.spec.secret_ref.namespace
-        if where and not allowed & {where, ANY_NAMESPACE}:
-            said = f"must be named too: the kubeconfig of binding {each.name} is there"
-            raise ConfigError(said, source="--kubeconfig-namespace", value=where)
+        return  # the CRD is not installed yet
+    for binding in bindings:
+        namespace = binding.spec.secret_ref.namespace
+        if namespace and not allowed & {namespace, ANY_NAMESPACE}:
+            message = f"must be named, too: it holds the kubeconfig of binding {binding.name}"
+            raise ConfigError(message, source="--kubeconfig-namespace", value=namespace)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:
-    from kubeocean.installation.computing import manager_deployment
-    from kubeocean.installation.settling import manager_state, manager_trouble
+    from kubeocean.install.computing_objects import manager_deployment
+    from kubeocean.install.wait import manager_state, manager_trouble
 
-    look = partial(manager_state, computing, manager_deployment(values))
-    state = await settled(look, "waiting for the manager", timeout)
+    read = partial(manager_state, computing, manager_deployment(values))
+    state = await wait_until_done(read, "waiting for the manager", timeout)
     if not state.done:
         why = await manager_trouble(computing, values.domain)
-        give_up("the manager", state.said, timeout, why=why, see=f"More is told by: {see}")
+        give_up("the manager", state.message, timeout, why=why, see=see)

@@ -1,4 +1,4 @@
-"""`kubeocean join`: one worker, bound to the computing cluster."""
+"""`kubeocean join`: binds one worker cluster to the computing cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubeocean.cli.clusters import (
+from kubeocean.cli._clusters import (
     ComputingOption,
     ContextOption,
     DomainOption,
@@ -22,59 +22,77 @@ from kubeocean.cli.clusters import (
     applier,
     give_up,
     print_objects,
+    print_result,
     reach,
-    settled,
-    tell,
+    wait_until_done,
 )
-from kubeocean.cli.running import command_line, interruptible, run, same_again
+from kubeocean.cli._run import command_line, interruptible, run, same_again
 
 if TYPE_CHECKING:
-    from kubeocean.api.policy import PolicySpec
-    from kubeocean.installation.applying import Applier
-    from kubeocean.installation.bindings import Joining
-    from kubeocean.installation.values import WorkerValues
+    from kubeocean.api.policies import PolicySpec
+    from kubeocean.install.apply import Applier
+    from kubeocean.install.join import JoinRequest
+    from kubeocean.install.values import WorkerValues
     from kubeocean.runtime.access import Access
     from kubeocean.runtime.credentials import AccessSource
     from kubeocean.runtime.objects import Json
 
 __all__ = ["join"]
 
-_MINTED = "(made when the worker joins)"
+_EXPIRY_PLACEHOLDER = "(made when the worker joins)"
 
 
 _File = Annotated[
-    str, typer.Option(metavar="FILE", help="How an administrator reaches the worker.")
+    str,
+    typer.Option(
+        metavar="FILE", help="Path of an administrator's kubeconfig of the worker cluster."
+    ),
 ]
 _Server = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        help="The worker's API server, as the computing cluster reaches it.",
-        show_default="as in FILE",
+        help="URL at which the computing cluster reaches the worker's API server.",
+        show_default="the server in FILE",
     ),
 ]
 _ClusterId = Annotated[
-    str, typer.Option(metavar="ID", help="Part of the names of nodes.", show_default="NAME")
+    str,
+    typer.Option(
+        metavar="ID",
+        help="Identifier of the worker, which is part of its virtual nodes' names.",
+        show_default="NAME",
+    ),
 ]
 _Lease = Annotated[
     str | None,
-    typer.Option(metavar="LIMITS", help='What is lent, as "cpu=50%,memory=8Gi", or "all".'),
+    typer.Option(
+        metavar="LIMITS",
+        help='Share of each node that is lent, as "cpu=50%,memory=8Gi", or "all".',
+    ),
 ]
 _Between = Annotated[
     list[str] | None,
-    typer.Option(metavar="SPAN", help='When, as "20:00-06:00 Mon-Fri"; repeatable.'),
+    typer.Option(
+        metavar="SPAN", help='Time window of the lending, as "20:00-06:00 Mon-Fri" (repeatable).'
+    ),
 ]
-_Zone = Annotated[str, typer.Option(metavar="ZONE", help="The time zone of that.")]
-_Force = Annotated[bool, typer.Option("--force-reclaim", help="Evict pods when time is over.")]
+_Zone = Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the windows.")]
+_ForceReclaim = Annotated[
+    bool, typer.Option("--force-reclaim", help="Evict pods when a time window ends.")
+]
 _Grace = Annotated[
-    int, typer.Option(min=0, metavar="SECONDS", help="How long before the first eviction.")
+    int,
+    typer.Option(
+        min=0, metavar="SECONDS", help="Time between the end of a window and the first eviction."
+    ),
 ]
 _AddOns = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Further rights: volumes, node-labels, metrics, priority-classes, log-configs; "
-        "all, or none. Repeatable.",
+        help="Further permissions in the worker: volumes, node-labels, metrics, priority-classes, "
+        "log-configs, all or none (repeatable).",
         show_default="volumes, node-labels, metrics",
     ),
 ]
@@ -82,27 +100,35 @@ _Quota = Annotated[
     str | None,
     typer.Option(
         metavar="AMOUNTS",
-        help='What pods may use together, as "pods=500,requests.cpu=100".',
+        help='ResourceQuota of all pods together, as "pods=500,requests.cpu=100".',
         show_default="no node ports, no load balancers",
     ),
 ]
 _Isolated = Annotated[
-    bool, typer.Option("--isolated", help="Let nobody from other namespaces reach the pods.")
+    bool,
+    typer.Option(
+        "--isolated", help="Create a NetworkPolicy that admits no traffic from other namespaces."
+    ),
 ]
 _Services = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Mirror Services of this namespace; repeatable."),
+    typer.Option(
+        metavar="NAME", help="Namespace with Services to copy to the worker (repeatable)."
+    ),
 ]
 _Direct = Annotated[
-    bool, typer.Option("--direct-scheduling", help="Do not ask the worker's scheduler.")
+    bool,
+    typer.Option(
+        "--direct-scheduling", help="Assign pods to nodes without the worker's scheduler."
+    ),
 ]
 _Renew = Annotated[
-    bool, typer.Option("--renew", help="Mint a new token even if the old one still holds.")
+    bool, typer.Option("--renew", help="Create a new token even if the old one is still valid.")
 ]
 
 
 def join(
-    name: Annotated[str, typer.Argument(help="What the binding is called.")],
+    name: Annotated[str, typer.Argument(help="Name of the ClusterBinding.")],
     kubeconfig: _File = "",
     context: ContextOption = "",
     server: _Server = "",
@@ -110,7 +136,7 @@ def join(
     lease: _Lease = None,
     between: _Between = None,
     zone: _Zone = "",
-    force_reclaim: _Force = False,
+    force_reclaim: _ForceReclaim = False,
     grace: _Grace = 0,
     mount_namespace: MountOption = "",
     add_on: _AddOns = None,
@@ -128,15 +154,16 @@ def join(
     wait: WaitOption = True,
     timeout: TimeoutOption = 180.0,
 ) -> None:
-    """Bind a worker cluster: a role and a credential there, a binding here.
+    """Bind a worker: create its role and credential, and a ClusterBinding in the computing cluster.
 
-    Repeat it to change something or to renew the credential. Exit code 3: bound, not Ready yet.
+    Run the command again to change options or to renew the credential. Exit code 3: the worker is
+    bound, but not ready.
     """
 
     async def work() -> None:
-        from kubeocean.installation.bindings import Joining
+        from kubeocean.install.join import JoinRequest
 
-        joining = Joining(
+        request = JoinRequest(
             name=name,
             cluster_id=cluster_id,
             worker=_worker(label_domain, mount_namespace, add_on, quota, isolated),
@@ -146,40 +173,41 @@ def join(
         )
         _check_server(server)
         if dry_run:
-            print_objects(_objects(joining), output)
+            print_objects(_objects(request), output)
             return
         async with AsyncExitStack() as stack:
-            below = reach(_required(kubeconfig), context)
-            above = reach(computing, computing_context)
-            pair = _connect(joining, above, below, stack, force=force_conflicts)
-            with interruptible(lambda: f"{name} is bound in part, if at all"):
-                await _bind(joining, *pair, _way(below.current(), server), renew=renew)
-            see = ("--kubeconfig", computing) if computing else ()
-            with interruptible(lambda: f"{name} is bound; it becomes Ready by itself"):
+            worker_source = reach(_required(kubeconfig), context)
+            computing_source = reach(computing, computing_context)
+            appliers = _connect(
+                request, computing_source, worker_source, stack, force=force_conflicts
+            )
+            with interruptible(lambda: f"{name} may be bound in part"):
+                access = _access(worker_source.current(), server)
+                await _bind(request, *appliers, access, renew=renew)
+            options = ("--kubeconfig", computing) if computing else ()
+            with interruptible(lambda: f"{name} is bound; the manager continues"):
                 if wait:
-                    await _wait(joining, *pair, timeout, command_line("doctor", name, *see))
+                    see = command_line("doctor", name, *options)
+                    await _wait(request, *appliers, timeout, see)
 
     run(work)
-
-
-# What was said
 
 
 def _required(kubeconfig: str) -> str:
     from kubeocean.errors import ConfigError
 
     if not kubeconfig:
-        raise ConfigError("must name the kubeconfig of the worker", source="--kubeconfig")
+        raise ConfigError("must name the kubeconfig of the worker cluster", source="--kubeconfig")
     return kubeconfig
 
 
 def _check_server(server: str) -> None:
-    """Said before anything is written; of the one in FILE it is said when a token is made."""
+    """Check the URL before the first write; `Join` checks the server in FILE."""
     from kubeocean.errors import ConfigError
 
     if server and not server.startswith("https://"):
-        said = "must be a URL such as https://worker.example.com:6443"
-        raise ConfigError(said, source="--server", value=server)
+        message = "must be a URL such as https://worker.example.com:6443"
+        raise ConfigError(message, source="--server", value=server)
 
 
 def _worker(
@@ -190,8 +218,8 @@ def _worker(
     isolated: bool,
 ) -> WorkerValues:
     from kubeocean.api.group import Domain
-    from kubeocean.installation.roles import DEFAULT_ADD_ONS
-    from kubeocean.installation.values import WorkerValues, add_ons, amounts
+    from kubeocean.install.roles import DEFAULT_ADD_ONS
+    from kubeocean.install.values import WorkerValues, add_ons, amounts
 
     granted = DEFAULT_ADD_ONS if add_on is None else add_ons(add_on, source="--add-on")
     values = WorkerValues(
@@ -212,18 +240,18 @@ def _lease(
     force_reclaim: bool,
     grace: int,
 ) -> PolicySpec | None:
-    from kubeocean.api.policy import PolicySpec
+    from kubeocean.api.policies import PolicySpec
     from kubeocean.errors import ConfigError
-    from kubeocean.installation.policies import limits, windows
+    from kubeocean.install.lease_options import limits, windows
 
     if lease is None and not between:
-        for flag, given in (
+        for flag, value in (
             ("--zone", zone),
             ("--force-reclaim", force_reclaim),
             ("--grace", grace),
         ):
-            if given:
-                raise ConfigError("needs --lease or --between", source=flag, value=given)
+            if value:
+                raise ConfigError("needs --lease or --between", source=flag, value=value)
         return None
     return PolicySpec(
         name,
@@ -235,84 +263,83 @@ def _lease(
     )
 
 
-def _way(access: Access, server: str) -> Access:
-    """The way that the computing cluster takes."""
+def _access(access: Access, server: str) -> Access:
+    """Return the access with the server at which the computing cluster reaches the worker."""
     from dataclasses import replace
 
     return replace(access, server=server.rstrip("/")) if server else access
 
 
-# What is done
-
-
 def _connect(
-    joining: Joining,
-    above: AccessSource,
-    below: AccessSource,
+    request: JoinRequest,
+    computing: AccessSource,
+    worker: AccessSource,
     stack: AsyncExitStack,
     *,
     force: bool,
 ) -> tuple[Applier, Applier]:
-    domain = joining.worker.domain
+    domain = request.worker.domain
     return (
-        applier(above, stack, cluster="computing", domain=domain, force=force),
-        applier(below, stack, cluster="worker", domain=domain, force=force),
+        applier(computing, stack, cluster="computing", domain=domain, force=force),
+        applier(worker, stack, cluster="worker", domain=domain, force=force),
     )
 
 
-def _objects(joining: Joining) -> dict[str, list[Json]]:
-    """By the cluster where they are made."""
-    from kubeocean.installation.credentials import kubeconfig_secret
-    from kubeocean.installation.workerside import credential_secret, worker_objects
+def _objects(request: JoinRequest) -> dict[str, list[Json]]:
+    """Return the objects that `join` creates, by cluster."""
+    from kubeocean.install.credentials import kubeconfig_secret
+    from kubeocean.install.worker_objects import credential_secret, worker_objects
 
-    name, values = joining.name, joining.worker
-    lease = joining.policy()
-    secret = kubeconfig_secret(name, "", ends=_MINTED, domain=values.domain)
+    name, values = request.name, request.worker
+    policy = request.policy()
+    secret = kubeconfig_secret(name, "", ends=_EXPIRY_PLACEHOLDER, domain=values.domain)
     secret["data"] = {}
-    below = [
+    in_worker = [
         *worker_objects(values),
-        *([lease] if lease is not None else []),
+        *([policy] if policy is not None else []),
         credential_secret(values, name, "00000000"),
     ]
-    return {"worker": below, "computing cluster": [secret, joining.binding()]}
+    return {"worker": in_worker, "computing cluster": [secret, request.binding()]}
 
 
 async def _bind(
-    joining: Joining, above: Applier, worker: Applier, way: Access, *, renew: bool
+    request: JoinRequest, computing: Applier, worker: Applier, access: Access, *, renew: bool
 ) -> None:
-    from kubeocean.api.binding import CLUSTER_BINDINGS
-    from kubeocean.installation.applying import Fate
-    from kubeocean.installation.credentials import secret_name
-    from kubeocean.installation.joining import Join
+    from kubeocean.api.bindings import CLUSTER_BINDINGS
+    from kubeocean.install.apply import ApplyResult
+    from kubeocean.install.credentials import secret_name
+    from kubeocean.install.join import Join
 
-    ours = {joining.name: CLUSTER_BINDINGS.kind, secret_name(joining.name): "Secret"}
+    in_computing = {request.name: CLUSTER_BINDINGS.kind, secret_name(request.name): "Secret"}
 
-    def told(body: Json, fate: Fate) -> None:
-        here = ours.get(body["metadata"]["name"]) == body["kind"]
-        tell("computing" if here else "worker", body, fate)
+    def report(body: Json, result: ApplyResult) -> None:
+        is_computing = in_computing.get(body["metadata"]["name"]) == body["kind"]
+        print_result("computing" if is_computing else "worker", body, result)
 
-    joined = await Join(joining, above, worker, way).run(told, renew=renew)
-    verb = "was made" if joined.renewed else "is kept"
+    joined = await Join(request, computing, worker, access).run(report, renew=renew)
+    verb = "was created" if joined.renewed else "is kept"
     ends = f"{joined.ends:%Y-%m-%d %H:%M} UTC"
-    typer.echo(f"The credential {verb}; it ends {ends}. A new one: {same_again('--renew')}")
+    typer.echo(
+        f"The credential {verb}; it expires {ends}. To renew it, run: {same_again('--renew')}"
+    )
 
 
 async def _wait(
-    joining: Joining, above: Applier, worker: Applier, timeout: float, see: str
+    request: JoinRequest, computing: Applier, worker: Applier, timeout: float, see: str
 ) -> None:
-    from kubeocean.installation.settling import manager_trouble, worker_state
+    from kubeocean.install.wait import manager_trouble, worker_state
 
-    look = partial(
+    read = partial(
         worker_state,
-        joining.name,
-        above,
+        request.name,
+        computing,
         worker,
-        domain=joining.worker.domain,
-        lends=joining.lease is not None,
+        domain=request.worker.domain,
+        lends=request.lease is not None,
     )
-    state = await settled(look, f"waiting for {joining.name}", timeout)
+    state = await wait_until_done(read, f"waiting for {request.name}", timeout)
     if not state.done:
-        trouble = await manager_trouble(above, joining.worker.domain)
+        trouble = await manager_trouble(computing, request.worker.domain)
         why = f"the manager does not run: {trouble}" if trouble else ""
-        give_up(joining.name, state.said, timeout, why=why, see=f"More is told by: {see}")
-    typer.echo(f"{joining.name}: {state.said}")
+        give_up(request.name, state.message, timeout, why=why, see=see)
+    typer.echo(f"{request.name}: {state.message}")

@@ -1,4 +1,4 @@
-"""`kubeocean kubeconfig`: how to reach the clusters."""
+"""`kubeocean kubeconfig`: prints the kubeconfig of local clusters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kubeocean.cli.output import DEFAULT_NAME, NameOption, named, print_json
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._output import DEFAULT_NAME, NameOption, named, print_json
+from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["kubeconfig"]
 
 
-class _Shown(StrEnum):
+class _Output(StrEnum):
     PATH = "path"
     YAML = "yaml"
     JSON = "json"
@@ -25,23 +25,27 @@ class _Shown(StrEnum):
 
 def kubeconfig(
     context: Annotated[
-        str | None, typer.Option(metavar="CONTEXT", help="Only this cluster.", show_default="all")
+        str | None,
+        typer.Option(
+            metavar="CONTEXT", help="Context of one cluster to print.", show_default="all clusters"
+        ),
     ] = None,
     output: Annotated[
-        _Shown, typer.Option("--output", "-o", help="Where it is, or what is in it.")
-    ] = _Shown.PATH,
+        _Output,
+        typer.Option("--output", "-o", help="Print the path of the file, or its content."),
+    ] = _Output.PATH,
     name: NameOption = DEFAULT_NAME,
 ) -> None:
-    """Print the kubeconfig of the running clusters.
+    """Print the kubeconfig of the clusters that `up` started.
 
     export KUBECONFIG=$(kubeocean kubeconfig)
     """
 
     async def work() -> None:
         path = _find(name, context)
-        if output is _Shown.PATH:
+        if output is _Output.PATH:
             typer.echo(path)
-        elif output is _Shown.YAML:
+        elif output is _Output.YAML:
             typer.echo(path.read_text(), nl=False)
         else:
             import yaml
@@ -52,10 +56,10 @@ def kubeconfig(
 
 
 def _find(name: str, context: str | None) -> Path:
-    """The file of all contexts, or of one.
+    """Return the path of the kubeconfig of all clusters, or of one.
 
-    :raises LocalError: it is not up.
-    :raises ConfigError: there is no such context.
+    :raises LocalError: the clusters do not run.
+    :raises ConfigError: no cluster has that context.
     """
     from kubeocean.errors import ConfigError, LocalError
     from kubeocean.local.state import StateDirectory, state_home
@@ -63,7 +67,7 @@ def _find(name: str, context: str | None) -> Path:
     directory = StateDirectory(name, state_home(os.environ))
     state = directory.read()
     if state is None or not state.alive or state.phase != "running":
-        raise LocalError(f"{name} is not up; start it with: {command_line('up', *named(name))}")
+        raise LocalError(f"{name} is not up; to start it, run: {command_line('up', *named(name))}")
     if context is None:
         return directory.kubeconfig
     known = [cluster.context for cluster in state.clusters]

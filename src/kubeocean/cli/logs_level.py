@@ -1,4 +1,4 @@
-"""`kubeocean logs-level`: how much the programs of a binding log, while they run."""
+"""`kubeocean logs-level`: changes the log level of a binding's running programs."""
 
 from __future__ import annotations
 
@@ -7,58 +7,59 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli.looking import complete_binding
-from kubeocean.cli.running import run
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
+from kubeocean.cli._readers import complete_binding
+from kubeocean.cli._run import run
 
 __all__ = ["logs_level"]
 
-_USUAL = "usual"
+_DEFAULT_LEVEL = "usual"  # the level of the --log-level flag
 
 
 def logs_level(
     binding: Annotated[
         str,
-        typer.Argument(help="Whose syncer and proxier are meant.", autocompletion=complete_binding),
+        typer.Argument(help="Name of the ClusterBinding.", autocompletion=complete_binding),
     ],
     level: Annotated[
         str,
         typer.Argument(
             metavar="[LEVEL]",
-            help="error, warn, info or debug; usual: as they were started. Without it, tell.",
+            help="New log level: error, warn, info, debug, or usual for the level that the flags "
+            "of the programs set. Without LEVEL, the current one is printed.",
         ),
     ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
-    """Make the syncer and the proxier of a binding log more, or less, at once.
+    """Change the log level of a binding's syncer and proxier without a restart.
 
-    It is an annotation of the binding, which they follow; no restart, and no port.
+    The level is an annotation of the ClusterBinding, which both programs watch.
     """
 
     async def work() -> None:
-        from kubeocean.api.binding import CLUSTER_BINDINGS
+        from kubeocean.api.bindings import CLUSTER_BINDINGS
         from kubeocean.api.group import Domain
-        from kubeocean.bound.sides import find_binding, patient_client
-        from kubeocean.bound.verbosity import ASKED
         from kubeocean.errors import ConfigError
-        from kubeocean.runtime.patches import MergePatch
+        from kubeocean.process.log_level import ASKED
+        from kubeocean.runtime.client import MergePatch
+        from kubeocean.worker_access.client import find_binding, patient_client
 
-        if level and level not in (*ASKED, _USUAL):
-            said = f"must be one of {', '.join((*ASKED, _USUAL))}"
-            raise ConfigError(said, field="LEVEL", value=level)
+        if level and level not in (*ASKED, _DEFAULT_LEVEL):
+            message = f"must be one of {', '.join((*ASKED, _DEFAULT_LEVEL))}"
+            raise ConfigError(message, field="LEVEL", value=level)
         key = Domain(label_domain).log_level
         async with AsyncExitStack() as stack:
             client = patient_client(reach(kubeconfig, context), "computing", stack)
-            found = await find_binding(client, binding, "BINDING")
+            stored = await find_binding(client, binding, "BINDING")
             if not level:
-                typer.echo(found.annotations.get(key, _USUAL))
+                typer.echo(stored.annotations.get(key, _DEFAULT_LEVEL))
                 return
-            wanted = None if level == _USUAL else level
-            metadata = {"uid": found.uid, "annotations": {key: wanted}}
+            value = None if level == _DEFAULT_LEVEL else level
+            metadata = {"uid": stored.uid, "annotations": {key: value}}
             await client.patch(CLUSTER_BINDINGS, binding, MergePatch({"metadata": metadata}))
-        how = "as they were started to" if level == _USUAL else f"at level {level}"
-        typer.echo(f"the syncer and the proxier of {binding} log {how} from now on")
+        name = "the level of their flags" if level == _DEFAULT_LEVEL else f"level {level}"
+        typer.echo(f"the syncer and the proxier of {binding} now log at {name}")
 
     run(work)

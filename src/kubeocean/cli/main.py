@@ -1,7 +1,7 @@
 """The `kubeocean` command.
 
-Exit codes: 0 done, 1 it could not be done, 2 it was asked for wrongly, 130 and 143 interrupted.
-Results go to stdout, everything else to stderr.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not finished before the time-out, 130 and 143
+interrupted. Results go to stdout; progress, warnings and errors go to stderr.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point of the console script and of `python -m kubeocean`."""
+    """Run the command line: the entry point of the console script and of `python -m kubeocean`."""
     try:
         from kubeocean.cli.app import app
 
         app(prog_name="kubeocean")
-    except KeyboardInterrupt:  # before there was any work to cancel
+    except KeyboardInterrupt:  # before a command has started
         sys.exit(_INTERRUPTED)

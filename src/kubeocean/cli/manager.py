@@ -1,18 +1,18 @@
-"""`kubeocean manager`: the process that looks after all bindings."""
+"""`kubeocean manager`: the process that reconciles all ClusterBindings."""
 
 from __future__ import annotations
 
 import typer
 
-from kubeocean.cli.processes import run_process
+from kubeocean.cli._processes import run_process
 
 __all__ = ["manager"]
 
 
 def manager(context: typer.Context) -> None:
-    """Look after all ClusterBindings: validate, roll out, tell, and clear up."""
+    """Run the manager: validate, roll out, report on and clean up all ClusterBindings."""
     from kubeocean.manager import process
     from kubeocean.manager.settings import Settings
 
-    about = "Looks after all ClusterBindings: validates, rolls out, tells, and clears up."
+    about = "Runs the manager: validates, rolls out, reports on and cleans up all ClusterBindings."
     run_process("manager", Settings, process.run, context.args, about=about)

@@ -1,18 +1,18 @@
-"""`kubeocean proxier`: logs, exec and metrics of one binding's virtual nodes."""
+"""`kubeocean proxier`: the process that serves logs, exec and metrics of virtual nodes."""
 
 from __future__ import annotations
 
 import typer
 
-from kubeocean.cli.processes import run_process
+from kubeocean.cli._processes import run_process
 
 __all__ = ["proxier"]
 
 
 def proxier(context: typer.Context) -> None:
-    """Answer for the virtual nodes of one binding, as their kubelets would."""
+    """Run the proxier of one ClusterBinding: serve the kubelet API of its virtual nodes."""
     from kubeocean.proxier import process
     from kubeocean.proxier.settings import Settings
 
-    about = "Answers for the virtual nodes of one binding, as their kubelets would."
+    about = "Runs the proxier of one ClusterBinding: serves the kubelet API of its virtual nodes."
     run_process("proxier", Settings, process.run, context.args, about=about)

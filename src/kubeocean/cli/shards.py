@@ -1,4 +1,4 @@
-"""`kubeocean shards`: who owns what in a ring, and how to put it right by hand."""
+"""`kubeocean shards`: shows the owners of a ring's shards, and moves shards by hand."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
-from kubeocean.cli.output import Format, FormatOption, print_document
-from kubeocean.cli.running import run
+from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._run import run
 
 if TYPE_CHECKING:
     from kubeocean.runtime.client import Client
+    from kubeocean.sharding.admin import RingAdmin, RingState
     from kubeocean.sharding.admission import Guarded
-    from kubeocean.sharding.overseer import Overseer, RingState
     from kubeocean.sharding.table import Table
 
     _Change: TypeAlias = Callable[[RingState], Table]
@@ -40,7 +40,7 @@ __all__ = [
 
 shards = typer.Typer(
     name="shards",
-    help="Who owns which shard, and how to put it right by hand.",
+    help="Show the owners of shards, and move shards by hand.",
     no_args_is_help=True,
 )
 
@@ -50,69 +50,79 @@ KubeconfigOption = Annotated[
         "--kubeconfig",
         metavar="FILE",
         envvar="KUBECONFIG",
-        help="How to reach the cluster.",
+        help="Path of the kubeconfig of the cluster that holds the ring.",
         show_default="~/.kube/config",
     ),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="CONTEXT", help="Which cluster of the file.")
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="CONTEXT",
+        help="Name of the kubeconfig context to use.",
+        show_default="its current context",
+    ),
 ]
 NamespaceOption = Annotated[
     str,
     typer.Option(
-        "--namespace", "-n", metavar="NAMESPACE", help="Where the ring is.", show_default="all"
+        "--namespace", "-n", metavar="NAMESPACE", help="Namespace of the ring.", show_default="all"
     ),
 ]
 RingOption = Annotated[
     str,
-    typer.Option("--ring", metavar="RING", help="Which ring, if there are several."),
+    typer.Option("--ring", metavar="RING", help="Name of the ring; needed if there are several."),
 ]
-SlotsArgument = Annotated[str, typer.Argument(metavar="SHARDS", help="Such as 7 or 0-15,32.")]
-ReplicaArgument = Annotated[str, typer.Argument(metavar="REPLICA", help="Its name or its id.")]
-_YES = typer.Option("--yes", help="Do it: no process of its owner runs any more.")
+SlotsArgument = Annotated[
+    str, typer.Argument(metavar="SHARDS", help="Numbers of shards, such as 7 or 0-15,32.")
+]
+ReplicaArgument = Annotated[
+    str, typer.Argument(metavar="REPLICA", help="Name or ID of the replica.")
+]
+_YES = typer.Option("--yes", help="Confirm that no process of the owner runs any more.")
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """The ring that a command is about, and how to reach it."""
+class _RingReference:
+    """A ring, and the connection to its cluster."""
 
     kubeconfig: str
     context: str | None
     namespace: str
     ring: str
 
-    def run(self, work: Callable[[Overseer], Awaitable[None]]) -> None:
-        async def reach() -> None:
+    def run(self, work: Callable[[RingAdmin], Awaitable[None]]) -> None:
+        async def connected() -> None:
             from kubeocean.runtime.client import connect
 
-            known = self.kubeconfig or str(Path.home() / ".kube" / "config")
-            client = connect(known.split(os.pathsep)[0], context=self.context, allow_exec=True)
+            path = self.kubeconfig or str(Path.home() / ".kube" / "config")
+            client = connect(path.split(os.pathsep)[0], context=self.context, allow_exec=True)
             try:
                 await work(await self._find(client))
             finally:
                 await client.close()
 
-        run(reach)
+        run(connected)
 
-    async def _find(self, client: Client) -> Overseer:
+    async def _find(self, client: Client) -> RingAdmin:
         from kubeocean.errors import ConfigError
+        from kubeocean.sharding.admin import RingAdmin, find_rings
         from kubeocean.sharding.names import Names
-        from kubeocean.sharding.overseer import Overseer, find_rings
 
         rings = await find_rings(client, Names(self.ring or "any"), namespace=self.namespace)
-        meant = [each for each in rings if self.ring in ("", each[1])]
-        known = ", ".join(f"{namespace}/{ring}" for namespace, ring in meant or rings)
-        if self.ring and not meant:
+        matching = [(namespace, ring) for namespace, ring in rings if self.ring in ("", ring)]
+        known = ", ".join(f"{namespace}/{ring}" for namespace, ring in matching or rings)
+        if self.ring and not matching:
             message = f"there is no such ring; there are: {known or 'none'}"
             raise ConfigError(message, field="--ring", value=self.ring)
-        if not meant:
+        if not matching:
             where = f"namespace {self.namespace}" if self.namespace else "any namespace"
             raise ConfigError(f"there is no ring: no Lease of a sharded program is in {where}")
-        if len(meant) > 1:
+        if len(matching) > 1:
             field = "--namespace" if self.ring else "--ring"
-            raise ConfigError(f"say which of {known}", field=field)
-        namespace, ring = meant[0]
-        return Overseer(client, Names(ring), namespace=namespace)
+            raise ConfigError(f"must name one of {known}", field=field)
+        namespace, ring = matching[0]
+        return RingAdmin(client, Names(ring), namespace=namespace)
 
 
 def _options(
@@ -120,38 +130,35 @@ def _options(
     context: ContextOption = None,
     namespace: NamespaceOption = "",
     ring: RingOption = "",
-) -> _Where:
-    """What every command about a ring can be told."""
-    return _Where(kubeconfig, context, namespace, ring)
+) -> _RingReference:
+    """Declare the options that all commands share."""
+    return _RingReference(kubeconfig, context, namespace, ring)
 
 
-def _steering(decide: Callable[..., _Change]) -> Callable[..., None]:
-    """A command that makes the change which `decide` gives, on the ring that its user names."""
-    asked, shared = (_parameters(each) for each in (decide, _options))
+def _table_command(decide: Callable[..., _Change]) -> Callable[..., None]:
+    """Return a command that applies the change of `decide` to the ring of the shared options."""
+    own, shared = _parameters(decide), _parameters(_options)
 
-    def command(**given: Any) -> None:
-        change = decide(**{name: given[name] for name in asked})
-        _options(**{name: given[name] for name in shared}).run(_changing(change))
+    def command(**values: Any) -> None:
+        change = decide(**{name: values[name] for name in own})
+        _options(**{name: values[name] for name in shared}).run(_changing(change))
 
     command.__name__, command.__doc__ = decide.__name__, decide.__doc__
-    # What typer reads
-    every = {**asked, **shared}
-    command.__annotations__ = {name: each.annotation for name, each in every.items()}
-    command.__dict__["__signature__"] = Signature(list(every.values()))
+    # Typer reads the annotations and the signature.
+    parameters = {**own, **shared}
+    command.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    command.__dict__["__signature__"] = Signature(list(parameters.values()))
     return command
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, Parameter]:
-    """With types instead of their names; all of them by name."""
+    """Return the parameters as keyword-only parameters with resolved annotations."""
     names = {name: text for name, text in function.__annotations__.items() if name != "return"}
     types = get_type_hints(SimpleNamespace(__annotations__=names), globals(), include_extras=True)
     return {
         name: each.replace(annotation=types[name], kind=Parameter.KEYWORD_ONLY)
         for name, each in signature(function).parameters.items()
     }
-
-
-# Looking
 
 
 @shards.command("list")
@@ -162,29 +169,32 @@ def list_(
     ring: RingOption = "",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Show the replicas of a ring and their shards."""
+    """List the replicas of a ring and their shards."""
 
-    async def work(overseer: Overseer) -> None:
-        state = await overseer.state()
+    async def work(admin: RingAdmin) -> None:
+        state = await admin.state()
         if output is not Format.TEXT:
-            print_document(_document(overseer, state), output)
+            print_document(_document(admin, state), output)
         else:
-            _show(overseer, state)
+            _show(admin, state)
 
-    _Where(kubeconfig, context, namespace, ring).run(work)
+    _RingReference(kubeconfig, context, namespace, ring).run(work)
 
 
 @shards.command()
 def owner(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="namespace/name, or a number of a shard.")
+        str,
+        typer.Argument(
+            metavar="KEY", help="Key of an object (namespace/name), or number of a shard."
+        ),
     ],
     config: Annotated[
         Path | None,
         typer.Option(
             "--config",
             metavar="FILE",
-            help="The replicas' configuration, if it names another algorithm than `slots`.",
+            help="Path of the replicas' configuration; needed if its algorithm is not `slots`.",
         ),
     ] = None,
     kubeconfig: KubeconfigOption = "",
@@ -193,17 +203,17 @@ def owner(
     ring: RingOption = "",
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Say which shard a key is in, and who works on it."""
+    """Print the shard of a key, and the replica that owns the shard."""
 
-    async def work(overseer: Overseer) -> None:
+    async def work(admin: RingAdmin) -> None:
         from kubeocean.sharding.config import load
 
-        table = (await overseer.state()).table
+        table = (await admin.state()).table
         settings = load({"CONFIG_FILE": str(config)} if config else {})
         slot = int(key) if key.isdecimal() else settings.algorithm().get_shard(key, table.slots)
         _check_slot(slot, table)
         entry = table.entries[slot]
-        found = {
+        document = {
             "key": key,
             "shard": slot,
             "owner": entry.owner,
@@ -212,106 +222,119 @@ def owner(
             "epoch": entry.epoch,
         }
         if output is not Format.TEXT:
-            print_document(found, output)
+            print_document(document, output)
             return
-        going = f", on its way to {entry.to}" if entry.to else ""
-        typer.echo(f"{key}: shard {slot}, {entry.owner or 'nobody'}{going} (epoch {entry.epoch})")
+        target = f", moving to {entry.to}" if entry.to else ""
+        typer.echo(
+            f"{key}: shard {slot}, {entry.owner or 'no owner'}{target} (epoch {entry.epoch})"
+        )
 
-    _Where(kubeconfig, context, namespace, ring).run(work)
-
-
-# Steering
+    _RingReference(kubeconfig, context, namespace, ring).run(work)
 
 
 @shards.command()
-@_steering
+@_table_command
 def move(
     slots: SlotsArgument,
-    to: Annotated[str, typer.Option("--to", metavar="REPLICA", help="Who shall have them.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="REPLICA", help="Name or ID of the new owner.")
+    ],
 ) -> _Change:
-    """Hand shards over to a replica; their owners end their work first.
+    """Move shards to a replica; their owners finish their work first.
 
-    They stay there until the next rebalance needs them elsewhere; `freeze` keeps it off.
+    A later rebalance may move them again; `freeze` prevents that.
     """
-    from kubeocean.sharding import operations
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.move(state.table, _slots(slots), state.member(to))
+    return lambda state: table_operations.move(state.table, _slots(slots), state.member(to))
 
 
 @shards.command()
-@_steering
+@_table_command
 def pin(
     slots: SlotsArgument,
-    to: Annotated[str, typer.Option("--to", metavar="REPLICA", help="Where they shall stay.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="REPLICA", help="Name or ID of the replica that shall keep the shards."
+        ),
+    ],
 ) -> _Change:
-    """Keep shards at a replica whenever it is there."""
-    from kubeocean.sharding import operations
+    """Assign shards to a replica whenever that replica runs."""
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.pin(state.table, _slots(slots), to)
+    return lambda state: table_operations.pin(state.table, _slots(slots), to)
 
 
 @shards.command()
-@_steering
+@_table_command
 def unpin(slots: SlotsArgument) -> _Change:
-    """Let pinned shards go wherever they are best."""
-    from kubeocean.sharding import operations
+    """Remove the pins of shards, so that the ring balances these again."""
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.unpin(state.table, _slots(slots))
+    return lambda state: table_operations.unpin(state.table, _slots(slots))
 
 
 @shards.command()
-@_steering
+@_table_command
 def drain(
     replica: ReplicaArgument,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it have shards again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Allow the replica to own shards again.")
+    ] = False,
 ) -> _Change:
-    """Give all shards of a replica to others, and no more to it."""
-    from kubeocean.sharding import operations
+    """Move all shards of a replica to others, and assign no shards to that replica."""
+    from kubeocean.sharding import table_operations
 
     def change(state: RingState) -> Table:
         if undo:
-            return operations.undrain(state.table, replica)
+            return table_operations.undrain(state.table, replica)
         state.member(replica)
-        return operations.drain(state.table, replica)
+        return table_operations.drain(state.table, replica)
 
     return change
 
 
 @shards.command()
-@_steering
+@_table_command
 def freeze() -> _Change:
-    """Move nothing any more, but by hand or because a replica is dead."""
-    from kubeocean.sharding import operations
+    """Stop rebalancing; shards move only by hand or when a replica is dead."""
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.freeze(state.table)
+    return lambda state: table_operations.freeze(state.table)
 
 
 @shards.command()
-@_steering
+@_table_command
 def unfreeze() -> _Change:
-    """Let the ring balance itself again."""
-    from kubeocean.sharding import operations
+    """Resume rebalancing."""
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.freeze(state.table, on=False)
+    return lambda state: table_operations.freeze(state.table, on=False)
 
 
 @shards.command()
-@_steering
+@_table_command
 def rollback(
-    epoch: Annotated[int, typer.Argument(metavar="EPOCH", help="As `list` shows them.")],
+    epoch: Annotated[
+        int,
+        typer.Argument(
+            metavar="EPOCH", help="Epoch of an earlier assignment, as `list` prints it."
+        ),
+    ],
 ) -> _Change:
-    """Go back to an earlier assignment, as far as its replicas live, and freeze it."""
-    from kubeocean.sharding import operations
+    """Restore an earlier assignment as far as its replicas still run, and freeze the ring."""
+    from kubeocean.sharding import table_operations
 
-    return lambda state: operations.rollback(state.table, epoch, state.living)
+    return lambda state: table_operations.rollback(state.table, epoch, state.living)
 
 
 @shards.command()
-@_steering
+@_table_command
 def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change:
-    """Take shards from an owner that is known to be dead, without waiting for its word."""
+    """Take shards from an owner that is known to be dead, without waiting for its confirmation."""
     from kubeocean.errors import ConfigError
-    from kubeocean.sharding import operations
+    from kubeocean.sharding import table_operations
 
     def change(state: RingState) -> Table:
         if not yes:
@@ -319,7 +342,7 @@ def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change
                 "is needed: if a process of the owner still runs, two would work on these shards",
                 field="--yes",
             )
-        return operations.release(state.table, _slots(slots))
+        return table_operations.release(state.table, _slots(slots))
 
     return change
 
@@ -328,14 +351,21 @@ def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change
 def policy(
     guarded: Annotated[
         list[str],
-        typer.Argument(metavar="RESOURCE...", help="Such as v1/configmaps or apps/v1/deployments."),
+        typer.Argument(
+            metavar="RESOURCE...",
+            help="Resources to guard, such as v1/configmaps or apps/v1/deployments.",
+        ),
     ],
-    user: Annotated[list[str] | None, typer.Option(help="A user of the replicas.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="A group of theirs.")] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(help="User name of the replicas (repeatable).")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Group of the replicas (repeatable).")
+    ] = None,
     namespace: NamespaceOption = "default",
     ring: RingOption = "sharded-controller",
 ) -> None:
-    """Print the admission policy that lets the API server refuse a stale owner."""
+    """Print the admission policy with which the API server refuses writes of a stale owner."""
 
     async def work() -> None:
         import yaml
@@ -355,9 +385,6 @@ def policy(
     run(work)
 
 
-# In one place
-
-
 def _guarded(text: str) -> Guarded:
     from kubeocean.errors import ConfigError
     from kubeocean.sharding.admission import Guarded
@@ -368,20 +395,20 @@ def _guarded(text: str) -> Guarded:
     return Guarded(group[0] if group else "", version, plural)
 
 
-def _changing(change: _Change) -> Callable[[Overseer], Awaitable[None]]:
-    async def work(overseer: Overseer) -> None:
-        before, after = await overseer.change(change)
-        asked = sum(
+def _changing(change: _Change) -> Callable[[RingAdmin], Awaitable[None]]:
+    async def work(admin: RingAdmin) -> None:
+        before, after = await admin.change(change)
+        moving = sum(
             old.heir != new.heir for old, new in zip(before.entries, after.entries, strict=True)
         )
         frozen = ", frozen" if after.frozen else ""
-        typer.echo(f"{overseer.names.ring}: epoch {after.epoch}, {asked} shards move{frozen}")
+        typer.echo(f"{admin.names.ring}: epoch {after.epoch}, {moving} shards move{frozen}")
 
     return work
 
 
 def _slots(text: str) -> frozenset[int]:
-    from kubeocean.sharding.slotsets import decode_slots
+    from kubeocean.sharding.slots import decode_slots
 
     return decode_slots(text)
 
@@ -393,8 +420,8 @@ def _check_slot(slot: int, table: Table) -> None:
         raise ConfigError(f"must be from 0 to {table.slots - 1}", field="shard", value=slot)
 
 
-def _document(overseer: Overseer, state: RingState) -> dict[str, object]:
-    from kubeocean.sharding.slotsets import encode_slots
+def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
+    from kubeocean.sharding.slots import encode_slots
 
     table = state.table
     going = table.draining()
@@ -416,8 +443,8 @@ def _document(overseer: Overseer, state: RingState) -> dict[str, object]:
     ]
     present = {each.record.id for each in state.members}
     return {
-        "ring": overseer.names.ring,
-        "namespace": overseer.namespace,
+        "ring": admin.names.ring,
+        "namespace": admin.namespace,
         "epoch": table.epoch,
         "slots": table.slots,
         "frozen": table.frozen,
@@ -433,23 +460,23 @@ def _document(overseer: Overseer, state: RingState) -> dict[str, object]:
     }
 
 
-def _show(overseer: Overseer, state: RingState) -> None:
+def _show(admin: RingAdmin, state: RingState) -> None:
     table = state.table
     frozen = ", frozen" if table.frozen else ""
     typer.echo(
-        f"{overseer.namespace}/{overseer.names.ring}: {table.slots} shards, "
+        f"{admin.namespace}/{admin.names.ring}: {table.slots} shards, "
         f"epoch {table.epoch}{frozen}, assigner {state.assigner or 'none'}"
     )
     rows = [("REPLICA", "STATE", "SHARDS", "GOING", "COMING", "LOAD", "RENEWED")]
     going = table.draining().values()
     for each in state.members:
         id_ = each.record.id
-        said = "Left" if each.record.released else each.record.state.value
+        state_name = "Left" if each.record.released else each.record.state.value
         drained = " (drained)" if table.says(table.drained, id_) else ""
         rows.append(
             (
                 id_,
-                said + drained,
+                state_name + drained,
                 str(len(table.owned_by(id_))),
                 str(sum(entry.owner == id_ for entry in going)),
                 str(sum(entry.to == id_ for entry in going)),

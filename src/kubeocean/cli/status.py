@@ -1,4 +1,4 @@
-"""`kubeocean status`: clusters, nodes, leases and pods, and whether all is well."""
+"""`kubeocean status`: clusters, nodes, policies, pods, and the health of the installation."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption
-from kubeocean.cli.looking import AskOption, BindingArgument, PatienceOption, Where
-from kubeocean.cli.presenting import Style, StyleOption, present, print_lines
-from kubeocean.cli.running import run
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption
+from kubeocean.cli._output import Format, ViewFormatOption, print_document
+from kubeocean.cli._readers import AskOption, BindingArgument, PatienceOption, Where
+from kubeocean.cli._run import run
+from kubeocean.cli._views import print_lines
 
 if TYPE_CHECKING:
-    from kubeocean.view.model import OceanView
+    from kubeocean.inspect.status.model import InstallationView
 
 __all__ = ["status"]
 
+_NOT_READ: Final = 1
 _UNHEALTHY: Final = 3
 
 
 def status(
     name: BindingArgument = "",
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Stay, and show what changes.")
+        bool, typer.Option("--watch", "-w", help="Stay, and show each change.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long between two looks.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two reads.")
     ] = 2.0,
     workers: AskOption = True,
     timeout: PatienceOption = 5.0,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: StyleOption = Style.TEXT,
+    output: ViewFormatOption = Format.TEXT,
 ) -> None:
-    """Show what is lent, to whom, until when, and whether all is well.
+    """Show which nodes are lent, by which policies, until when, and whether all of it works.
 
-    Exit code 0: it is; 1: that cannot be seen; 2: asked for wrongly; 3: something is not well.
+    Exit code 0: no problems; 1: bindings, nodes or pods cannot be read, and there are no problems
+    in the rest; 2: wrong arguments; 3: there are problems.
     """
 
     async def work() -> None:
-        where = Where(
+        installation = Where(
             kubeconfig=kubeconfig,
             context=context,
             label_domain=label_domain,
@@ -49,24 +52,23 @@ def status(
             patience_s=timeout,
         )
         async with AsyncExitStack() as stack:
-            reader = where.reader(stack)
+            reader = installation.reader(stack)
             if watch:
-                from kubeocean.cli.watching import keep_showing
+                from kubeocean.cli._live_view import keep_showing
 
                 await keep_showing(lambda: reader.look(name), output, interval_s=interval)
             view = await reader.look(name)
         _show(view, output)
         if not view.health.healthy:
-            raise typer.Exit(_UNHEALTHY)
+            raise typer.Exit(_NOT_READ if view.health.healthy is None else _UNHEALTHY)
 
     run(work)
 
 
-def _show(view: OceanView, style: Style) -> None:
-    from kubeocean.view.documents import document
-    from kubeocean.view.pages import status_page
+def _show(view: InstallationView, output: Format) -> None:
+    from kubeocean.inspect.status.pages import document, status_page
 
-    if style.is_document:
-        present(document(view), style)
+    if output.is_document:
+        print_document(document(view), output)
     else:
-        print_lines(status_page(view, wide=style is Style.WIDE))
+        print_lines(status_page(view, wide=output is Format.WIDE))

@@ -1,18 +1,18 @@
-"""`kubeocean syncer`: the process that lends one worker cluster."""
+"""`kubeocean syncer`: the process that lends the nodes of one worker cluster."""
 
 from __future__ import annotations
 
 import typer
 
-from kubeocean.cli.processes import run_process
+from kubeocean.cli._processes import run_process
 
 __all__ = ["syncer"]
 
 
 def syncer(context: typer.Context) -> None:
-    """Lend the nodes of one worker cluster, as its ClusterBinding says."""
+    """Run the syncer of one ClusterBinding: lend the nodes of its worker cluster and run pods."""
     from kubeocean.syncer import process
     from kubeocean.syncer.settings import Settings
 
-    about = "Lends the nodes of one worker cluster, as its ClusterBinding says."
+    about = "Runs the syncer of one ClusterBinding: lends its worker's nodes and runs pods there."
     run_process("syncer", Settings, process.run, context.args, about=about)

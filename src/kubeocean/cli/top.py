@@ -1,45 +1,51 @@
-"""`kubeocean top`: what is lent, used and free."""
+"""`kubeocean top`: resources lent, used and free."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from kubeocean.cli.clusters import ContextOption, DomainOption, KubeconfigOption
-from kubeocean.cli.looking import BindingArgument, Where
-from kubeocean.cli.presenting import Style, StyleOption, present, print_lines
-from kubeocean.cli.running import run
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption
+from kubeocean.cli._output import Format, ViewFormatOption, print_document
+from kubeocean.cli._readers import BindingArgument, Where
+from kubeocean.cli._run import run
+from kubeocean.cli._views import print_lines
 
 __all__ = ["top"]
+
+_NOT_READ: Final = 1
 
 
 def top(
     name: BindingArgument = "",
-    nodes: Annotated[bool, typer.Option("--nodes", help="One row for each virtual node.")] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Show one row for each virtual node.")
+    ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: StyleOption = Style.TEXT,
+    output: ViewFormatOption = Format.TEXT,
 ) -> None:
-    """Show what is lent, what pods request of it, and what is free, per cluster and in all.
+    """Show the resources that are lent, requested by pods and free, per cluster and in total.
 
-    Only the computing cluster is asked. Exit code 1: that cannot be seen.
+    Only the computing cluster is read. Exit code 1: bindings, nodes or pods cannot be read.
     """
 
     async def work() -> None:
-        from kubeocean.view.documents import top_document
-        from kubeocean.view.tops import top_page
+        from kubeocean.inspect.status.pages import top_document, top_page
 
-        where = Where(
+        installation = Where(
             kubeconfig=kubeconfig, context=context, label_domain=label_domain, ask_workers=False
         )
         async with AsyncExitStack() as stack:
-            view = await where.reader(stack).look(name)
+            view = await installation.reader(stack).look(name)
         if output.is_document:
-            present(top_document(view, nodes=nodes), output)
+            print_document(top_document(view, nodes=nodes), output)
         else:
-            print_lines(top_page(view, nodes=nodes, wide=output is Style.WIDE))
+            print_lines(top_page(view, nodes=nodes, wide=output is Format.WIDE))
+        if view.why_not_read("nodes", "pods"):
+            raise typer.Exit(_NOT_READ)
 
     run(work)

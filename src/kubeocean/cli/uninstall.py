@@ -1,4 +1,4 @@
-"""`kubeocean uninstall`: the computing cluster's side, taken out."""
+"""`kubeocean uninstall`: removes Kubeocean from the computing cluster."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli.clusters import (
+from kubeocean.cli._clusters import (
     ContextOption,
     DomainOption,
     KubeconfigOption,
     applier,
+    print_result,
     reach,
-    tell,
 )
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
-    from kubeocean.installation.applying import Applier
-    from kubeocean.installation.values import Values
+    from kubeocean.install.apply import Applier
+    from kubeocean.install.values import Values
 
 __all__ = ["uninstall"]
 
-_STAY: Final = frozenset({"CustomResourceDefinition", "Namespace"})
+_KEPT_KINDS: Final = frozenset({"CustomResourceDefinition", "Namespace"})
 
 
 def uninstall(
     purge: Annotated[
-        bool, typer.Option("--purge", help="Also our definition of bindings and our namespaces.")
+        bool, typer.Option("--purge", help="Also delete Kubeocean's CRDs and namespaces.")
     ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
-    """Remove what `install` has made. Workers have to leave first."""
+    """Delete the objects that `install` created. All workers must have left first."""
 
     async def work() -> None:
         from kubeocean.api.group import Domain
         from kubeocean.errors import NotFound
-        from kubeocean.installation.applying import Fate
-        from kubeocean.installation.computing import computing_objects
-        from kubeocean.installation.values import Values
+        from kubeocean.install.apply import ApplyResult
+        from kubeocean.install.computing_objects import computing_objects
+        from kubeocean.install.values import Values
 
         domain = Domain(label_domain)
         async with AsyncExitStack() as stack:
@@ -50,39 +50,39 @@ def uninstall(
             )
             await _check(computing)
             values = Values(domain=domain, monitoring=True)
-            fates = set()
+            results = set()
             for body in reversed(computing_objects(values)):
-                if purge or body["kind"] not in _STAY:
+                if purge or body["kind"] not in _KEPT_KINDS:
                     try:
-                        fate = await computing.remove(body)
+                        result = await computing.remove(body)
                     except NotFound:
-                        continue  # a kind that this cluster does not have
-                    fates.add(fate)
-                    if fate is not Fate.ABSENT:
-                        tell("computing", body, fate)
-        typer.echo(_ended(values, purge) if fates != {Fate.ABSENT} else _nothing(purge))
+                        continue  # the cluster does not serve this kind
+                    results.add(result)
+                    if result is not ApplyResult.ABSENT:
+                        print_result("computing", body, result)
+        typer.echo(_removed(values, purge) if results != {ApplyResult.ABSENT} else _nothing(purge))
 
     run(work)
 
 
 def _nothing(purge: bool) -> str:
-    said = "There was nothing to remove"
-    return said if purge else f"{said}; a definition or namespaces that are left go with --purge"
+    message = "There was nothing to remove"
+    return message if purge else f"{message}; CRDs and namespaces that remain go with --purge"
 
 
-def _ended(values: Values, purge: bool) -> str:
-    from kubeocean.installation.computing import computing_objects
-    from kubeocean.installation.parts import title
+def _removed(values: Values, purge: bool) -> str:
+    from kubeocean.install.computing_objects import computing_objects
+    from kubeocean.install.object_parts import title
 
     if purge:
-        return "Kubeocean is removed. Namespaces take a moment to go; nothing of it stays."
-    stay = [title(body) for body in computing_objects(values) if body["kind"] in _STAY]
-    return f"Kubeocean is removed. What stays goes with --purge: {', '.join(stay)}"
+        return "Kubeocean is removed. The deletion of its namespaces takes a moment."
+    kept = [title(body) for body in computing_objects(values) if body["kind"] in _KEPT_KINDS]
+    return f"Kubeocean is removed. To delete also {', '.join(kept)}, add --purge"
 
 
 async def _check(computing: Applier) -> None:
-    """:raises ConfigError: somebody would be left behind."""
-    from kubeocean.api.binding import CLUSTER_BINDINGS
+    """:raises ConfigError: workers are still bound."""
+    from kubeocean.api.bindings import CLUSTER_BINDINGS
     from kubeocean.errors import ConfigError, NotFound
 
     try:
@@ -90,6 +90,6 @@ async def _check(computing: Applier) -> None:
     except NotFound:
         return
     if bindings:
-        names = ", ".join(each.name for each in bindings)
+        names = ", ".join(binding.name for binding in bindings)
         first = command_line("leave", bindings[0].name)
-        raise ConfigError(f"workers are bound: {names}; let them go first: {first}")
+        raise ConfigError(f"workers are bound: {names}; unbind them first: {first}")

@@ -1,4 +1,4 @@
-"""`kubeocean up`: real clusters on this machine, and Kubeocean at work on them."""
+"""`kubeocean up`: starts real clusters on this machine, with Kubeocean installed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kubeocean.cli.guides import Guide
-from kubeocean.cli.output import (
+from kubeocean.cli._next_steps import Guide
+from kubeocean.cli._output import (
     DEFAULT_NAME,
     Format,
     FormatOption,
@@ -19,12 +19,12 @@ from kubeocean.cli.output import (
     print_document,
     progress_for,
 )
-from kubeocean.cli.running import command_line, run
+from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
+    from kubeocean.local.demo import Demo
     from kubeocean.local.lifecycle import Wish
     from kubeocean.local.ocean import Shape
-    from kubeocean.local.product import Product
 
 __all__ = ["up"]
 
@@ -33,36 +33,44 @@ _ADMIN: Final = "admin.kubeconfig"
 
 def up(
     workers: Annotated[
-        int | None, typer.Option(min=0, help="How many worker clusters.", show_default="2")
+        int | None, typer.Option(min=0, help="Number of worker clusters.", show_default="2")
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=0, help="How many nodes in each.", show_default="3, or 1 real one"),
+        typer.Option(
+            min=0,
+            help="Number of nodes in each worker cluster.",
+            show_default="3, or 1 with --real-nodes",
+        ),
     ] = None,
     real_nodes: Annotated[
         bool | None,
-        typer.Option("--real-nodes/--simulated-nodes", help="Real kubelets and containers (root)."),
+        typer.Option(
+            "--real-nodes/--simulated-nodes",
+            help="Run kubelets and containers (needs root), or simulate nodes.",
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the computing API server."),
+        typer.Option(min=1, max=65535, help="Port of the computing cluster's API server."),
     ] = None,
     ephemeral: Annotated[
-        bool, typer.Option("--ephemeral", help="Stay in the foreground and leave nothing behind.")
+        bool,
+        typer.Option("--ephemeral", help="Run in the foreground and remove all data at the end."),
     ] = False,
     bare: Annotated[
-        bool, typer.Option("--bare", help="Only the clusters: nothing of Kubeocean on them.")
+        bool, typer.Option("--bare", help="Start the clusters without installing Kubeocean.")
     ] = False,
     show_reclaim: Annotated[
         bool,
-        typer.Option("--show-reclaim", help="Let a worker take its nodes back for two minutes."),
+        typer.Option("--show-reclaim", help="Have one worker reclaim its nodes for two minutes."),
     ] = False,
     name: NameOption = DEFAULT_NAME,
     output: FormatOption = Format.TEXT,
 ) -> None:
-    """Start a computing cluster and workers that lend it their nodes, or heal what runs.
+    """Start a computing cluster and workers that lend it their nodes, or repair running ones.
 
-    They run in the background until `kubeocean down`; their data stays for the next start.
+    The clusters run in the background until `kubeocean down`; their data is kept.
     """
 
     async def work() -> None:
@@ -84,27 +92,30 @@ def _check(wish: Wish, show_reclaim: bool) -> None:
     from kubeocean.errors import ConfigError
 
     if show_reclaim and (wish.bare or not wish.shape().workers):
-        raise ConfigError("needs a worker that lends its nodes", source="--show-reclaim")
+        raise ConfigError(
+            "needs a worker that lends its nodes: at least one --workers, and no --bare",
+            source="--show-reclaim",
+        )
 
 
 async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bool) -> None:
     from kubeocean.local.lifecycle import Lifecycle
 
     lifecycle = Lifecycle(name, environ=os.environ, progress=progress_for())
-    state, found = await lifecycle.bring_up(wish)
+    state, was_running = await lifecycle.bring_up(wish)
     data = lifecycle.directory.data
     kubeconfigs = {each.context: data / each.context / _ADMIN for each in state.clusters}
-    if found and state.shape.product:
+    if was_running and state.shape.product:
         await _product(kubeconfigs, state.shape).heal()
-    told = await _reclaim(kubeconfigs, state.shape) if show_reclaim else ""
+    reclaim = await _reclaim(kubeconfigs, state.shape) if show_reclaim else ""
     if output is not Format.TEXT:
         print_document(state, output)
         return
-    verb = "was already up" if found else "is up"
+    verb = "was already up" if was_running else "is up"
     version = state.versions.get("kubernetes", "")
     typer.echo(f"{name} {verb}: {state.shape}, Kubernetes {version}\n")
     guide = Guide(state.shape, state.clusters, Path(state.kubeconfig), state.kubectl)
-    await _explain(guide, told, stop=command_line("down", *named(name)))
+    await _print_guide(guide, reclaim, stop=command_line("down", *named(name)))
 
 
 async def _foreground(wish: Wish, output: Format, *, show_reclaim: bool) -> None:
@@ -115,59 +126,60 @@ async def _foreground(wish: Wish, output: Format, *, show_reclaim: bool) -> None
     async with ephemeral_ocean(shape, environ=os.environ, progress=progress) as ocean:
         clusters = cluster_states(ocean)
         kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in ocean.clusters}
-        told = await _reclaim(kubeconfigs, shape) if show_reclaim else ""
+        reclaim = await _reclaim(kubeconfigs, shape) if show_reclaim else ""
         if output is not Format.TEXT:
-            found = {"kubeconfig": str(ocean.kubeconfig), "clusters": clusters}
-            print_document(found, output)
+            print_document({"kubeconfig": str(ocean.kubeconfig), "clusters": clusters}, output)
         else:
             typer.echo(f"An ephemeral ocean is up: {shape}\n")
             kubectl = str(ocean.assets.path("kubectl"))
-            await _explain(Guide(shape, clusters, ocean.kubeconfig, kubectl), told)
-            typer.echo("It ends with Ctrl-C and leaves nothing behind.")
+            await _print_guide(Guide(shape, clusters, ocean.kubeconfig, kubectl), reclaim)
+            typer.echo("Press Ctrl-C to stop it and remove all of its data.")
         await ocean.watch()
 
 
 async def _reclaim(kubeconfigs: dict[str, Path], shape: Shape) -> str:
-    """Have a lease close and open soon; what to tell of it."""
+    """Have one worker reclaim its nodes soon; return a sentence about the times."""
     from kubeocean.errors import LocalError
 
     if not shape.product:
-        raise LocalError("this ocean is bare: nobody lends anything that could be taken back")
-    who, closes, opens = await _product(kubeconfigs, shape).show_reclaim()
+        raise LocalError(
+            "cannot show a reclaim: this ocean was started with --bare, so no worker lends nodes"
+        )
+    worker, closes, opens = await _product(kubeconfigs, shape).show_reclaim()
     return (
-        f"{who} takes its nodes back from {closes:%H:%M} to {opens:%H:%M} UTC. "
-        f"See it happen: {command_line('status', '--watch')}"
+        f"{worker} reclaims its nodes from {closes:%H:%M} to {opens:%H:%M} UTC. "
+        f"To watch, run: {command_line('status', '--watch')}"
     )
 
 
-def _product(kubeconfigs: dict[str, Path], shape: Shape) -> Product:
-    from kubeocean.local.product import Product
+def _product(kubeconfigs: dict[str, Path], shape: Shape) -> Demo:
+    from kubeocean.local.demo import Demo
 
-    computing, *workers = kubeconfigs
-    below = {each: kubeconfigs[each] for each in workers}
-    return Product(kubeconfigs[computing], below, shape, progress=progress_for())
+    computing, *names = kubeconfigs
+    workers = {name: kubeconfigs[name] for name in names}
+    return Demo(kubeconfigs[computing], workers, shape, progress=progress_for())
 
 
-async def _explain(guide: Guide, told: str, *, stop: str = "") -> None:
-    """What there is, and how to use it, ready to be copied into a shell."""
+async def _print_guide(guide: Guide, reclaim: str, *, stop: str = "") -> None:
+    """Print the clusters, their status, and commands to copy into a shell."""
     for line in guide.table():
         typer.echo(f"  {line}")
     typer.echo("")
     if guide.shape.product:
         await _show_status(guide)
-        typer.echo(f"{told}\n\nTry:" if told else "Try:")
+        typer.echo(f"{reclaim}\n\nTry:" if reclaim else "Try:")
     for command in guide.commands():
         typer.echo(f"  {command}")
     typer.echo("")
     if stop:
-        typer.echo(f"Stop it with: {stop}")
+        typer.echo(f"To stop it, run: {stop}")
 
 
 async def _show_status(guide: Guide) -> None:
-    """The page of `kubeocean status`."""
-    from kubeocean.cli.looking import Where
-    from kubeocean.cli.presenting import print_lines
-    from kubeocean.view.pages import status_page
+    """Print the page of `kubeocean status`."""
+    from kubeocean.cli._readers import Where
+    from kubeocean.cli._views import print_lines
+    from kubeocean.inspect.status.pages import status_page
 
     async with AsyncExitStack() as stack:
         where = Where(kubeconfig=str(guide.kubeconfig), context=guide.clusters[0].context)

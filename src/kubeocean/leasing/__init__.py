@@ -1,4 +1,4 @@
-"""The maths of lending: when, how much, by whose word, and how it comes back.
+"""Decisions of leasing: which nodes are lent, when, how much of them, and how they are reclaimed.
 
-Pure: nothing here reads a clock, waits, or talks to a server.
+Pure: nothing here reads a clock, waits, or sends a request.
 """

@@ -1,8 +1,8 @@
-"""Admission: whether a pod fits its node, asked as a kubelet asks before it starts one.
+"""Admission of pods to a node by its resources, with the rules of a kubelet.
 
 The rules are those of `GeneralPredicates` in kubernetes/pkg/kubelet/lifecycle/predicate.go, read at
-v1.34: a resource that the pod does not request is not looked at, nor one that the node does not
-have at all; the first one that is short is told. Of several pods that wait the oldest comes first.
+v1.34: a resource that the pod does not request is not checked, nor one that the node does not have
+at all; the first one that is short is the reason. The caller orders the pods, the oldest first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KeyT = TypeVar("KeyT")
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a node has too little of for a pod."""
+    """A resource of which a node has too little for a pod."""
 
     resource: str
     requested: Quantity
@@ -38,7 +38,7 @@ class Shortage:
 
     @property
     def message(self) -> str:
-        """A kubelet's words for it: thousandths of CPUs, and whole units of all else."""
+        """The kubelet's message: in thousandths of CPUs, and in whole units of everything else."""
         requested, used, capacity = (
             amount.milli_value() if self.resource == _CPU else amount.value()
             for amount in (self.requested, self.used, self.capacity)
@@ -49,28 +49,28 @@ class Shortage:
         )
 
 
-def shortage(wanted: Amounts, *, used: Amounts, capacity: Amounts) -> Shortage | None:
-    """What is short, if a pod that wants this much comes to a node of which so much is used."""
-    for resource in (*_ORDER, *sorted(wanted.keys() - set(_ORDER))):
-        amount, there = wanted.get(resource, ZERO), capacity.get(resource)
-        if there is None or not amount:
+def shortage(requests: Amounts, *, used: Amounts, capacity: Amounts) -> Shortage | None:
+    """Return the first resource that is short for a pod with these requests; None if it fits."""
+    for resource in (*_ORDER, *sorted(requests.keys() - set(_ORDER))):
+        amount, total = requests.get(resource, ZERO), capacity.get(resource)
+        if total is None or not amount:
             continue
         taken = used.get(resource, ZERO)
-        if amount > there - taken:
-            return Shortage(resource, amount, taken, there)
+        if amount > total - taken:
+            return Shortage(resource, amount, taken, total)
     return None
 
 
 def admit(
     waiting: Iterable[tuple[KeyT, Amounts]], *, used: Amounts, capacity: Amounts
 ) -> dict[KeyT, Shortage]:
-    """Let pods in, in this order, each beside those before it; why those that stay out do."""
+    """Admit pods in this order, each beside those before it; return the shortages of the rest."""
     taken = dict(used)
     short: dict[KeyT, Shortage] = {}
-    for key, wanted in waiting:
-        found = shortage(wanted, used=taken, capacity=capacity)
-        if found is None:
-            add(taken, wanted)
+    for key, requests in waiting:
+        missing = shortage(requests, used=taken, capacity=capacity)
+        if missing is None:
+            add(taken, requests)
         else:
-            short[key] = found
+            short[key] = missing
     return short

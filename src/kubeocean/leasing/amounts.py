@@ -1,8 +1,8 @@
-"""Amounts: how much of each resource, in steps that an API server stores.
+"""Amounts of resources, in steps that an API server stores.
 
-An API server rounds each amount up to thousandths, and takes only whole pods and whole extended
-resources. Whatever is computed here is rounded to such a step by ourselves, in the direction that
-promises less: what is asked for up, what is offered down. Amounts are immutable by agreement.
+An API server rounds each amount up to thousandths, and accepts only whole pods and whole extended
+resources. Amounts that are computed here are rounded to such a step, in the direction that promises
+less: requests up, offers down. Amounts are immutable by agreement.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ _INTEGER: Final = frozenset(
 
 
 def read_amounts(written: Written | None, *, field: str = "") -> dict[str, Quantity]:
-    """The amounts of a document, each rounded up as an API server does."""
+    """Read the amounts of a stored object, each rounded up as an API server does, and capped."""
     return {
-        name: round_up(name, Quantity.parse(value, field=f"{field}.{name}"))
+        name: round_up(name, Quantity.stored(value, field=f"{field}.{name}"))
         for name, value in (written or {}).items()
     }
 
 
 def round_down(resource: str, amount: Quantity) -> Quantity:
-    """The largest amount not above this one that a node may have."""
+    """Return the largest amount up to this one that a node may have."""
     step = _step(resource)
     return amount if amount.nano % step == 0 else _of(amount, amount.nano // step * step)
 
 
 def round_up(resource: str, amount: Quantity) -> Quantity:
-    """The smallest amount not below this one that a node may have."""
+    """Return the smallest amount from this one on that a node may have."""
     step = _step(resource)
     return amount if amount.nano % step == 0 else _of(amount, -(-amount.nano // step) * step)
 
 
 def add(total: dict[str, Quantity], more: Amounts) -> None:
-    """Put `more` on top of `total`; nothing of a resource leaves no trace."""
+    """Add `more` to `total`; an amount of zero adds no entry."""
     for name, amount in more.items():
         if amount:
             total[name] = total.get(name, ZERO) + amount
@@ -86,7 +86,7 @@ def subtract(total: dict[str, Quantity], less: Amounts) -> None:
 
 
 def larger(one: Amounts, other: Amounts) -> dict[str, Quantity]:
-    """For each resource of either the larger amount."""
+    """Return for each resource of either the larger amount."""
     return {name: max(one.get(name, ZERO), other.get(name, ZERO)) for name in {**one, **other}}
 
 

@@ -1,11 +1,11 @@
-"""Capacity: what a virtual node offers of its worker node.
+"""The capacity that a virtual node offers of its worker node.
 
-    left over = allocatable - what pods of others request        never below zero
+    left over = allocatable - requests of pods of others         never below zero
     lent      = left over, within the policy's limits
-    offered   = lent, but not below what our pods use already    never above allocatable
+    offered   = lent, but not below the requests of our pods     never above allocatable
 
-So nothing is offered that is gone, and nothing that runs is denied: a policy that shrinks, or a
-neighbour that grows, keeps new pods away and makes no running one exceed its node.
+So the offer never exceeds what is free, and never falls below what runs: a policy that shrinks, or
+a pod of others that grows, keeps new pods away and makes no running one exceed its node.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from kubeocean.leasing.amounts import Amounts, Written, read_amounts, round_down
 from kubeocean.leasing.limits import Limit, apply_limits
 from kubeocean.runtime.quantity import ZERO, Quantity
 
-__all__ = ["Bound", "Capacity", "base_of", "offer"]
+__all__ = ["Capacity", "LimitedBy", "base_of", "offer"]
 
 
-class Bound(StrEnum):
-    """What an offered amount is decided by."""
+class LimitedBy(StrEnum):
+    """The reason why not more of a resource is offered."""
 
-    NODE = "Node"  # the node has no more, and nobody else uses it
+    NODE = "Node"  # the node has no more, and pods of others use none of it
     OTHERS = "Others"  # pods of others take the rest
     LIMIT = "Limit"  # the policy lends no more
-    USE = "Use"  # our pods use this much, which is more than would be lent now
+    USE = "Use"  # our pods request this much, which is more than would be lent now
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The steps from what a node has to what its virtual node offers; all of the same resources."""
+    """The steps from a node's allocatable to its virtual node's offer, of the same resources."""
 
     base: Amounts
     leftover: Amounts
     lent: Amounts
     offered: Amounts
 
-    def bound(self, resource: str) -> Bound:
-        """Why this much of the resource is offered, and not more."""
+    def bound(self, resource: str) -> LimitedBy:
+        """Return why not more of the resource is offered."""
         if self.offered[resource] > self.lent[resource]:
-            return Bound.USE
+            return LimitedBy.USE
         if self.lent[resource] < self.leftover[resource]:
-            return Bound.LIMIT
-        return Bound.OTHERS if self.leftover[resource] < self.base[resource] else Bound.NODE
+            return LimitedBy.LIMIT
+        return LimitedBy.OTHERS if self.leftover[resource] < self.base[resource] else LimitedBy.NODE
 
 
 def base_of(allocatable: Written | None, capacity: Written | None) -> dict[str, Quantity]:
-    """What a node has for pods: its allocatable, or its capacity where it does not say."""
+    """Return what a node has for pods: its allocatable, or else its capacity."""
     field = "status.allocatable" if allocatable else "status.capacity"
     return read_amounts(allocatable or capacity, field=field)
 
 
 def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Limit]) -> Capacity:
-    """What to offer of a node on which others and we request so much."""
+    """Compute the offer of a node, given the requests of others' pods and of ours."""
     whole = {name: max(round_down(name, amount), _zero(amount)) for name, amount in base.items()}
     leftover = {
         name: max(round_down(name, amount - others.get(name, ZERO)), _zero(amount))
@@ -66,7 +66,7 @@ def offer(base: Amounts, *, others: Amounts, ours: Amounts, limits: Iterable[Lim
 
 
 def _floor(lent: Amounts, ours: Amounts, base: Amounts) -> Mapping[str, Quantity]:
-    """Lift each amount to what is used, as far as the node has it; the node's notation is kept."""
+    """Raise each amount to our requests, as far as the node has it, in the node's notation."""
     offered = {}
     for name, amount in lent.items():
         used = min(round_up(name, ours.get(name, ZERO)), base[name])

@@ -1,11 +1,11 @@
-"""Limits: how much of what is left over a policy lends.
+"""Limits of a policy: how much it lends of what pods of others leave over.
 
 A limit is an amount, a share in percent of what is left over, or the smaller of both. Limits apply
 in the order of their list, and each to what the one before it left: twice 50 % is 25 %. An amount
 of zero and a share of zero or less are no limit; a resource without a limit is lent whole, and a
-limit of a resource that the node does not have means nothing.
+limit of a resource that the node does not have has no effect.
 
-Shares are exact: thousandths, or whole units of what is written in powers of two, rounded down.
+Shares are exact: thousandths, or whole units of amounts written in powers of two, rounded down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kubeocean.api.policy import ResourceLimit
+from kubeocean.api.policies import ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.amounts import Amounts, round_down
 from kubeocean.runtime.quantity import Quantity
@@ -26,7 +26,7 @@ _ALL: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most this much of a resource; None is no limit."""
+    """The most that a policy lends of a resource; None is no limit."""
 
     resource: str
     quantity: Quantity | None = None
@@ -34,7 +34,7 @@ class Limit:
 
     @classmethod
     def parse(cls, written: ResourceLimit, *, field: str = "") -> Limit:
-        """Read a policy's limit; a `ConfigError` names the field below `field`, and its value."""
+        """Parse a policy's limit; a `ConfigError` names the field within `field`, and its value."""
         return cls(
             written.resource,
             quantity=_parse_quantity(written.quantity, field=f"{field}.quantity"),
@@ -42,7 +42,7 @@ class Limit:
         )
 
     def of(self, amount: Quantity) -> Quantity:
-        """What is lent of this amount."""
+        """Return what is lent of this amount."""
         lent = amount
         if self.percent is not None:
             lent = amount.percent(self.percent)
@@ -54,14 +54,14 @@ class Limit:
 def parse_limits(
     written: Iterable[ResourceLimit] | None, *, field: str = "resourceLimits"
 ) -> tuple[Limit, ...]:
-    """The limits of a policy; the first mistake in them is a `ConfigError`."""
+    """Parse the limits of a policy; the first mistake in them is a `ConfigError`."""
     return tuple(
         Limit.parse(limit, field=f"{field}[{index}]") for index, limit in enumerate(written or ())
     )
 
 
 def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quantity]:
-    """What is lent of what is left over."""
+    """Return what is lent of what is left over."""
     lent = dict(leftover)
     for limit in limits:
         if limit.resource in lent:
@@ -79,7 +79,7 @@ def _parse_quantity(written: str | int | float | None, *, field: str) -> Quantit
 
 
 def _parse_percent(written: int | None, *, field: str) -> int | None:
-    """More than everything is a mistake; the earlier implementation took it for nothing."""
+    """Parse a share; more than 100 is an error (the earlier implementation ignored it)."""
     if written is None or written <= 0:
         return None
     if written > _ALL:

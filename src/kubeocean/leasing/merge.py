@@ -1,23 +1,62 @@
-"""Merge: which of several policies speaks for a node.
+"""Parsed policies, and the choice of the one that decides about a node.
+
+A policy is either valid as a whole or not used at all; `kubeocean.api.policies.problems` lists what
+is wrong with it.
 
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
-the others are told why they do not. A policy that is being deleted does not apply.
+for the others the choice has a reason. A policy that is being deleted does not apply.
 
-A mistake changes nothing that runs. A policy that was made invalid counts with what it said before;
-if nobody remembers what that was, the nodes that run under it are frozen: they stay as they are. An
-invalid policy that nothing runs under does not count.
+An invalid change stops nothing that runs. A policy that became invalid counts with its last valid
+form; if that is not known, the nodes that are lent by it are frozen: they stay as they are. An
+invalid policy by which no node is lent does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from enum import StrEnum
 
-from kubeocean.leasing.terms import Terms
+from kubeocean.api.policies import PolicySpec, problems
+from kubeocean.api.validation import blocking
+from kubeocean.errors import ConfigError
+from kubeocean.leasing.limits import Limit, parse_limits
+from kubeocean.leasing.windows import Calendar, zone_of
+from kubeocean.runtime.node_selectors import NodeSelector
 
-__all__ = ["Candidate", "Chosen", "PassedOver", "Reason", "Verdict", "choose"]
+__all__ = ["Candidate", "Chosen", "ParsedPolicy", "PassedOver", "PolicyChoice", "Reason", "choose"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPolicy:
+    """A valid policy: which nodes are lent, when, and how much of them."""
+
+    spec: PolicySpec  # with the rules of a reclaim
+    selector: NodeSelector
+    calendar: Calendar
+    limits: tuple[Limit, ...]
+
+    @classmethod
+    def of(cls, spec: PolicySpec, *, local: tzinfo) -> ParsedPolicy:
+        """Parse a policy; `local` is the time zone of one that names none.
+
+        :raises ConfigError: the first problem that makes the policy invalid.
+        """
+        wrong = blocking(problems(spec))
+        if wrong:
+            raise ConfigError(wrong[0].message, field=wrong[0].field, value=wrong[0].value)
+        zone = zone_of(spec.time_zone, local=local)
+        return cls(
+            spec=spec,
+            selector=NodeSelector.from_document(spec.node_selector or {}),
+            calendar=Calendar.of(spec.time_windows, zone),
+            limits=parse_limits(spec.resource_limits),
+        )
+
+    def selects(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the policy selects a node; without selector terms, it selects all."""
+        return not self.selector.terms or self.selector.matches(name, labels)
 
 
 class Reason(StrEnum):
@@ -31,31 +70,31 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy, as it is and as it last made sense.
+    """A policy that may decide about a node, in its present and its last valid form.
 
-    `created` is its creationTimestamp: servers write them so that their order is that of time.
+    `created` is its creationTimestamp: API servers write these so that their order is that of time.
     """
 
     name: str
     created: str
-    terms: Terms | None  # None: what is written is invalid
-    problem: str = ""  # what is wrong with it then
-    last_valid: Terms | None = None
+    terms: ParsedPolicy | None  # None: the present form is invalid
+    problem: str = ""  # why it is invalid
+    last_valid: ParsedPolicy | None = None
     deleting: bool = False
-    rules_since: datetime | None = None  # since when its rules of taking back hold; None: always
+    rules_since: datetime | None = None  # since when its reclaim rules hold; None: always
 
     @property
-    def effective(self) -> Terms | None:
-        """The terms that count; None if none ever did."""
+    def effective(self) -> ParsedPolicy | None:
+        """The form that counts; None if the policy was never valid."""
         return self.terms if self.terms is not None else self.last_valid
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The policy that decides. `problem` is set if it does by what it said before."""
+    """The policy that decides. `problem` is set if it does so by its last valid form."""
 
     name: str
-    terms: Terms
+    terms: ParsedPolicy
     problem: str = ""
 
 
@@ -69,10 +108,10 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Who decides about a node, if anybody; the others in the order of their names.
+class PolicyChoice:
+    """The policy that decides about a node, if any does; the others in the order of their names.
 
-    If it is `frozen`, by a policy that cannot be read, nobody does: what runs is left alone.
+    A node that is `frozen`, by a policy that was never valid, is left as it is.
     """
 
     chosen: Chosen | None
@@ -80,22 +119,22 @@ class Verdict:
     frozen: PassedOver | None = None
 
     def reason_of(self, name: str) -> Reason | None:
-        """Why that policy does not decide; None if it does, or is not there."""
+        """Return why this policy does not decide; None if it does, or is not a candidate."""
         others = (*self.passed_over, self.frozen) if self.frozen else self.passed_over
         return next((each.reason for each in others if each.name == name), None)
 
 
 def choose(
-    candidates: Iterable[Candidate], *, applies: Callable[[Terms], bool], current: str = ""
-) -> Verdict:
-    """The verdict about a node to which terms apply, or not.
+    candidates: Iterable[Candidate], *, applies: Callable[[ParsedPolicy], bool], current: str = ""
+) -> PolicyChoice:
+    """Return which policy decides about a node.
 
-    `current` is the policy that the node runs under, as the node itself says.
+    `current` is the policy that the virtual node names.
     """
     chosen: Chosen | None = None
     frozen: PassedOver | None = None
     passed_over: list[PassedOver] = []
-    first = ""  # who decides or freezes, once that is known
+    first = ""  # the policy that decides or freezes, once that is known
     for each in sorted(candidates, key=lambda each: (each.created, each.name)):
         terms = each.effective
         if each.deleting:
@@ -113,4 +152,4 @@ def choose(
         else:
             problem = each.problem if each.terms is None else ""
             chosen, first = Chosen(each.name, terms, problem), each.name
-    return Verdict(chosen, tuple(sorted(passed_over, key=lambda each: each.name)), frozen)
+    return PolicyChoice(chosen, tuple(sorted(passed_over, key=lambda each: each.name)), frozen)

@@ -1,90 +1,444 @@
-"""Reclaim: how a lent node comes back, one plan at a time.
+"""Reclaim plans: what to do now about a virtual node and the pods on it, and why.
 
-A plan says what is to be done at one instant, from what can be seen at that instant; whoever
-carries it out plans again after each change and at `again_at`. The way is always the same:
+A plan is made for one instant, from what can be read again after a restart: the taints of the
+virtual node, the pods on it, the time. The caller makes another plan after each change and at
+`again_at`. What was tried before, and when, may be lost in a restart; the loss makes the next
+attempt come sooner, and never a deletion before its time. A reclaim has four steps:
 
-1. *Notice.* The node is tainted NoSchedule; `timeAdded` is when the grace began. Nobody is evicted.
-2. *Eviction*, after the grace and only by force: through the API that respects disruption budgets,
-   the least important pods first, and of equals the youngest, which has the least work to lose. A
-   pod that a budget holds back does not hold up the next. If the node is lent again in the middle,
-   what was most worth keeping is still there.
-3. *Force*, after the deadline: what is left is deleted, all at once. Pace is a courtesy, the
-   deadline a promise.
-4. *Reclaimed*, when nobody is left who has to go. A node that has to go is removed now.
+1. *Notice.* The node is tainted NoSchedule. The taint's `timeAdded` is when the grace period began,
+   and the only record of it. No pod is evicted.
+2. *Eviction*, after the grace period and only with `forceReclaim`: through the Eviction API, which
+   respects disruption budgets; the lowest priority first, and of equals the youngest, which has the
+   least work to lose. A pod that a budget protects does not hold up the next one. If the node is
+   lent again in the middle, the pods most worth keeping are still running.
+3. *Force*, after the deadline: the pods that are left are deleted, all at once. The pace of
+   evictions is a courtesy, the deadline a promise.
+4. *Reclaimed*, when no pod is left that has to leave. A virtual node that has to go is deleted now.
 
-A window's taint becomes NoExecute when nobody is left whom that would hurt, or at the deadline: to
-a NoExecute taint Kubernetes reacts by deleting at once, without asking the budgets.
+The taint of a closed window becomes NoExecute when no pod is left that this would evict, or at the
+deadline: Kubernetes answers a NoExecute taint by deleting pods at once, whatever the budgets say.
 
-A pod that tolerates the window's taint, by any rule of Kubernetes and for as long as it does,
-stays. When the whole node goes tolerations do not help; only a DaemonSet's pod that nobody would
-evict, or that would come back at once, is left to go with its node. While a worker does not answer
-nothing is evicted or deleted, unless the binding itself is being deleted.
+A pod that tolerates the taint of a closed window, by any rule of Kubernetes, stays for as long as
+its toleration lasts. When the virtual node is deleted, tolerations do not count; only a DaemonSet's
+pod that is not evicted, or that would be created again at once, is left to go with its node. While
+the worker does not answer, no pod is evicted or deleted, unless the binding is being deleted.
 
-When the node is lent again the plan is to stop, and to lift the taints once it has cooled down.
+When the node is lent again, the plan is to stop, and to remove the taints once it has cooled down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, Protocol
 
 import msgspec
 
-from kubeocean.leasing.notice import Notice, notice_of, reclaim_taints, without_time
-from kubeocean.leasing.pace import Pace
-from kubeocean.leasing.plans import Phase, Plan, Step, Why
-from kubeocean.leasing.rules import Cause
-from kubeocean.leasing.situation import Answer, Guest, Move, Situation
-from kubeocean.leasing.tolerations import NO_EXECUTE, NO_SCHEDULE, tolerated_s
+from kubeocean.api.group import DEFAULT, TRUE, Domain
+from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
+from kubeocean.leasing.taints import NO_EXECUTE, NO_SCHEDULE, Toleration, tolerated_s
+from kubeocean.runtime.clock import ceil_second, instant_of, text_of
 from kubeocean.runtime.kinds import Taint
+from kubeocean.runtime.objects import Key, Meta
 
-__all__ = ["plan"]
+__all__ = [
+    "EvictionAttempt",
+    "EvictionResult",
+    "EvictionSlots",
+    "LentPod",
+    "Notice",
+    "Pace",
+    "PodAction",
+    "PodStep",
+    "ReclaimInput",
+    "ReclaimPhase",
+    "ReclaimPlan",
+    "StepReason",
+    "eviction_order",
+    "lent_pod_of",
+    "notice_of",
+    "plan_reclaim",
+    "reclaim_taints",
+    "without_time",
+]
 
-_LOOK_AGAIN: Final = timedelta(seconds=1)  # after an action, in case nothing is heard of it
-_AS_GOOD_AS_FOREVER_S: Final = 100 * 366 * 24 * 3600  # and still a date that can be computed with
+
+class PodAction(StrEnum):
+    """The actions on a pod of a node that is being reclaimed."""
+
+    STAY = "Stay"  # nothing, now or later
+    WAIT = "Wait"  # nothing yet
+    EVICT = "Evict"  # through the Eviction API, which respects disruption budgets
+    DELETE = "Delete"  # regardless of budgets, with the pod's own grace period
+    LEAVE = "Leave"  # nothing: the pod is terminating
+    ABANDON = "Abandon"  # delete without a grace period: the worker does not confirm its end
 
 
-def plan(situation: Situation) -> Plan:
-    """What to do with the node and its pods now."""
+_ACTIVE: Final = (PodAction.EVICT, PodAction.DELETE, PodAction.ABANDON)
+
+
+class EvictionResult(StrEnum):
+    """How an API server answered an eviction or a deletion."""
+
+    ACCEPTED = "Accepted"
+    REFUSED = "Refused"  # 429: a disruption budget
+    FAILED = "Failed"  # anything else
+
+
+_FIRST_RETRY_S: Final = 1.0
+_LAST_RETRY_S: Final = 10.0  # a budget may allow the next eviction at any time, without an event
+_UNSEEN_S: Final = 30.0  # accepted, but the cache does not show the pod terminating
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionAttempt:
+    """The last attempt of an action on a pod; `count` is how often in a row it was made."""
+
+    move: PodAction
+    at: datetime
+    answer: EvictionResult
+    count: int = 1
+    retry_after_s: float = 0  # as the server asked
+
+    @property
+    def retry_at(self) -> datetime:
+        """The earliest time for the same action on the same pod."""
+        if self.answer is EvictionResult.ACCEPTED:
+            return self.at + timedelta(seconds=_UNSEEN_S)
+        doubled = _FIRST_RETRY_S * 2 ** min(self.count - 1, 10)
+        wait_s = max(self.retry_after_s, min(doubled, _LAST_RETRY_S))
+        return self.at + timedelta(seconds=wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LentPod:
+    """A pod on the virtual node; Kubeocean's own placeholder pods are not among them."""
+
+    key: Key
+    uid: str
+    created: datetime
+    priority: int = 0
+    tolerations: tuple[Toleration, ...] = ()
+    finished: bool = False  # succeeded or failed
+    daemon: bool = False  # controlled by a DaemonSet
+    leaving_by: datetime | None = None  # its deletionTimestamp
+    attempt: EvictionAttempt | None = None
+
+
+class _PodSpec(Protocol):
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def tolerations(self) -> tuple[Toleration, ...] | None: ...
+
+
+class _Pod(Protocol):
+    @property
+    def key(self) -> Key: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def metadata(self) -> Meta: ...
+    @property
+    def spec(self) -> _PodSpec: ...
+    @property
+    def finished(self) -> bool: ...
+
+
+def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
+    """Return what a plan needs of a virtual pod; `attempt` is the last one to evict it."""
+    owners = pod.metadata.owner_references or ()
+    owner = next((each for each in owners if each.controller), None)
+    return LentPod(
+        key=pod.key,
+        uid=pod.uid,
+        created=instant_of(pod.metadata.creation_timestamp) or datetime.min.replace(tzinfo=UTC),
+        priority=pod.spec.priority or 0,
+        tolerations=pod.spec.tolerations or (),
+        finished=pod.finished,
+        daemon=owner is not None and owner.kind == "DaemonSet",
+        leaving_by=instant_of(pod.metadata.deletion_timestamp),
+        attempt=attempt,
+    )
+
+
+def eviction_order(pod: LentPod) -> tuple[int, float, str, str]:
+    """Sort key of evictions: lowest priority first, then the youngest; the rest breaks ties."""
+    return pod.priority, -pod.created.timestamp(), str(pod.key), pod.uid
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimInput:
+    """Everything that a plan is made from: a virtual node at one instant.
+
+    `rules_since` is when the rules began to hold, where that can be later than the taint: the
+    deletionTimestamp of the binding or the policy, or when `forceReclaim` was switched on. Grace
+    period and deadline count from the later of the two. `evictions` are the evictions that count
+    against the pace, of all nodes of the policy; `last_eviction` is this node's.
+    """
+
+    now: datetime
+    cause: ReclaimCause | None  # None: the node is lent
+    rules: ReclaimRules
+    taints: tuple[Taint, ...] = ()
+    guests: tuple[LentPod, ...] = ()
+    rules_since: datetime | None = None
+    evictions: tuple[datetime, ...] = ()
+    last_eviction: datetime | None = None
+    worker_answers: bool = True
+    domain: Domain = DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The taint that announces a reclaim, and when evictions and deletions follow."""
+
+    taint: Taint  # as it is first given: NoSchedule
+    present: Taint | None  # the one that the node has
+    evict_from: datetime
+    deadline: datetime
+
+
+def notice_of(situation: ReclaimInput, cause: ReclaimCause) -> Notice:
+    """Return the notice for this cause; one that was given before is kept.
+
+    API servers keep whole seconds: our `timeAdded` is rounded up, so that no pod gets less than its
+    grace period. A taint without a time, or with one in the future, was not set by Kubeocean: the
+    grace period begins now.
+    """
+    domain = situation.domain
+    key = domain.taint_vnode_deleting if cause.removes_node else domain.taint_out_of_time_windows
+    present = next((each for each in situation.taints if each.key == key), None)
+    latest = ceil_second(situation.now)
+
+    added = instant_of(present.time_added) if present is not None else None
+    if present is None or added is None or added > latest:
+        taint = Taint(key, TRUE, NO_SCHEDULE, text_of(latest))
+        since = latest
+    else:
+        taint = Taint(key, TRUE, NO_SCHEDULE, present.time_added)
+        since = added
+    if situation.rules_since is not None:
+        since = max(since, min(situation.rules_since, latest))
+
+    evict_from = since + timedelta(seconds=situation.rules.grace_s)
+    deadline = evict_from + timedelta(seconds=situation.rules.deadline_s)
+    return Notice(taint, present, evict_from, deadline)
+
+
+def reclaim_taints(situation: ReclaimInput) -> tuple[Taint, ...]:
+    """Return the taints of the node that a reclaim has put there."""
+    domain = situation.domain
+    keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
+    return tuple(each for each in situation.taints if each.key in keys)
+
+
+def without_time(taint: Taint) -> Taint:
+    """Return the taint as one that keeps new pods away and begins no grace period."""
+    return msgspec.structs.replace(taint, effect=NO_SCHEDULE, time_added=None)
+
+
+class ReclaimPhase(StrEnum):
+    """How far the reclaim of a node is."""
+
+    LENT = "Lent"
+    COOLING = "Cooling"  # lent again, but no new pods yet
+    NOTICE = "Notice"
+    HELD = "Held"  # waits until pods end by themselves, or until the worker answers
+    EVICTING = "Evicting"
+    FORCING = "Forcing"
+    RECLAIMED = "Reclaimed"
+
+
+class StepReason(StrEnum):
+    """Why a plan has this action for a pod."""
+
+    FINISHED = "Finished"  # the pod uses nothing
+    TOLERATES = "Tolerates"
+    DAEMON = "Daemon"  # the pod goes with its node
+    NOT_FORCED = "NotForced"
+    GRACE = "Grace"
+    TOLERATES_FOR_NOW = "ToleratesForNow"
+    UNREACHABLE = "Unreachable"  # the worker does not answer
+    PACE = "Pace"
+    BUDGET = "Budget"  # a disruption budget refused
+    RETRY = "Retry"  # the last attempt failed, or shows no effect yet
+    DUE = "Due"
+    DEADLINE = "Deadline"
+    TERMINATING = "Terminating"
+    UNCONFIRMED = "Unconfirmed"  # the worker does not confirm that the pod ended
+
+
+@dataclass(frozen=True, slots=True)
+class PodStep:
+    """The action for a pod; `at` is when to plan again for it if nothing changes."""
+
+    guest: LentPod
+    move: PodAction
+    why: StepReason
+    at: datetime | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the reclaim need not wait for this pod."""
+        return self.move is PodAction.STAY and self.why is not StepReason.NOT_FORCED
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimPlan:
+    """The actions for a virtual node and its pods now.
+
+    `taints` are all reclaim taints that the node should have, and `unschedulable` is what its spec
+    should be; they are written first. `steps` has one entry for each pod, in the order to act in.
+    """
+
+    phase: ReclaimPhase
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    steps: tuple[PodStep, ...] = ()
+    again_at: datetime | None = None  # None: only when something changes
+    remove_node: bool = False
+    notice: Notice | None = None
+
+    @property
+    def due(self) -> tuple[PodStep, ...]:
+        """The steps that evict or delete a pod now, in order."""
+        return tuple(step for step in self.steps if step.move in _ACTIVE)
+
+    def after(self, attempts: Mapping[str, EvictionAttempt | None]) -> ReclaimPlan:
+        """Return the plan as the attempts of its due steps leave it, for a report.
+
+        `attempts` are by the pod's UID; None means that the pod is gone. A due step without an
+        attempt lost its eviction slot to another node of the policy.
+        """
+        due = {step.guest.uid for step in self.due}
+        steps: list[PodStep] = []
+        for step in self.steps:
+            uid = step.guest.uid
+            if uid not in due:
+                steps.append(step)
+            elif uid not in attempts:
+                steps.append(replace(step, move=PodAction.WAIT, why=StepReason.PACE))
+            elif (attempt := attempts[uid]) is not None:
+                steps.append(_after_attempt(replace(step.guest, attempt=attempt), attempt))
+        done = bool(due) and all(step.settled for step in steps)
+        phase = ReclaimPhase.RECLAIMED if done else self.phase
+        return replace(self, phase=phase, steps=tuple(steps))
+
+
+def _after_attempt(pod: LentPod, attempt: EvictionAttempt) -> PodStep:
+    """Return the step for a pod on which an action was just attempted."""
+    refused = attempt.answer is EvictionResult.REFUSED
+    return PodStep(
+        pod,
+        PodAction.LEAVE if attempt.move is PodAction.ABANDON else PodAction.WAIT,
+        StepReason.BUDGET if refused else StepReason.RETRY,
+        attempt.retry_at,
+    )
+
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many evictions a plan may have now, given those of the last minute.
+
+    Plans of several nodes are made from the same past and carried out at the same time, so
+    `EvictionSlots` counts once more, immediately before each request, for all nodes of a policy.
+    """
+
+    limit: int  # at least one
+    recent: tuple[datetime, ...]  # ascending
+
+    @classmethod
+    def of(cls, limit: int, evictions: Iterable[datetime], *, now: datetime) -> Pace:
+        """Return the pace at this instant."""
+        return cls(limit, tuple(sorted(each for each in evictions if each > now - _MINUTE)))
+
+    @property
+    def free(self) -> int:
+        """How many evictions may be made now."""
+        return max(0, self.limit - len(self.recent))
+
+    def next_slot(self, *, now: datetime) -> datetime:
+        """Return when the next eviction may be made, if all that may be made now are."""
+        counted = sorted((*self.recent, *[now] * self.free))
+        return counted[len(counted) - self.limit] + _MINUTE
+
+
+class EvictionSlots:
+    """The evictions of the last minute, by policy; each holds a slot of the policy's limit."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, deque[datetime]] = {}  # ascending
+
+    def recent(self, policy: str, *, now: datetime) -> tuple[datetime, ...]:
+        """Return when the slots were taken that still count."""
+        return tuple(self._counted(policy, now))
+
+    def take(self, policy: str, limit: int | None, *, now: datetime) -> bool:
+        """Take a slot of the policy; False if all `limit` of them are taken. None: no limit."""
+        taken = self._counted(policy, now)
+        if limit is not None and len(taken) >= limit:
+            return False
+        taken.append(now)
+        return True
+
+    def give_back(self, policy: str, at: datetime) -> None:
+        """Free the slot that was taken at this instant, because no pod was evicted."""
+        taken = self._taken.get(policy)
+        if taken is not None and at in taken:
+            taken.remove(at)
+
+    def _counted(self, policy: str, now: datetime) -> deque[datetime]:
+        taken = self._taken.setdefault(policy, deque())
+        while taken and taken[0] <= now - _MINUTE:
+            taken.popleft()
+        return taken
+
+
+_RECHECK: Final = timedelta(seconds=1)  # after an action, in case no event follows
+_FOREVER_S: Final = 100 * 366 * 24 * 3600  # longer tolerations give dates that overflow
+
+
+def plan_reclaim(situation: ReclaimInput) -> ReclaimPlan:
+    """Return what to do with the node and its pods now."""
     if situation.cause is None:
-        return _lend(situation)
-    reclaim = _Reclaim(situation, situation.cause, notice_of(situation, situation.cause))
-    return reclaim.plan()
+        return _plan_lent(situation)
+    notice = notice_of(situation, situation.cause)
+    return _Planner(situation, situation.cause, notice).plan()
 
 
-def _lend(situation: Situation) -> Plan:
+def _plan_lent(situation: ReclaimInput) -> ReclaimPlan:
     present, last = reclaim_taints(situation), situation.last_eviction
     if present and last is not None:
         cool_from = last + timedelta(seconds=situation.rules.cool_down_s)
         if situation.now < cool_from:
-            # A time would count as the beginning of a grace if the window closed again meanwhile.
+            # A time would count as the start of a grace period if the window closed again.
             kept = tuple(map(without_time, present))
-            going = any(each.key == situation.domain.taint_vnode_deleting for each in kept)
-            return Plan(Phase.COOLING, kept, going, again_at=cool_from)
-    return Plan(Phase.LENT)
-
-
-def _importance(guest: Guest) -> tuple[int, float, str, str]:
-    """Who goes first: the lowest priority, then the youngest; the rest is for a fixed order."""
-    return guest.priority, -guest.created.timestamp(), str(guest.key), guest.uid
+            deleting = any(each.key == situation.domain.taint_vnode_deleting for each in kept)
+            return ReclaimPlan(ReclaimPhase.COOLING, kept, deleting, again_at=cool_from)
+    return ReclaimPlan(ReclaimPhase.LENT)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reclaim:
-    situation: Situation
-    cause: Cause
+class _Planner:
+    situation: ReclaimInput
+    cause: ReclaimCause
     notice: Notice
 
-    def plan(self) -> Plan:
-        guests = sorted(self.situation.guests, key=_importance)
-        steps = self._paced([self._step(guest) for guest in guests])
+    def plan(self) -> ReclaimPlan:
+        pods = sorted(self.situation.guests, key=eviction_order)
+        steps = self._paced([self._step(pod) for pod in pods])
         waiting = any(not step.settled for step in steps)
         taint = msgspec.structs.replace(self.notice.taint, effect=self._effect(steps))
-        # Nobody may slip in between the last look and the removal: the notice comes first.
+        # No pod may arrive between this plan and the deletion of the node: the taint comes first.
         given = self.notice.present is not None or not self.cause.removes_node
-        return Plan(
+        return ReclaimPlan(
             phase=self._phase(done=given and not waiting),
             taints=(*self._kept_taints(), taint),
             unschedulable=self.cause.removes_node,
@@ -96,121 +450,119 @@ class _Reclaim:
 
     # The pods
 
-    def _step(self, guest: Guest) -> Step:
+    def _step(self, pod: LentPod) -> PodStep:
         now, force = self.situation.now, self.situation.rules.force
-        if guest.finished:
-            return Step(guest, Move.STAY, Why.FINISHED)
-        if self._goes_with_node(guest):
-            return Step(guest, Move.STAY, Why.DAEMON)
-        tolerated = self._tolerated_s(guest)
-        if tolerated >= _AS_GOOD_AS_FOREVER_S:
-            return Step(guest, Move.STAY, Why.TOLERATES)
-        if guest.leaving_by is not None:
-            return self._leaving(guest, guest.leaving_by)
+        if pod.finished:
+            return PodStep(pod, PodAction.STAY, StepReason.FINISHED)
+        if self._goes_with_node(pod):
+            return PodStep(pod, PodAction.STAY, StepReason.DAEMON)
+        tolerated = self._tolerated_s(pod)
+        if tolerated >= _FOREVER_S:
+            return PodStep(pod, PodAction.STAY, StepReason.TOLERATES)
+        if pod.leaving_by is not None:
+            return self._terminating(pod, pod.leaving_by)
         if not force:
-            return Step(guest, Move.STAY, Why.NOT_FORCED)
+            return PodStep(pod, PodAction.STAY, StepReason.NOT_FORCED)
         if not self._may_act:
-            return Step(guest, Move.WAIT, Why.UNREACHABLE)
+            return PodStep(pod, PodAction.WAIT, StepReason.UNREACHABLE)
         due = self.notice.evict_from + timedelta(seconds=tolerated)
         if now < due:
-            why = Why.GRACE if now < self.notice.evict_from else Why.TOLERATES_FOR_NOW
-            return Step(guest, Move.WAIT, why, due)
+            why = StepReason.GRACE if now < self.notice.evict_from else StepReason.TOLERATES_FOR_NOW
+            return PodStep(pod, PodAction.WAIT, why, due)
         if now < self.notice.deadline:
-            return self._try(guest, Move.EVICT, Why.DUE)
-        return self._try(guest, Move.DELETE, Why.DEADLINE)
+            return self._unless_tried(pod, PodAction.EVICT, StepReason.DUE)
+        return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
 
-    def _leaving(self, guest: Guest, by: datetime) -> Step:
-        """A pod that is terminating is given time; where its node has to go, not for ever."""
+    def _terminating(self, pod: LentPod, by: datetime) -> PodStep:
+        """Wait for a terminating pod; where its node has to go, not for ever."""
         abandon_s = self.situation.rules.abandon_s
         if abandon_s is None or not self._may_act:
-            return Step(guest, Move.LEAVE, Why.TERMINATING)
+            return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING)
         patience = timedelta(seconds=abandon_s)
-        give_up = self.notice.deadline + patience
+        abandon_at = self.notice.deadline + patience
         if self.situation.worker_answers:
-            give_up = max(give_up, by + patience)
-        if self.situation.now < give_up:
-            return Step(guest, Move.LEAVE, Why.TERMINATING, give_up)
-        return self._try(guest, Move.ABANDON, Why.UNCONFIRMED, instead=Move.LEAVE)
+            abandon_at = max(abandon_at, by + patience)
+        if self.situation.now < abandon_at:
+            return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING, abandon_at)
+        return self._unless_tried(pod, PodAction.ABANDON, StepReason.UNCONFIRMED)
 
-    def _try(self, guest: Guest, move: Move, why: Why, *, instead: Move = Move.WAIT) -> Step:
-        """The move, or a rest if it was tried just now."""
-        now, attempt = self.situation.now, guest.attempt
-        if attempt is not None and attempt.move is move and now < attempt.retry_at:
-            refused = attempt.answer is Answer.REFUSED
-            return Step(guest, instead, Why.BUDGET if refused else Why.RETRY, attempt.retry_at)
-        return Step(guest, move, why, now + _LOOK_AGAIN)
+    def _unless_tried(self, pod: LentPod, action: PodAction, why: StepReason) -> PodStep:
+        """Return a step with the action, or one that waits if it was attempted just now."""
+        now, attempt = self.situation.now, pod.attempt
+        if attempt is not None and attempt.move is action and now < attempt.retry_at:
+            return _after_attempt(pod, attempt)
+        return PodStep(pod, action, why, now + _RECHECK)
 
-    def _paced(self, steps: Sequence[Step]) -> tuple[Step, ...]:
-        """The steps with no more evictions than the pace allows; the first ones go first."""
+    def _paced(self, steps: Sequence[PodStep]) -> tuple[PodStep, ...]:
+        """Return the steps with no more evictions than the pace allows, in eviction order."""
         now, limit = self.situation.now, self.situation.rules.evictions_per_minute
         if limit is None:
             return tuple(steps)
         pace = Pace.of(limit, self.situation.evictions, now=now)
-        evictions = [step for step in steps if step.move is Move.EVICT]
+        evictions = [step for step in steps if step.move is PodAction.EVICT]
         put_off = {step.guest.uid for step in evictions[pace.free :]}
         slot = pace.next_slot(now=now)
         return tuple(
-            replace(step, move=Move.WAIT, why=Why.PACE, at=slot)
+            replace(step, move=PodAction.WAIT, why=StepReason.PACE, at=slot)
             if step.guest.uid in put_off
             else step
             for step in steps
         )
 
-    def _goes_with_node(self, guest: Guest) -> bool:
-        if not (guest.daemon and self.cause.removes_node):
+    def _goes_with_node(self, pod: LentPod) -> bool:
+        if not (pod.daemon and self.cause.removes_node):
             return False
-        return not self.situation.rules.force or self._tolerates_notice(guest)
+        return not self.situation.rules.force or self._tolerates_notice(pod)
 
-    def _tolerates_notice(self, guest: Guest) -> bool:
-        return tolerated_s(guest.tolerations, self.notice.taint) > 0
+    def _tolerates_notice(self, pod: LentPod) -> bool:
+        return tolerated_s(pod.tolerations, self.notice.taint) > 0
 
-    def _tolerated_s(self, guest: Guest) -> float:
+    def _tolerated_s(self, pod: LentPod) -> float:
         if self.cause.removes_node:
             return 0.0
         taint = msgspec.structs.replace(self.notice.taint, effect=NO_EXECUTE)
-        return tolerated_s(guest.tolerations, taint)
+        return tolerated_s(pod.tolerations, taint)
 
     # The node
 
     @property
     def _may_act(self) -> bool:
-        return self.situation.worker_answers or self.cause is Cause.BINDING_DELETED
+        return self.situation.worker_answers or self.cause is ReclaimCause.BINDING_DELETED
 
     def _kept_taints(self) -> tuple[Taint, ...]:
-        """A node that goes keeps the taint of a closed window, which changes nothing any more."""
+        """Return the taint of a closed window for a node that goes: it changes nothing any more."""
         if not self.cause.removes_node:
             return ()
-        return tuple(each for each in reclaim_taints(self.situation) if each.key != self._key)
+        key = self.notice.taint.key
+        return tuple(each for each in reclaim_taints(self.situation) if each.key != key)
 
-    @property
-    def _key(self) -> str:
-        return self.notice.taint.key
-
-    def _effect(self, steps: Iterable[Step]) -> str:
+    def _effect(self, steps: Iterable[PodStep]) -> str:
         now, present = self.situation.now, self.notice.present
         forced = self.situation.rules.force and now >= self.notice.evict_from
         if self.cause.removes_node or not forced:
             return NO_SCHEDULE
         if present is not None and present.effect == NO_EXECUTE:
             return NO_EXECUTE
-        hurts = any(step.move in (Move.WAIT, Move.EVICT, Move.DELETE) for step in steps)
-        harmless = not hurts or now >= self.notice.deadline
+        evicts = any(
+            step.move in (PodAction.WAIT, PodAction.EVICT, PodAction.DELETE) for step in steps
+        )
+        harmless = not evicts or now >= self.notice.deadline
         return NO_EXECUTE if self._may_act and harmless else NO_SCHEDULE
 
-    def _phase(self, *, done: bool) -> Phase:
+    def _phase(self, *, done: bool) -> ReclaimPhase:
         now = self.situation.now
         if done:
-            return Phase.RECLAIMED
+            return ReclaimPhase.RECLAIMED
         if not self.situation.rules.force or not self._may_act:
-            return Phase.HELD
+            return ReclaimPhase.HELD
         if now < self.notice.evict_from:
-            return Phase.NOTICE
-        return Phase.EVICTING if now < self.notice.deadline else Phase.FORCING
+            return ReclaimPhase.NOTICE
+        return ReclaimPhase.EVICTING if now < self.notice.deadline else ReclaimPhase.FORCING
 
-    def _again_at(self, steps: Iterable[Step], *, given: bool, waiting: bool) -> datetime | None:
+    def _again_at(self, steps: Iterable[PodStep], *, given: bool, waiting: bool) -> datetime | None:
         times = [step.at for step in steps if step.at is not None]
         if self.situation.rules.force and self._may_act:
-            times.append(self.notice.evict_from)  # when a window's taint changes, with or without
+            times.append(self.notice.evict_from)  # the taint changes then, with or without pods
             times += [self.notice.deadline] * waiting
-        times += [self.situation.now + _LOOK_AGAIN] * (not given)
+        times += [self.situation.now + _RECHECK] * (not given)
         return min((each for each in times if each > self.situation.now), default=None)

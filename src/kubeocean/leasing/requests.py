@@ -1,4 +1,4 @@
-"""Requests: what a pod takes from its node, counted as the scheduler counts it.
+"""Requests of pods, counted as the scheduler counts them, and their totals for each node.
 
 The rules are those of `PodRequests` in k8s.io/component-helpers/resource, with the switches that
 the scheduler sets (kubernetes/pkg/scheduler/framework/types.go), read at v1.34:
@@ -6,22 +6,44 @@ the scheduler sets (kubernetes/pkg/scheduler/framework/types.go), read at v1.34:
 - containers add up, and so do init containers that restart always (sidecars);
 - another init container runs before the containers, beside the sidecars that precede it: the pod
   needs at least that much;
-- a running container holds what it was given while a resize to less is under way; a resize that
-  the node cannot make is not counted;
+- a running container holds its allocated resources while a resize to less is under way; a resize
+  that the node cannot make is not counted;
 - requests of the pod as a whole, which exist for cpu, memory and huge pages, replace that sum;
 - overhead comes on top, and one pod is one pod;
-- a pod that succeeded or failed takes nothing; one that is terminating still does.
+- a pod that succeeded or failed requests nothing; one that is terminating still does.
+
+`CountedPod` has no more of a pod than its requests are counted from. A worker is full of pods of
+others; their images, environments, volumes and most of their status are never held in memory.
+
+`NodeUsage` has the requests of all pods on a node, updated one pod at a time: a change costs as
+much as that pod has resources, however many pods there are. The totals are at any time the sums
+over all pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kubeocean.leasing.amounts import PODS, Amounts, Written, add, larger, read_amounts
+import msgspec
+
+from kubeocean.leasing.amounts import PODS, Amounts, Written, add, larger, read_amounts, subtract
+from kubeocean.runtime.objects import Condition, Object, Resource
 from kubeocean.runtime.quantity import Quantity
 
-__all__ = ["Countable", "requests_of"]
+__all__ = [
+    "COUNTED_PODS",
+    "Countable",
+    "CountedContainer",
+    "CountedContainerStatus",
+    "CountedPod",
+    "CountedPodSpec",
+    "CountedPodStatus",
+    "CountedResources",
+    "NodeUsage",
+    "requests_of",
+]
 
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL: Final = frozenset({"cpu", "memory"})
@@ -81,7 +103,7 @@ class _Status(Protocol):
 
 
 class Countable(Protocol):
-    """Any view of a pod that has what is counted; `CountedPod` has that and nothing else."""
+    """Any view of a pod from which requests are counted; `CountedPod` has nothing else."""
 
     @property
     def spec(self) -> _Spec: ...
@@ -90,7 +112,7 @@ class Countable(Protocol):
 
 
 def requests_of(pod: Countable) -> Amounts:
-    """What the pod takes from its node, itself included; nothing if it has ended."""
+    """Return the requests of the pod, itself included; nothing if it has ended."""
     if pod.status.phase in _TERMINAL:
         return {}
     total = _of_containers(pod)
@@ -111,10 +133,9 @@ def _of_containers(pod: Countable) -> dict[str, Quantity]:
     peak: Amounts = {}  # while the pod starts
     for container in pod.spec.init_containers or ():
         if container.restart_policy == "Always":
-            wanted = _of_container(container, held, infeasible=infeasible)
-            add(total, wanted)
-            add(sidecars, wanted)
-            peak = larger(peak, sidecars)
+            requested = _of_container(container, held, infeasible=infeasible)
+            add(total, requested)
+            add(sidecars, requested)
         else:
             alone = dict(_requested(container.resources))
             add(alone, sidecars)
@@ -125,15 +146,15 @@ def _of_containers(pod: Countable) -> dict[str, Quantity]:
 def _of_container(
     container: _Container, held: Mapping[str, Amounts], *, infeasible: bool
 ) -> Amounts:
-    wanted = _requested(container.resources)
+    requested = _requested(container.resources)
     holds = held.get(container.name)
     if holds is None:
-        return wanted
-    return holds if infeasible else larger(wanted, holds)
+        return requested
+    return holds if infeasible else larger(requested, holds)
 
 
 def _held(status: _Status) -> dict[str, Amounts]:
-    """By container: what a node that reports it has given and set apart."""
+    """Return by container what its node has allocated and set apart, where the status has it."""
     statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
     return {
         each.name: larger(_requested(each.resources), _set_apart(each))
@@ -161,3 +182,109 @@ def _of_pod_level(resources: _Resources | None) -> dict[str, Quantity]:
         for name, amount in _requested(resources).items()
         if name in _POD_LEVEL or name.startswith("hugepages-")
     }
+
+
+class CountedResources(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The requests of a container, as written; limits are not counted."""
+
+    requests: dict[str, str | int | float] | None = None
+
+
+class CountedContainer(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A container, or an init container."""
+
+    name: str = ""
+    resources: CountedResources | None = None
+    restart_policy: str | None = None
+
+
+class CountedContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The resources that a container holds."""
+
+    name: str = ""
+    resources: CountedResources | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
+
+
+class CountedPodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The node of a pod, and its requests."""
+
+    node_name: str = ""
+    containers: tuple[CountedContainer, ...] | None = None
+    init_containers: tuple[CountedContainer, ...] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: CountedResources | None = None
+
+
+class CountedPodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The phase of a pod, and the resources that it holds."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
+    container_statuses: tuple[CountedContainerStatus, ...] | None = None
+    init_container_statuses: tuple[CountedContainerStatus, ...] | None = None
+
+
+class CountedPod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A pod, as far as its requests are counted from it."""
+
+    spec: CountedPodSpec = msgspec.field(default_factory=CountedPodSpec)
+    status: CountedPodStatus = msgspec.field(default_factory=CountedPodStatus)
+
+
+COUNTED_PODS: Final = Resource("", "v1", "pods", "Pod", True, CountedPod)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    amounts: Amounts
+    ours: bool
+
+
+class NodeUsage:
+    """The requests on a node: of our pods, and of all others."""
+
+    __slots__ = ("_others", "_ours", "_shares")
+
+    def __init__(self) -> None:
+        self._shares: dict[str, _Share] = {}
+        self._ours: dict[str, Quantity] = {}
+        self._others: dict[str, Quantity] = {}
+
+    @property
+    def ours(self) -> Amounts:
+        """The sum of the requests of our pods."""
+        return dict(self._ours)
+
+    @property
+    def others(self) -> Amounts:
+        """The sum of the requests of all other pods."""
+        return dict(self._others)
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def put(self, uid: str, amounts: Amounts, *, ours: bool) -> bool:
+        """Set the requests of a pod; return whether they changed.
+
+        A pod without requests is not kept.
+        """
+        share = _Share(amounts, ours) if amounts else None
+        if self._shares.get(uid) == share:
+            return False
+        self.drop(uid)
+        if share is not None:
+            self._shares[uid] = share
+            add(self._total(share), share.amounts)
+        return True
+
+    def drop(self, uid: str) -> bool:
+        """Remove a pod; return whether it was counted."""
+        share = self._shares.pop(uid, None)
+        if share is None:
+            return False
+        subtract(self._total(share), share.amounts)
+        return True
+
+    def _total(self, share: _Share) -> dict[str, Quantity]:
+        return self._ours if share.ours else self._others

@@ -1,4 +1,4 @@
-"""Windows: when a policy lends.
+"""Time windows: when a policy lends.
 
 A policy lends while the wall clock in its zone shows a minute of one of its windows; both ends are
 such minutes, so 20:00-20:00 is one minute long and 20:00-21:00 ends as the clock turns to 21:01.
@@ -18,15 +18,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from kubeocean.api.policy import (
-    DAY_HINT,
-    DAYS,
-    TIME_HINT,
-    TIME_OF_DAY,
-    ZONE_HINT,
-    TimeWindow,
-)
-from kubeocean.api.zones import zone_names
+from kubeocean.api.policies import DAY_HINT, DAYS, TIME_HINT, TIME_OF_DAY, ZONE_HINT, TimeWindow
+from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError, InvariantError
 
 __all__ = ["Calendar", "Window", "next_edge", "within", "zone_of"]
@@ -38,7 +31,7 @@ _TIME: Final = re.compile(TIME_OF_DAY)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From a minute of the day to another, both included, on days that count from Monday, 0."""
+    """A span of minutes of the day, both ends included, on days that count from Monday, 0."""
 
     start: int
     end: int
@@ -46,7 +39,7 @@ class Window:
 
     @classmethod
     def parse(cls, written: TimeWindow, *, field: str = "") -> Window:
-        """Read a policy's window; a `ConfigError` names the field below `field`, and its value."""
+        """Parse a policy's window; a `ConfigError` names the field within `field`."""
         days = {
             _parse_day(day, field=f"{field}.days[{index}]")
             for index, day in enumerate(written.days or ())
@@ -58,7 +51,7 @@ class Window:
         )
 
     def spans(self) -> Iterable[range]:
-        """Its minutes of the week, from Monday 00:00; a span that passes Sunday's end is split."""
+        """Return its minutes of the week, from Monday 00:00; a span past Sunday's end is split."""
         length = (self.end - self.start) % _DAY + 1
         for day in self.days:
             first = day * _DAY + self.start
@@ -69,7 +62,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """All windows of a policy, in their zone."""
+    """All time windows of a policy, in their time zone."""
 
     zone: tzinfo
     spans: tuple[range, ...]  # of minutes of the week: ascending, and none touches the next
@@ -79,7 +72,7 @@ class Calendar:
     def of(
         cls, windows: Sequence[TimeWindow] | None, zone: tzinfo, *, field: str = "timeWindows"
     ) -> Calendar:
-        """The calendar of a policy's windows; the first mistake in them is a `ConfigError`."""
+        """Parse the windows of a policy; the first mistake in them is a `ConfigError`."""
         parsed = [
             Window.parse(window, field=f"{field}[{index}]")
             for index, window in enumerate(windows or ())
@@ -87,7 +80,7 @@ class Calendar:
         spans = _merge(span for window in parsed for span in window.spans())
         if not windows:
             spans = (range(_WEEK),)
-        # What ends with the week where it begins again is in both sets, and no edge.
+        # A span that ends with the week where another begins is in both sets, and no edge.
         edges = {span.start for span in spans} ^ {span.stop % _WEEK for span in spans}
         return cls(zone, spans, tuple(sorted(edges)))
 
@@ -99,7 +92,10 @@ def within(calendar: Calendar, instant: datetime) -> bool:
 
 
 def next_edge(calendar: Calendar, instant: datetime) -> datetime | None:
-    """The first instant after this one at which `within` changes, in UTC; None if it never does."""
+    """Return the first instant after this one at which `within` changes; None if it never does.
+
+    The result is in UTC.
+    """
     if not calendar.edges:
         return None
     lending, start = within(calendar, instant), instant.astimezone(UTC)
@@ -114,7 +110,7 @@ def next_edge(calendar: Calendar, instant: datetime) -> datetime | None:
 
 
 def zone_of(name: str, *, local: tzinfo, field: str = "timeZone") -> tzinfo:
-    """The zone that a policy names in the tz database; without a name, `local`."""
+    """Return the zone of a name in the tz database; without a name, `local`."""
     if not name:
         return local
     if name not in zone_names():
@@ -137,7 +133,7 @@ def _parse_day(text: str, *, field: str) -> int:
 
 
 def _merge(spans: Iterable[range]) -> tuple[range, ...]:
-    """The same minutes in the fewest spans."""
+    """Return the same minutes in the fewest spans."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         if merged and span.start <= merged[-1].stop:
@@ -149,7 +145,7 @@ def _merge(spans: Iterable[range]) -> tuple[range, ...]:
 
 def _local(instant: datetime, zone: tzinfo) -> datetime:
     if instant.tzinfo is None:
-        raise InvariantError("an instant must say its zone", instant=instant)
+        raise InvariantError("an instant must have a time zone", instant=instant)
     return instant.astimezone(zone)
 
 
@@ -158,7 +154,7 @@ def _minute_of_week(local: datetime) -> int:
 
 
 def _edge_by_the_wall(calendar: Calendar, start: datetime) -> datetime:
-    """The next edge if nobody changes the clocks before."""
+    """Return the next edge if the clocks of the zone do not change before."""
     local = start.astimezone(calendar.zone)
     minute = _minute_of_week(local)
     ahead = min((edge - minute - 1) % _WEEK + 1 for edge in calendar.edges)
@@ -166,18 +162,18 @@ def _edge_by_the_wall(calendar: Calendar, start: datetime) -> datetime:
     return start + timedelta(minutes=ahead) - into_minute
 
 
-# In all of the tz database no two changes of a zone's clocks are closer than 167 hours: two looks
-# a day apart cannot miss a pair.
-_LOOK: Final = timedelta(days=1)
+# In all of the tz database no two changes of a zone's clocks are closer than 167 hours: steps of a
+# day cannot miss a pair.
+_STEP: Final = timedelta(days=1)
 _SECOND: Final = timedelta(seconds=1)
 
 
 def _clock_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | None:
-    """The first instant in (start, end] at which the zone's distance from UTC is another."""
+    """Return the first instant in (start, end] at which the zone's offset from UTC changes."""
     offset = start.astimezone(zone).utcoffset()
     before = start.replace(microsecond=0)  # clocks are changed at whole seconds
     while before < end:
-        after = min(before + _LOOK, end)
+        after = min(before + _STEP, end)
         if after.astimezone(zone).utcoffset() != offset:
             return _bisect(zone, before, after)
         before = after
@@ -185,7 +181,7 @@ def _clock_change(zone: tzinfo, start: datetime, end: datetime) -> datetime | No
 
 
 def _bisect(zone: tzinfo, before: datetime, after: datetime) -> datetime:
-    """The change between two instants, of which the first does not see it and the second does."""
+    """Return the change of the offset between an instant before it and one after it."""
     offset = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) // _SECOND // 2 * _SECOND

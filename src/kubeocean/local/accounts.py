@@ -28,7 +28,7 @@ def kubeconfig(
     credential: Identity | str,
     namespace: str = "default",
 ) -> bytes:
-    """The kubeconfig of `user`, who has a client certificate or, as a string, a bearer token."""
+    """Return the kubeconfig of a user with a client certificate or, as a string, a bearer token."""
     secret: Json
     if isinstance(credential, Identity):
         secret = {

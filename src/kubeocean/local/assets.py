@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Final
 
 from kubeocean.errors import InvariantError, LocalError
-from kubeocean.local.build import Builder, Unit, units_for
-from kubeocean.local.cache import Cache, cache_home, disk_full
+from kubeocean.local.build import Builder, Unit, find_go, units_for
+from kubeocean.local.cache import AssetCache, cache_home, disk_full
 from kubeocean.local.download import Mirrors, Releases
 from kubeocean.local.progress import Progress, progress_on
-from kubeocean.local.toolchain import find_go
 from kubeocean.local.versions import GO_MODULES, fingerprint, pinned, this_platform
 
 __all__ = ["CONTROL_PLANE", "DEFAULT", "EVERYTHING", "AssetFinder", "Assets", "ensure"]
@@ -42,7 +41,7 @@ _ONE_VERSION: Final = frozenset(CONTROL_PLANE) - {"etcd"}
 
 
 class Assets:
-    """Where each program is."""
+    """Paths of the programs."""
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self._paths = dict(paths)
@@ -90,7 +89,8 @@ class _Attempt:
 
 
 class AssetFinder:
-    """One search; `modules` and `mirrors` are where we build from and download from."""
+    """Search for programs; `modules` are the sources to build from, `mirrors` the download
+    hosts."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class AssetFinder:
         self._home = cache_home(environ)
         kind = f"{self._platform.os}-{self._platform.arch}"
         key = f"{self._versions.kubernetes}-{kind}-{fingerprint(modules)}"
-        self.cache = Cache(self._home / "assets" / key)
+        self.cache = AssetCache(self._home / "assets" / key)
         self._found: dict[str, Path] = {}
         self._wanted: list[str] = []
         self._attempts: list[_Attempt] = []
@@ -174,7 +174,7 @@ class AssetFinder:
         return complaints
 
     async def _make(self) -> None:
-        """Fill the cache with what is missing."""
+        """Add missing programs to the cache."""
         doing = f"get {', '.join(self._missing())}"
         with disk_full(doing, self.cache.directory, needed=self._needed()):
             async with self.cache.locked(self._progress):

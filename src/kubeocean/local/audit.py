@@ -44,7 +44,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class AuditedRequest(msgspec.Struct, frozen=True, gc=False):
-    """One request that was answered. `verb` is Kubernetes': get, list, watch, create, patch …"""
+    """Answered request. `verb` is Kubernetes': get, list, watch, create, patch …"""
 
     verb: str
     resource: str
@@ -67,7 +67,7 @@ class Audit:
         self.path = path
 
     def mark(self) -> int:
-        """This moment, for `since`."""
+        """Return the present position in the log, for `since`."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class Audit:
         user_agent: str = "",
         since: int = 0,
     ) -> list[AuditedRequest]:
-        """Those of a user, or of a program whose user agent starts so, after a mark."""
+        """Return the requests of a user, or of a user agent with this prefix, after a mark."""
         return [
             request
             for request in self._read(since)

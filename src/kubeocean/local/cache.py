@@ -23,18 +23,17 @@ from typing import Final
 import msgspec
 
 from kubeocean.errors import LocalError
-from kubeocean.local.files import user_directory
-from kubeocean.local.locks import exclusive
+from kubeocean.local.files import exclusive, user_directory
 from kubeocean.local.progress import Progress, readable_bytes
 
-__all__ = ["Cache", "Entry", "cache_home", "disk_full", "sha256_of"]
+__all__ = ["AssetCache", "ManifestEntry", "cache_home", "disk_full", "sha256_of"]
 
 _GO_CACHE_BYTES: Final = 5_000_000_000  # modules and compiled packages of a first build
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """What the manifest knows of one file; a link has the size and hash of what it leads to."""
+class ManifestEntry(msgspec.Struct, frozen=True):
+    """Manifest entry of one file; a link has the size and hash of its target."""
 
     size: int
     sha256: str
@@ -42,11 +41,11 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class _Manifest(msgspec.Struct):
-    files: dict[str, Entry] = {}
+    files: dict[str, ManifestEntry] = {}
 
 
 def cache_home(environ: Mapping[str, str]) -> Path:
-    """The user's directory for what can be made again, by the XDG rules.
+    """Return the user's cache directory, by the XDG rules.
 
     :raises ConfigError: nothing says where that is.
     """
@@ -55,7 +54,7 @@ def cache_home(environ: Mapping[str, str]) -> Path:
 
 @contextmanager
 def disk_full(doing: str, directory: Path, *, needed: int) -> Iterator[None]:
-    """Turn a full disk into an error that says where, and how much must be free.
+    """Turn a full disk into an error that names the path and the space that must be free.
 
     :raises LocalError: the disk, the quota or the file size limit is used up.
     """
@@ -78,14 +77,14 @@ def _existing(directory: Path) -> Path:
     return next(path for path in (directory, *directory.parents) if path.exists())
 
 
-class Cache:
+class AssetCache:
     """The executables in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def lookup(self, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
-        """What is there of `names`, and a complaint for each that is there but not whole."""
+        """Return the cached files of `names`, and a problem for each that is corrupt."""
         manifest, complaints = self._read()
         found: dict[str, Path] = {}
         for name in names:
@@ -100,7 +99,7 @@ class Cache:
                 found[name] = path
         return found, complaints
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, ManifestEntry]:
         return self._read()[0].files
 
     def verify(self) -> list[str]:
@@ -120,7 +119,7 @@ class Cache:
 
     @asynccontextmanager
     async def locked(self, progress: Progress) -> AsyncIterator[None]:
-        """Be the only one that adds; left-overs of those who were interrupted are removed."""
+        """Hold the lock for adding; remove left-overs of interrupted runs."""
         lock = self.directory.with_name(f"{self.directory.name}.lock")
         waiting = "waiting for another build of the same binaries to end"
         async with exclusive(lock, waiting=waiting, progress=progress):
@@ -144,7 +143,7 @@ class Cache:
         """Take a finished file from the staging directory; it is known by all `names`."""
         file.chmod(0o755)
         _sync(file)
-        entry = Entry(size=file.stat().st_size, sha256=sha256_of(file), origin=origin)
+        entry = ManifestEntry(size=file.stat().st_size, sha256=sha256_of(file), origin=origin)
         self.directory.mkdir(parents=True, exist_ok=True)
         target = self.directory / file.name
         os.replace(file, target)
@@ -180,7 +179,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _cheap_check(path: Path, entry: Entry) -> str:
+def _cheap_check(path: Path, entry: ManifestEntry) -> str:
     try:
         size = path.stat().st_size
     except OSError as error:

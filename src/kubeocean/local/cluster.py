@@ -21,15 +21,21 @@ from typing import Protocol
 from kubeocean.errors import AlreadyExists, LocalError
 from kubeocean.local import accounts, layout, ports
 from kubeocean.local.audit import Audit
-from kubeocean.local.components import COMPONENTS, Plan, Ports, check_components, command
+from kubeocean.local.components import (
+    COMPONENTS,
+    ControlPlanePlan,
+    Ports,
+    check_components,
+    command,
+)
 from kubeocean.local.files import private_directory, write_private
 from kubeocean.local.pki import Authority, Identity, Subject
 from kubeocean.local.process import Process
-from kubeocean.local.readiness import Probe, failure, until_ready
+from kubeocean.local.readiness import ReadinessProbe, failure, until_ready
 from kubeocean.runtime.client import Client, connect
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.components import Lifespan
 from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
-from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.transport import Transport
 
 __all__ = ["Cluster", "Programs"]
@@ -44,7 +50,7 @@ _ENVIRONMENT = ("HOME", "LANG", "PATH", "TMPDIR", "GODEBUG", "GOGC", "GOMAXPROCS
 
 
 class Programs(Protocol):
-    """Where the executables are."""
+    """Paths of the executables."""
 
     def path(self, name: str) -> Path:
         """The executable of that name."""
@@ -82,7 +88,7 @@ class Cluster(Lifespan):
         self._authority: Authority | None = None
         self._processes: dict[str, Process] = {}
         self._asked_to_end: set[str] = set()
-        self._plan = Plan(
+        self._plan = ControlPlanePlan(
             name=name,
             root=self.root,
             components=check_components(components),
@@ -106,7 +112,7 @@ class Cluster(Lifespan):
 
     @property
     def kubeconfig(self) -> Path:
-        """That of an administrator."""
+        """Kubeconfig of an administrator."""
         return self._plan.admin_kubeconfig
 
     @property
@@ -150,7 +156,7 @@ class Cluster(Lifespan):
             raise
 
     def _take_root(self) -> None:
-        """Whoever runs there already, we ourselves perhaps, is not disturbed."""
+        """Lock the root directory; a cluster that already runs there is not disturbed."""
         try:
             private_directory(self.root)
             self._lock.acquire()
@@ -212,7 +218,7 @@ class Cluster(Lifespan):
             await self._until_ready(component)
 
     def _lost_a_port(self, error: LocalError) -> bool:
-        """Somebody took a port of our choice between our giving it up and the start."""
+        """Return whether another process took a reserved port before the component started."""
         fixed = f":{self._fixed_port}: bind: {_PORT_TAKEN}"
         return _PORT_TAKEN in str(error) and fixed not in str(error)
 
@@ -231,7 +237,7 @@ class Cluster(Lifespan):
 
     async def _until_ready(self, component: str) -> None:
         identity = "etcd-client" if component == "etcd" else "admin"
-        async with Probe(self._plan.pki, identity=identity) as probe:
+        async with ReadinessProbe(self._plan.pki, identity=identity) as probe:
             await until_ready(
                 self.process(component),
                 lambda: self._serves(component, probe),
@@ -240,7 +246,7 @@ class Cluster(Lifespan):
                 clock=self._clock,
             )
 
-    async def _serves(self, component: str, probe: Probe) -> bool:
+    async def _serves(self, component: str, probe: ReadinessProbe) -> bool:
         servers = self.components[:2]
         for needed in itertools.takewhile(lambda name: name != component, servers):
             self._check(needed)  # an API server would wait a minute for an etcd that is gone
@@ -252,7 +258,7 @@ class Cluster(Lifespan):
         return serves
 
     async def watch(self) -> None:
-        """Return never; raise when a component ends that was not asked to.
+        """Never return; raise when a component ends unexpectedly.
 
         :raises LocalError: with the end of its log.
         """
@@ -261,7 +267,7 @@ class Cluster(Lifespan):
             await self._clock.sleep(_WATCH_EVERY_S)
 
     def check(self) -> None:
-        """:raises LocalError: a component has ended that was not asked to."""
+        """:raises LocalError: a component ended unexpectedly."""
         for component in self._processes:
             self._check(component)
 
@@ -296,7 +302,7 @@ class Cluster(Lifespan):
     # Users.
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """The kubeconfig of a user who has a client certificate, and no rights yet."""
+        """Return the kubeconfig of a user with a client certificate and no rights."""
         identity = self.authority.issue(Subject(name, tuple(groups), client=True))
         return self._write_user(name, identity, "default")
 

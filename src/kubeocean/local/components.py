@@ -1,4 +1,4 @@
-"""Components: what the programs of a control plane are told. Pure: no process, no file.
+"""Components: command lines and configuration files of a control plane. Pure.
 
 A `Plan` is one control plane's names, places and ports; `command` is the command line of one of
 its components, and the functions beside it are the files that the command lines point to.
@@ -21,7 +21,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "COMPONENTS",
-    "Plan",
+    "ControlPlanePlan",
     "Ports",
     "audit_policy",
     "authorities",
@@ -50,7 +50,7 @@ _FRONT_PROXY = "front-proxy-client"
 
 
 class Ports(NamedTuple):
-    """Where the components listen; 0 is not chosen yet."""
+    """Ports of the components; 0 is not chosen yet."""
 
     api: int = 0
     etcd: int = 0
@@ -60,8 +60,8 @@ class Ports(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One control plane."""
+class ControlPlanePlan:
+    """Configuration of one control plane."""
 
     name: str
     root: Path
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def host(self) -> str:
-        """Where clients on this machine find the API server."""
+        """Host under which clients on this machine reach the API server."""
         return "127.0.0.1" if self.listen == "0.0.0.0" else self.listen  # noqa: S104 compared only
 
     @property
@@ -128,13 +128,13 @@ class Plan:
         return self.config / f"{component}.kubeconfig"
 
 
-def command(plan: Plan, component: str) -> list[str]:
-    """The flags of one component; what the user adds comes last and wins."""
+def command(plan: ControlPlanePlan, component: str) -> list[str]:
+    """Return the command line of a component; the user's flags come last and win."""
     flags = _FLAGS[component](plan)
     return [*flags, *_gates(plan, component), *plan.extra_args.get(component, ())]
 
 
-def authorities(plan: Plan) -> dict[str, str]:
+def authorities(plan: ControlPlanePlan) -> dict[str, str]:
     """The signers, by file name, with their common names."""
     return {
         "ca": f"{plan.name}-ca",
@@ -143,7 +143,7 @@ def authorities(plan: Plan) -> dict[str, str]:
     }
 
 
-def identities(plan: Plan) -> dict[str, tuple[str, Subject]]:
+def identities(plan: ControlPlanePlan) -> dict[str, tuple[str, Subject]]:
     """The certificates of the components, by file name, each with the signer's file name."""
     local = ("localhost", "127.0.0.1")
     addresses = dict.fromkeys((*local, *_SERVICE_NAMES, _SERVICE_IP, plan.host, *plan.sans))
@@ -165,7 +165,7 @@ def identities(plan: Plan) -> dict[str, tuple[str, Subject]]:
 
 
 def audit_policy() -> bytes:
-    """One line a request, written when it is answered; not the server talking to itself."""
+    """Return the audit policy: one line per answered request, without the server's own requests."""
     policy: Json = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -180,7 +180,7 @@ def audit_policy() -> bytes:
     return msgspec.json.encode(policy)
 
 
-def scheduler_config(plan: Plan) -> bytes:
+def scheduler_config(plan: ControlPlanePlan) -> bytes:
     """The scheduler as it ships, but not held back to 50 requests a second."""
     config: Json = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -195,7 +195,7 @@ def scheduler_config(plan: Plan) -> bytes:
     return yaml.safe_dump(config, sort_keys=False).encode()
 
 
-def _etcd(plan: Plan) -> list[str]:
+def _etcd(plan: ControlPlanePlan) -> list[str]:
     peer = f"https://127.0.0.1:{plan.ports.etcd_peer}"
     pki = plan.pki
     return [
@@ -223,7 +223,7 @@ def _etcd(plan: Plan) -> list[str]:
     ]
 
 
-def _apiserver(plan: Plan) -> list[str]:
+def _apiserver(plan: ControlPlanePlan) -> list[str]:
     pki = plan.pki
     return [
         *_apiserver_network(plan),
@@ -249,7 +249,7 @@ def _apiserver(plan: Plan) -> list[str]:
     ]
 
 
-def _apiserver_network(plan: Plan) -> list[str]:
+def _apiserver_network(plan: ControlPlanePlan) -> list[str]:
     flags = [
         f"--bind-address={plan.listen}",
         f"--secure-port={plan.ports.api}",
@@ -277,14 +277,14 @@ def _aggregation(pki: Path) -> list[str]:
     ]
 
 
-def _without_controllers(plan: Plan) -> list[str]:
+def _without_controllers(plan: ControlPlanePlan) -> list[str]:
     if "kube-controller-manager" in plan.components:
         return []
     # Nobody would make the `default` service accounts, and no pod would ever be admitted.
     return ["--disable-admission-plugins=ServiceAccount"]
 
 
-def _audit(plan: Plan) -> list[str]:
+def _audit(plan: ControlPlanePlan) -> list[str]:
     return [
         f"--audit-policy-file={plan.config / 'audit-policy.json'}",
         f"--audit-log-path={plan.audit_log}",
@@ -292,7 +292,7 @@ def _audit(plan: Plan) -> list[str]:
     ]
 
 
-def _controller_manager(plan: Plan) -> list[str]:
+def _controller_manager(plan: ControlPlanePlan) -> list[str]:
     pki = plan.pki
     return [
         f"--kubeconfig={plan.kubeconfig('kube-controller-manager')}",
@@ -309,15 +309,15 @@ def _controller_manager(plan: Plan) -> list[str]:
     ]
 
 
-def _scheduler(plan: Plan) -> list[str]:
+def _scheduler(plan: ControlPlanePlan) -> list[str]:
     return [
         f"--config={plan.config / 'kube-scheduler.yaml'}",
         *_health(plan, "kube-scheduler", plan.ports.scheduler),
     ]
 
 
-def _health(plan: Plan, component: str, port: int) -> list[str]:
-    """Where a controller says whether it works; anyone may ask that, its metrics need a right."""
+def _health(plan: ControlPlanePlan, component: str, port: int) -> list[str]:
+    """Return the health URL of a controller, which needs no authentication."""
     kubeconfig = plan.kubeconfig(component)
     return [
         "--bind-address=127.0.0.1",
@@ -329,7 +329,7 @@ def _health(plan: Plan, component: str, port: int) -> list[str]:
     ]
 
 
-def _gates(plan: Plan, component: str) -> list[str]:
+def _gates(plan: ControlPlanePlan, component: str) -> list[str]:
     if component == "etcd" or not plan.feature_gates:
         return []
     gates = ",".join(f"{name}={str(on).lower()}" for name, on in plan.feature_gates.items())

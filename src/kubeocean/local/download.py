@@ -34,7 +34,7 @@ _KWOK: Final = "kwok"
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Where releases come from."""
+    """Hosts of releases."""
 
     kubernetes: str = "https://dl.k8s.io"
     github: str = "https://github.com"
@@ -42,7 +42,7 @@ class Mirrors:
 
 
 class _Failed(Exception):
-    """One download did not work; the text says why."""
+    """Failed download; the text gives the reason."""
 
 
 class _Asset(msgspec.Struct):
@@ -72,7 +72,7 @@ class Releases:
         self._dead: dict[str, str] = {}
 
     async def fetch(self, names: Iterable[str], into: Path) -> tuple[dict[str, Path], list[str]]:
-        """Download what can be; the files by name, and for the rest why not.
+        """Download releases; return the files by name, and the reason for each missing one.
 
         :raises OSError: the disk is full.
         """
@@ -80,7 +80,7 @@ class Releases:
             total=None, connect=_CONNECT_S, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
         )
         got: dict[str, Path] = {}
-        failures: dict[str, None] = {}  # ordered, and one host's silence is told once
+        failures: dict[str, None] = {}  # ordered, and one host's silence is reported once
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
             await self._probe(session, names)
             for name in names:
@@ -91,7 +91,7 @@ class Releases:
         return got, list(failures)
 
     async def _probe(self, session: aiohttp.ClientSession, names: Iterable[str]) -> None:
-        """Ask all hosts at once who answers, so that silence is waited for once, not per file."""
+        """Probe all hosts at once, so that unreachable ones cost one timeout."""
         bases = sorted({self._base(name) for name in names})
         with self._progress.task(f"asking {', '.join(bases)} for the official releases"):
             async with asyncio.TaskGroup() as group:

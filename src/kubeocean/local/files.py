@@ -1,19 +1,27 @@
-"""Files: where users keep things, and how private ones reach the disk.
+"""User directories, atomic writes of private files, and file locks.
 
-A reader sees the old content or the new, never half of either, and only the owner can read it.
+A reader sees the old content or the new, never a part of either, and only the owner can read it.
+
+The kernel releases a lock when its holder ends, however it ends: no lock is ever stale.
+The file itself stays; removing it would let two holders lock two files of one name.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from kubeocean.errors import ConfigError
+from kubeocean.local.progress import Progress
+from kubeocean.runtime.clock import Clock, RealClock
 
-__all__ = ["private_directory", "user_directory", "write_private"]
+__all__ = ["exclusive", "private_directory", "try_lock", "user_directory", "write_private"]
 
 
 def user_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
@@ -48,3 +56,30 @@ def write_private(path: Path, data: bytes) -> Path:
         os.unlink(temporary)
         raise
     return path
+
+
+_POLL_S: Final = 0.1
+
+
+@asynccontextmanager
+async def exclusive(
+    path: Path, *, waiting: str, progress: Progress, clock: Clock | None = None
+) -> AsyncIterator[None]:
+    """Hold the lock; `waiting` is shown while another process has it."""
+    clock = clock or RealClock()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not try_lock(file.fileno()):
+            with progress.task(waiting):
+                while not try_lock(file.fileno()):
+                    await clock.sleep(_POLL_S)
+        yield
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file if no other process has locked it; return whether it worked."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

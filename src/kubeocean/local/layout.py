@@ -21,16 +21,15 @@ import msgspec
 
 from kubeocean.errors import LocalError
 from kubeocean.local import accounts, components
-from kubeocean.local.components import Plan, Ports
-from kubeocean.local.files import private_directory, write_private
-from kubeocean.local.locks import try_lock
+from kubeocean.local.components import ControlPlanePlan, Ports
+from kubeocean.local.files import private_directory, try_lock, write_private
 from kubeocean.local.pki import Authority, Identity, ServiceAccountKeys
 
 __all__ = ["RootLock", "load_ports", "move_server", "prepare", "save_ports"]
 
 
 class RootLock:
-    """One program at a time works on a root."""
+    """Lock that lets one program at a time use a root directory."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "lock"
@@ -55,7 +54,7 @@ class RootLock:
 
 
 def load_ports(root: Path) -> Ports:
-    """Those of the last start; none chosen if there was none."""
+    """Return the ports of the last start; unset if there was none."""
     path = root / "ports.json"
     try:
         return Ports(**msgspec.json.decode(path.read_bytes(), type=dict[str, int]))
@@ -65,12 +64,12 @@ def load_ports(root: Path) -> Ports:
         raise LocalError(f"could not read {path}: {error}; remove it to choose new ports") from None
 
 
-def save_ports(plan: Plan) -> None:
+def save_ports(plan: ControlPlanePlan) -> None:
     """Keep the ports of this plan for the next start."""
     write_private(plan.root / "ports.json", msgspec.json.encode(plan.ports._asdict()))
 
 
-def prepare(plan: Plan) -> Authority:
+def prepare(plan: ControlPlanePlan) -> Authority:
     """Write all that the components read, keeping the certificates that still fit; the CA."""
     for path in (plan.pki, plan.config, plan.logs, plan.users):
         private_directory(path)
@@ -97,7 +96,7 @@ def prepare(plan: Plan) -> Authority:
     return signers["ca"]
 
 
-def move_server(plan: Plan, old: Ports) -> None:
+def move_server(plan: ControlPlanePlan, old: Ports) -> None:
     """Let the users' kubeconfigs follow the API server from another port."""
     before, now = replace(plan, ports=old).server.encode(), plan.server.encode()
     for path in plan.users.glob("*.kubeconfig"):

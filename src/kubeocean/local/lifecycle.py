@@ -22,12 +22,11 @@ from kubeocean.errors import LocalError
 from kubeocean.local import ports
 from kubeocean.local.assets import DEFAULT, EVERYTHING, Assets, ensure
 from kubeocean.local.cache import disk_full
-from kubeocean.local.files import private_directory
-from kubeocean.local.locks import exclusive
+from kubeocean.local.demo import at_work
+from kubeocean.local.files import exclusive, private_directory
 from kubeocean.local.ocean import Ocean, Shape
-from kubeocean.local.product import at_work
 from kubeocean.local.progress import Progress, readable_bytes
-from kubeocean.local.realnodes import available
+from kubeocean.local.real_nodes.node import available
 from kubeocean.local.state import OceanState, ProcessId, StateDirectory, processes_under, state_home
 from kubeocean.local.supervisor import launch
 from kubeocean.runtime.clock import Clock, RealClock
@@ -44,7 +43,7 @@ _LOW_SPACE: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What was asked for; None is: whatever runs, else the default."""
+    """Requested size; None means: as it runs, else the default."""
 
     workers: int | None = None
     nodes: int | None = None
@@ -53,7 +52,7 @@ class Wish:
     bare: bool | None = None
 
     def shape(self) -> Shape:
-        """What to start; a real node costs as much as a hundred simulated ones."""
+        """Return the size to start; a real node costs as much as a hundred simulated ones."""
         real = bool(self.real_nodes)
         return Shape(
             workers=2 if self.workers is None else self.workers,
@@ -64,7 +63,7 @@ class Wish:
         )
 
     def differs(self, shape: Shape) -> bool:
-        """Whether something was asked for that `shape` is not."""
+        """Return whether an explicit request differs from `shape`."""
         return any(value != getattr(shape, field) for field, value in self._asked().items())
 
     def __str__(self) -> str:
@@ -107,7 +106,7 @@ class Lifecycle:
         self._clock = clock or RealClock()
 
     def running(self) -> OceanState | None:
-        """What runs now, without waiting for anyone."""
+        """Return the state of the running clusters, without waiting."""
         state = self.directory.read()
         return state if state is not None and state.alive and state.phase == "running" else None
 
@@ -149,7 +148,7 @@ class Lifecycle:
         return state if state.phase == "running" else await self._wait_until_running(None)
 
     async def _wait_until_running(self, child: subprocess.Popen[bytes] | None) -> OceanState:
-        """Show how it comes up; if we are interrupted, it goes down again."""
+        """Show the progress of the start; stop the clusters on interruption."""
         try:
             with self._progress.task(f"starting {self.directory.name}") as task:
                 while True:
@@ -165,7 +164,7 @@ class Lifecycle:
                     await self._clock.sleep(_POLL_S)
         except BaseException:
             if child is not None:
-                child.terminate()  # it may not have told its number yet
+                child.terminate()  # its process ID may not be recorded yet
             await self._end()
             raise
 
@@ -179,10 +178,10 @@ class Lifecycle:
                 f"{readable_bytes(free)} are free"
             )
         lines = self.directory.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        said = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+        log_end = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
         return LocalError(
             f"could not start {self.directory.name}: its supervisor ended; "
-            f"the end of {self.directory.log}:\n{said}"
+            f"the end of {self.directory.log}:\n{log_end}"
         )
 
     async def take_down(self, *, purge: bool = False) -> bool:
@@ -216,7 +215,7 @@ class Lifecycle:
         return was_alive or swept
 
     async def _sweep(self) -> bool:
-        """End what a killed supervisor left; the kernel does that too, but may still be at it."""
+        """End processes of a killed supervisor, which the kernel may still be ending."""
         found = left = processes_under(self.directory.path)
         while left:  # a supervisor may start others until it ends
             if not await self._ended(left, _GRACE_S):
@@ -242,7 +241,7 @@ class Lifecycle:
 async def ephemeral_ocean(
     shape: Shape, *, environ: Mapping[str, str], progress: Progress
 ) -> AsyncIterator[Ocean]:
-    """An ocean of our own, in a directory that goes with it."""
+    """Run clusters in a temporary directory that is deleted with them."""
     assets = await _assets(shape, environ=environ, progress=progress)
     with tempfile.TemporaryDirectory(prefix="kubeocean-", ignore_cleanup_errors=True) as root:
         ocean = Ocean(Path(root), assets, shape, ephemeral=True, progress=progress)
@@ -251,7 +250,7 @@ async def ephemeral_ocean(
 
 
 async def _assets(shape: Shape, *, environ: Mapping[str, str], progress: Progress) -> Assets:
-    """What `shape` is made of; a build takes minutes, so what cannot work is said before it."""
+    """Return the programs for `shape`; problems are reported before a build of some minutes."""
     if shape.real_nodes and (reason := available()) is not None:
         raise LocalError(f"could not start real nodes: {reason}")
     if shape.port and (reason := ports.why_not(shape.port)):

@@ -25,15 +25,15 @@ from kubeocean.errors import ConfigError, LocalError, NotFound
 from kubeocean.local.cache import disk_full
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.local.files import private_directory, write_private
-from kubeocean.local.kwok import SimulatedNodes
-from kubeocean.local.nodeconfig import MACHINE_ADDRESS
 from kubeocean.local.progress import Progress, Silence, readable_bytes
 from kubeocean.local.readiness import failure
-from kubeocean.local.realnodes import RealNode, available
+from kubeocean.local.real_nodes.config import MACHINE_ADDRESS
+from kubeocean.local.real_nodes.node import RealNode, available
+from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.components import Lifespan
 from kubeocean.runtime.kinds import NODES
-from kubeocean.runtime.lifespans import Lifespan
 from kubeocean.runtime.objects import Json, find_condition
 
 __all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large an ocean is, and whether we are at work on it (`local.product`).
+    """Number of workers and nodes, and whether Kubeocean is installed (`local.demo`).
 
     `port` is that of the computing API server, 0 for any.
     """
@@ -118,7 +118,8 @@ class Ocean(Lifespan):
         }
 
     def _new_cluster(self, name: str, *, port: int = 0, verify: bool) -> Cluster:
-        """One whose kubelets, if they are to be verified, are known by its own authority."""
+        """Return a cluster; kubelet certificates are verified against its own authority, if at
+        all."""
         root = self.root / name
         authority = f"--kubelet-certificate-authority={root / 'pki' / 'ca.crt'}"
         return Cluster(
@@ -206,7 +207,7 @@ class Ocean(Lifespan):
                 await self._until_ready(client, worker)
 
     async def _fit_nodes(self, client: Client) -> int:
-        """Remove nodes of ours that are no longer asked for; how many are missing."""
+        """Delete simulated nodes that are no longer wanted; return how many are missing."""
         wanted = set(self._node_names())
         there = {node.name for node in (await client.list(NODES)).items}
         for name in there - wanted:
@@ -235,7 +236,7 @@ class Ocean(Lifespan):
         await _together(lambda cluster: cluster.stop(), self.clusters)
 
     async def watch(self) -> None:
-        """Return never; raise when a process ends that was not asked to.
+        """Never return; raise when a process ends unexpectedly.
 
         :raises LocalError: with the end of its log.
         """
@@ -260,7 +261,7 @@ class Ocean(Lifespan):
 
 
 def merge_kubeconfigs(clusters: Iterable[Cluster]) -> bytes:
-    """One file for the administrators of all; the first cluster is the current context."""
+    """Return one kubeconfig for all administrators; the first cluster is the current context."""
     merged: Json = {"apiVersion": "v1", "kind": "Config", "clusters": [], "users": []}
     contexts: list[Json] = []
     for cluster in clusters:

@@ -34,7 +34,7 @@ _SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate names and what it is good for."""
+    """Subject and usages of a certificate."""
 
     common_name: str
     organizations: tuple[str, ...] = ()
@@ -65,14 +65,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountKeys:
-    """What an API server signs service account tokens with."""
+    """Key pair with which an API server signs service account tokens."""
 
     public_key: bytes
     private_key: bytes = field(repr=False)
 
     @classmethod
     def ensure(cls, directory: Path, name: str = "sa") -> ServiceAccountKeys:
-        """Those in `name.key` and `name.pub`, made if there are none."""
+        """Load `name.key` and `name.pub`, or create them."""
         path = directory / f"{name}.key"
         key = _load_key(path.read_bytes(), str(path)) if path.exists() else _new_key()
         public = key.public_key().public_bytes(
@@ -146,7 +146,7 @@ class Authority:
         return Identity(_pem(builder.sign(self._key, hashes.SHA256())), _key_pem(key))
 
     def ensure_issued(self, directory: Path, name: str, subject: Subject) -> Identity:
-        """The saved certificate while it says what `subject` says; else a new one, saved."""
+        """Load the saved certificate if it matches `subject`; else issue and save a new one."""
         try:
             identity = Identity.load(directory, name)
         except FileNotFoundError:

@@ -53,7 +53,7 @@ class Reserved:
 
 
 def reserve(*wanted: tuple[str, int]) -> Reserved:
-    """Hold a port for each address: the number asked for while it is free, else any other.
+    """Hold a port for each address: the requested number if free, else any other.
 
     :raises LocalError: there is none, or not this address.
     """
@@ -82,7 +82,7 @@ def _hold(address: str, port: int) -> socket.socket:
 
 
 def why_not(port: int, address: str = "127.0.0.1") -> str:
-    """Why no server of ours can have this port now, and what to do; "" if one can."""
+    """Return why a server cannot use this port now, and the remedy; empty if it can."""
     try:
         _bind(address, port).close()
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Process: one child program, which never outlives us.
+"""Child processes that never outlive this process, and short commands.
 
 The kernel kills it when we end, whatever ends us (PR_SET_PDEATHSIG). It has a session of its own,
 so Ctrl-C in a terminal reaches us and not it: we stop it in our own order. What it prints goes to
@@ -23,10 +23,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from kubeocean.errors import InvariantError, LocalError
 
-__all__ = ["Process"]
+__all__ = ["Process", "environment", "run"]
 
 # Runs in a Python of its own between fork and exec, because code of ours in a forked child of a
 # program with threads may deadlock. The parent may be gone before prctl took effect: then the
@@ -81,7 +82,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """It was started and its end was not seen yet; a paused program is running."""
+        """Whether the program was started and has not been seen to end; a paused program runs."""
         return self._ended is not None and not self._ended.done()
 
     @property
@@ -155,7 +156,7 @@ class Process:
             return await self.kill()
 
     async def kill(self) -> int | None:
-        """End it with SIGKILL; its exit code."""
+        """Kill the process with SIGKILL and return its exit code."""
         self._signal(signal.SIGKILL)
         return await self.wait() if self.running else self.returncode
 
@@ -170,7 +171,7 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         if not self.running:
             return
-        # It may have ended just now, without the loop having told us yet.
+        # It may have ended just now, without the event loop having noticed yet.
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
@@ -185,3 +186,29 @@ class Process:
         except FileNotFoundError:
             return []
         return text.splitlines()[-lines:]
+
+
+# Not every shell of root looks into all of them.
+_SEARCH: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment of short programs: PATH only, without proxies and own settings."""
+    known = os.environ.get("PATH", "").split(os.pathsep)
+    search = dict.fromkeys((*filter(None, known), *_SEARCH))
+    return {"PATH": os.pathsep.join(search), "HOME": "/root", "LANG": "C.UTF-8"}
+
+
+def run(*argv: str, stdin: bytes = b"") -> str:
+    """Run a command and return its output.
+
+    :raises LocalError: it failed, or there is no such program; with its output.
+    """
+    try:
+        done = subprocess.run(argv, input=stdin, capture_output=True, env=environment())
+    except OSError as error:
+        raise LocalError(f"could not run {argv[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+        raise LocalError(f"could not run `{' '.join(argv)}`: {output or done.returncode}")
+    return done.stdout.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Progress: what is being done, for whoever waits.
+"""Progress: display of long steps on stderr.
 
 A long step is a `Task` with a label, a total where one is known, and a detail that changes. On a
 terminal it is a live bar; elsewhere it is a line at the start, one every ten seconds, and one at
@@ -35,7 +35,7 @@ _DETAIL_WIDTH: Final = 48
 
 
 class Task(Protocol):
-    """One step under way."""
+    """Step in progress."""
 
     def advance(self, by: int = 1) -> None:
         """So much more of the total is done."""
@@ -44,17 +44,17 @@ class Task(Protocol):
         """The total has become known."""
 
     def say(self, detail: str) -> None:
-        """What is being done just now, in a few words."""
+        """Show the present detail in a few words."""
 
     def give_up(self) -> None:
-        """It ends now, and is not done."""
+        """End the step as not done."""
 
 
 class Progress(Protocol):
-    """Where steps are shown."""
+    """Display of steps."""
 
     def note(self, message: str) -> None:
-        """One line that stays."""
+        """Print one permanent line."""
 
     def task(self, label: str, *, total: int = 0, unit: str = "") -> AbstractContextManager[Task]:
         """Show a step while the context lasts; `unit` is "bytes" or a plural noun."""
@@ -85,7 +85,7 @@ def readable_bytes(count: float) -> str:
 
 
 class Silence:
-    """Progress that nobody watches."""
+    """Progress without a display."""
 
     def note(self, message: str) -> None:
         pass
@@ -223,7 +223,7 @@ def _bars(stream: TextIO) -> Bars:
 
 
 class _Bar(_Count):
-    """One row of a live display."""
+    """Row of a live display."""
 
     def __init__(self, bars: Bars, label: str, total: int, unit: str) -> None:
         super().__init__(total)

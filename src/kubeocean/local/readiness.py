@@ -18,7 +18,7 @@ from kubeocean.errors import LocalError
 from kubeocean.local.process import Process
 from kubeocean.runtime.clock import Clock
 
-__all__ = ["Probe", "failure", "until_ready"]
+__all__ = ["ReadinessProbe", "failure", "until_ready"]
 
 _EVERY_S = 0.05
 _ANSWER_S = 5.0
@@ -29,7 +29,7 @@ _NOISE = ("Usage:", "goroutine ")
 _FULL = "no space left on device"
 
 
-class Probe:
+class ReadinessProbe:
     """GET requests to the servers of one cluster, with a client certificate of it."""
 
     def __init__(self, pki: Path, *, identity: str) -> None:
@@ -71,7 +71,7 @@ async def until_ready(
     every_s: float = _EVERY_S,
     clock: Clock,
 ) -> None:
-    """Return when `ready` says so.
+    """Return when `ready` is true.
 
     :raises LocalError: the process ended before, or was not ready in time.
     """
@@ -85,7 +85,7 @@ async def until_ready(
 
 
 def failure(process: Process, what: str) -> LocalError:
-    """The error that says what happened, and shows the end of the log."""
+    """Return the error with the reason and the end of the log."""
     lines = _telling(process.tail(_LOOKED_AT)) or ["(nothing)"]
     if any(_FULL in line for line in lines):
         what = f"{what}: {_FULL}"

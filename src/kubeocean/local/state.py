@@ -3,7 +3,7 @@
     <state home>/kubeocean/
     ├── NAME.lock           held by whoever starts or stops it
     └── NAME/
-        ├── state.json      what its supervisor last said of itself
+        ├── state.json      the state that its supervisor last wrote
         ├── supervisor.log
         └── data/           the clusters, and the kubeconfig of them all
 
@@ -25,7 +25,7 @@ from kubeocean.errors import ConfigError, LocalError
 from kubeocean.local.assets import EVERYTHING
 from kubeocean.local.files import private_directory, user_directory, write_private
 from kubeocean.local.ocean import Ocean, Shape
-from kubeocean.local.podprograms import MARK
+from kubeocean.local.process_node.programs import MARK
 
 __all__ = [
     "ClusterState",
@@ -63,7 +63,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """One cluster, the context that leads to it, and its nodes; those of computing are virtual."""
+    """Cluster, its kubeconfig context and its nodes; those of the computing cluster are virtual."""
 
     context: str
     server: str
@@ -71,7 +71,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class OceanState(msgspec.Struct, frozen=True):
-    """What `state.json` holds; `detail` is for people who wait, `error` why it failed."""
+    """Content of `state.json`; `detail` is shown during the start, `error` after a failure."""
 
     name: str
     phase: Phase
@@ -87,12 +87,12 @@ class OceanState(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        """Its supervisor runs, whatever the phase says."""
+        """Whether the supervisor runs, whatever the phase is."""
         return self.process.alive
 
 
 def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:
-    """What there is to say of the clusters of a running ocean."""
+    """Return the states of the clusters of a running installation."""
     shape = ocean.shape
     virtual = shape.workers * shape.nodes if shape.product else 0
     return tuple(
@@ -102,7 +102,7 @@ def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:
 
 
 def state_home(environ: Mapping[str, str]) -> Path:
-    """The user's directory for what should outlive a restart, by the XDG rules.
+    """Return the user's directory for persistent state, by the XDG rules.
 
     :raises ConfigError: nothing says where that is.
     """
@@ -110,7 +110,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
 
 
 class StateDirectory:
-    """Where the ocean `name` lives, under the `home` of all."""
+    """Directory of the clusters `name` under `home`."""
 
     def __init__(self, name: str, home: Path) -> None:
         if _NAME.fullmatch(name) is None:
@@ -132,7 +132,7 @@ class StateDirectory:
         private_directory(self.path)
 
     def read(self) -> OceanState | None:
-        """What the supervisor last said; None if there never was one.
+        """Return the state that the supervisor last wrote; None if there is none.
 
         :raises LocalError: the file is damaged.
         """

@@ -1,7 +1,7 @@
 """Supervisor: the background process that owns an ocean.
 
 It is started by `launch` as a program of its own, in a session of its own, and runs until it is
-told to stop (SIGTERM) or a component fails. All other processes are its children and end with it,
+stopped (SIGTERM) or a component fails. All other processes are its children and end with it,
 whatever ends it. What it is doing stands in the state directory; what it says, in its log.
 """
 
@@ -20,9 +20,9 @@ import msgspec
 
 from kubeocean.errors import KubeoceanError
 from kubeocean.local.assets import Assets
+from kubeocean.local.demo import at_work
 from kubeocean.local.files import write_private
 from kubeocean.local.ocean import Ocean, Shape
-from kubeocean.local.product import at_work
 from kubeocean.local.progress import PlainProgress
 from kubeocean.local.state import (
     ClusterState,
@@ -46,7 +46,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subprocess.Popen[bytes]:
-    """Start a supervisor that outlives us; it tells its state in `directory`."""
+    """Start a supervisor that outlives this process; it writes its state to `directory`."""
     request = _Request(shape, {name: str(assets.path(name)) for name in assets})
     write_private(directory.request, msgspec.json.encode(request))
     with os.fdopen(os.open(directory.log, _NEW_LOG, 0o600), "wb") as log:
@@ -99,7 +99,7 @@ class _Supervisor:
         return cluster_states(self._ocean)
 
     async def run(self) -> None:
-        """Own the ocean until we are cancelled.
+        """Run the clusters until cancelled.
 
         :raises KubeoceanError: it could not be started, or a component ended.
         """

@@ -46,7 +46,7 @@ class Versions:
 
 
 def this_platform() -> Platform:
-    """Where we run.
+    """Return the platform of this machine.
 
     :raises LocalError: no Kubernetes control plane is made for it.
     """
@@ -71,7 +71,7 @@ def pinned(modules: Path = GO_MODULES) -> Versions:
 
 
 def fingerprint(modules: Path = GO_MODULES) -> str:
-    """A short hash of every file that decides what is built."""
+    """Return a short hash of all files that decide what is built."""
     digest = hashlib.sha256()
     for file in sorted(file for pattern in _PINNING for file in modules.rglob(pattern)):
         digest.update(f"{file.relative_to(modules)}\0{file.stat().st_size}\0".encode())

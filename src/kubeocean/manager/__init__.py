@@ -1,1 +1,1 @@
-"""The manager: looks after the bindings of a computing cluster."""
+"""The manager: reconciles the ClusterBindings of a computing cluster."""

@@ -1,7 +1,7 @@
-"""The manager: all its parts, put together and run.
+"""Builds and runs the controllers of the manager.
 
-Whoever runs it leads: there must be one at a time, or each client has to see to it. Where replicas
-share the bindings, each looks after its own, and knows of all.
+Only the leader may run a Manager, or its clients must be fenced. Replicas that share the bindings
+each reconcile their own part, and watch all bindings.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Final
 
 from kubeocean.api.group import DEFAULT, Domain
-from kubeocean.bound.workers import SecretAccess
 from kubeocean.manager.bindings import Bindings
-from kubeocean.manager.endings import DEADLINE_S
-from kubeocean.manager.pulses import REVIEW_S, to_worker
+from kubeocean.manager.deletion import DEADLINE_S
 from kubeocean.manager.rollout import Rollout
+from kubeocean.manager.worker_probe import REVIEW_S, to_worker
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.transport import Transport
-from kubeocean.sharding.sharing import Sharing
+from kubeocean.sharding.shared_controllers import SharedControllers
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = ["EVENT_SOURCE", "Manager"]
 
@@ -31,12 +31,12 @@ EVENT_SOURCE: Final = "clusterbinding-controller"
 
 
 class Manager:
-    """Looks after all bindings of a computing cluster.
+    """Reconciles all ClusterBindings of a computing cluster.
 
-    - `templates`: the directories of syncers and proxiers.
-    - `connect`: gives the way to a worker.
-    - `deadline_s`: how long a deleted binding waits while no syncer of it is at work.
-    - `review_s`: how often a worker is asked again for rights that suffice.
+    - `templates`: directories of the syncers' and of the proxiers' templates.
+    - `connect`: returns the transport to a worker.
+    - `deadline_s`: time that a deleted binding waits while no syncer leads.
+    - `review_s`: time after which sufficient permissions are reviewed again.
     """
 
     def __init__(
@@ -77,36 +77,36 @@ class Manager:
             metrics=metrics,
         )
 
-    def share(self, sharing: Sharing) -> None:
-        """Look after this replica's part of the bindings; before it runs."""
+    def share(self, sharing: SharedControllers) -> None:
+        """Reconcile only this replica's part of the bindings; call before `run`."""
         bindings = self._bindings
         sharing.share(
             bindings.controller,
             by=lambda key: f"binding/{key.name}",
-            keys=lambda: [each.key for each in bindings.informer.items()],
-            let_go=self._let_go,
+            keys=lambda: [binding.key for binding in bindings.informer.items()],
+            let_go=self._release,
         )
-        bindings.figures.share(lambda: sharing.ring.election.is_leader)
+        bindings.metrics.share(lambda: sharing.ring.election.is_leader)
 
-    def _let_go(self, binding: Key) -> None:
-        found = self._bindings.informer.get(binding)
-        if found is not None:
-            self._bindings.pulses.drop(found.uid)
+    def _release(self, key: Key) -> None:
+        binding = self._bindings.informer.get(key)
+        if binding is not None:
+            self._bindings.probes.drop(binding.uid)
 
     async def synced(self) -> None:
-        """Return when it knows of all bindings."""
+        """Return when all bindings were listed."""
         await self._bindings.informer.synced()
 
     @property
     def ready(self) -> bool:
-        """Whether it knows of all bindings."""
+        """Whether all bindings were listed."""
         return self._bindings.informer.has_synced
 
     async def run(self) -> None:
-        """Look after bindings until cancelled."""
+        """Reconcile bindings until cancelled."""
         bindings = self._bindings
         async with asyncio.TaskGroup() as group:
-            for part in (self._events, self._rollout, bindings.pulses, bindings.informer):
+            for part in (self._events, self._rollout, bindings.probes, bindings.informer):
                 group.create_task(part.run())
             await bindings.informer.synced()
             await self._rollout.synced()

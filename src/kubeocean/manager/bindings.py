@@ -1,12 +1,12 @@
-"""The bindings, as the manager sees them: validated, rolled out, told of, and led to their end.
+"""The controller of ClusterBindings: validation, rollout, status and deletion.
 
-A turn reads what is known, decides (`verdicts`), and writes the difference. It never talks to a
-worker: that is for the pulse of each binding, which has all the time it needs, so a worker that is
-dead slows nobody. Nothing that runs is taken away because something is wrong now.
+A reconcile reads caches, decides (`status`), and writes the difference. It never sends a request to
+a worker: the probe of each binding does, so that an unreachable worker delays no other binding.
+Running objects are not deleted because a binding has become invalid.
 
-`Ready`, `Permitted`, `SyncerReady` and `ProxierReady` are ours. `Connected` is the syncer's while
-one is at work (its Deployment or its Lease says so, and is asked only if we disagree), and ours
-while none is.
+The manager writes `Ready`, `Permitted`, `SyncerReady` and `ProxierReady`. It writes `Connected`
+while no syncer leads; the leading syncer writes it otherwise. The syncer's Deployment and Lease are
+read for that only if the status and the probe disagree.
 """
 
 from __future__ import annotations
@@ -14,45 +14,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.conditions import BindingEvent
 from kubeocean.api.group import DEFAULT, Domain
-from kubeocean.api.reasons import BindingEvent
-from kubeocean.bound.workers import SecretAccess
 from kubeocean.errors import NotFound
-from kubeocean.leasing.instants import text_of
-from kubeocean.manager.endings import DEADLINE_S
-from kubeocean.manager.figures import Figures
-from kubeocean.manager.findings import OLDEST, Finding
-from kubeocean.manager.leaders import LOOK_AGAIN_S, Leaders
-from kubeocean.manager.pulses import REVIEW_S, Pulses, Surroundings
+from kubeocean.manager.deletion import DEADLINE_S, BindingDeletion
+from kubeocean.manager.metrics import ManagerMetrics
 from kubeocean.manager.rollout import Rollout
-from kubeocean.manager.rolloutviews import Rolled
-from kubeocean.manager.statuses import Statuses
-from kubeocean.manager.unbinding import Unbinding
-from kubeocean.manager.verdicts import Seen, contradicts, rolled_out, status_of, wrong_with
+from kubeocean.manager.rollout_state import RolloutResult
+from kubeocean.manager.status import (
+    BindingObservation,
+    StatusWriter,
+    cluster_id_prefixes,
+    contradicts,
+    rolled_out,
+    status_of,
+    wrong_with,
+)
+from kubeocean.manager.syncer_leader import RECHECK_S, SyncerLeaders
+from kubeocean.manager.worker_probe import OLDEST, REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.controller import Controller
-from kubeocean.runtime.correlator import EventType
-from kubeocean.runtime.events import EventRecorder
+from kubeocean.runtime.clock import Clock, RealClock, text_of
+from kubeocean.runtime.controller import After, Controller, Done, Outcome
+from kubeocean.runtime.events import EventRecorder, EventType
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
-from kubeocean.runtime.outcomes import After, Done, Outcome
 from kubeocean.runtime.transport import Transport
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = ["Bindings"]
 
-_WORKERS: Final = 5  # as ever; a turn waits for the computing cluster only
-_TRY_AGAIN_S: Final = 60.0  # what somebody has to change may send us no event
+_WORKERS: Final = 5  # a reconcile waits for the computing cluster only
+_RETRY_S: Final = 60.0  # the change that a failed rollout needs may send no event
 _BY_CLUSTER_ID: Final = "cluster-id"
+_BY_PREFIX: Final = "cluster-id-prefix"
 
 _audit = get_logger("kubeocean.audit")
 
 
 class Bindings:
-    """All bindings; a key is a name. `connect` gives the way to a worker."""
+    """Reconciles all bindings; `connect` returns the transport to a worker."""
 
     def __init__(
         self,
@@ -72,13 +75,18 @@ class Bindings:
         self.informer: Informer[ClusterBinding] = Informer(
             client,
             CLUSTER_BINDINGS,
-            indexes={_BY_CLUSTER_ID: lambda binding: (binding.spec.cluster_id,)},
+            indexes={
+                _BY_CLUSTER_ID: lambda binding: (binding.spec.cluster_id,),
+                _BY_PREFIX: lambda binding: cluster_id_prefixes(binding.spec.cluster_id),
+            },
             clock=clock,
             metrics=metrics,
         )
-        self._statuses = Statuses(client, self.informer, events)
-        self._leaders = Leaders(client, homes=rollout.syncer_homes, domain=domain, clock=clock)
-        self._unbinding = Unbinding(
+        self._statuses = StatusWriter(client, self.informer, events)
+        self._leaders = SyncerLeaders(
+            client, homes=rollout.syncer_homes, domain=domain, clock=clock
+        )
+        self._deletion = BindingDeletion(
             client,
             self._statuses,
             rollout,
@@ -88,18 +96,18 @@ class Bindings:
             clock=clock,
             deadline_s=deadline_s,
         )
-        self.pulses = Pulses(
-            Surroundings(
+        self.probes = WorkerProbes(
+            ProbeContext(
                 computing=client,
                 connect=connect,
-                told=self,
+                listener=self,
                 domain=domain,
                 review_s=review_s,
                 clock=clock,
                 metrics=metrics,
             )
         )
-        self.figures = Figures(metrics, self.informer)
+        self.metrics = ManagerMetrics(metrics, self.informer)
         self.controller: Controller[Key] = Controller(
             "clusterbinding",
             self.reconcile,
@@ -108,111 +116,119 @@ class Bindings:
             clock=clock,
             metrics=metrics,
         )
-        self._follow()
+        self._subscribe()
 
-    # What makes us look
-
-    def _follow(self) -> None:
+    def _subscribe(self) -> None:
         self.informer.on_change(self._changed)
         self._rollout.on_change(self.controller.enqueue)
         self._rollout.on_templates(lambda: self._enqueue(self.informer.items()))
 
     def _changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        for each in (old, new):
-            if each is not None:
-                self.controller.enqueue(each.key)
+        for binding in (old, new):
+            if binding is not None:
+                self.controller.enqueue(binding.key)
         if old is not None and (new is None or new.uid != old.uid):
-            # One of that name may have come in its place while nobody looked.
-            self.pulses.drop(old.uid)
+            # A watch may show a deletion and a new binding of the same name as one change.
+            self.probes.drop(old.uid)
         if old is not None and new is None:
-            self.figures.forget(old.name)
-            # Who had to stand back for it may go ahead.
-            self._enqueue(self.informer.by(_BY_CLUSTER_ID, old.spec.cluster_id))
+            self.metrics.forget(old.name)
+            # A binding that was invalid because of this one may be valid now.
+            self._enqueue(self._overlapping(old.spec.cluster_id))
         elif old is not None and new is not None and old.spec.cluster_id != new.spec.cluster_id:
-            self._enqueue(self.informer.by(_BY_CLUSTER_ID, old.spec.cluster_id))
-            self._enqueue(self.informer.by(_BY_CLUSTER_ID, new.spec.cluster_id))
+            self._enqueue(self._overlapping(old.spec.cluster_id))
+            self._enqueue(self._overlapping(new.spec.cluster_id))
+
+    def _overlapping(self, cluster_id: str) -> list[ClusterBinding]:
+        """Return the bindings that could have virtual nodes of the same name as this
+        clusterID's."""
+        longer = self.informer.by(_BY_PREFIX, cluster_id)
+        shorter = cluster_id_prefixes(cluster_id)[:-1]
+        return [
+            *longer,
+            *(each for prefix in shorter for each in self.informer.by(_BY_CLUSTER_ID, prefix)),
+        ]
 
     def _enqueue(self, bindings: Iterable[ClusterBinding]) -> None:
-        for each in list(bindings):
-            self.controller.enqueue(each.key)
+        for binding in list(bindings):
+            self.controller.enqueue(binding.key)
 
-    # What pulses tell
+    # ProbeListener
 
-    def found(self, binding: Key) -> None:
-        """There is another finding of a worker."""
+    def result_changed(self, binding: Key) -> None:
+        """Requeue a binding after its probe has another result."""
         self.controller.enqueue(binding)
 
-    def rotated(self, binding: Key, server: str) -> None:
-        """A Secret holds another kubeconfig than before."""
+    def kubeconfig_rotated(self, binding: Key, server: str) -> None:
+        """Emit an event after the Secret of a binding changed."""
         message = f"The Secret holds another kubeconfig for {server}; it is used from now on"
-        self._tell(binding, "Normal", BindingEvent.KUBECONFIG_ROTATED, message)
+        self._emit(binding, "Normal", BindingEvent.KUBECONFIG_ROTATED, message)
         _audit.info("Took new worker credentials", binding=binding.name, server=server)
 
     def namespace_created(self, binding: Key, namespace: str) -> None:
-        """A mount namespace was not there, and is now."""
-        message = f"The worker had no namespace {namespace}, and has one now"
-        self._tell(binding, "Normal", BindingEvent.MOUNT_NAMESPACE_CREATED, message)
+        """Emit an event after the mount namespace was created."""
+        message = f"Created namespace {namespace} in the worker cluster"
+        self._emit(binding, "Normal", BindingEvent.MOUNT_NAMESPACE_CREATED, message)
         _audit.info("Created mount namespace", binding=binding.name, namespace=namespace)
 
-    def too_old(self, binding: Key, version: str) -> None:
-        """A worker is older than what is known to work."""
+    def worker_too_old(self, binding: Key, version: str) -> None:
+        """Emit a warning that the worker's version is not supported."""
         oldest = ".".join(map(str, OLDEST))
-        message = f"The worker runs Kubernetes {version}; nothing before {oldest} was ever tried"
-        self._tell(binding, "Warning", BindingEvent.WORKER_TOO_OLD, message)
+        message = f"The worker runs Kubernetes {version}; versions before {oldest} are not tested"
+        self._emit(binding, "Warning", BindingEvent.WORKER_TOO_OLD, message)
 
-    def _tell(self, key: Key, type_: EventType, reason: BindingEvent, message: str) -> None:
+    def _emit(self, key: Key, type_: EventType, reason: BindingEvent, message: str) -> None:
         binding = self.informer.get(key)
         if binding is not None:
             self._statuses.emit(binding, type_, reason, message)
 
-    # A turn
-
     async def reconcile(self, key: Key) -> Outcome:
+        """Reconcile one binding, and record the duration and the result."""
         binding = self.informer.get(key)
         if binding is None:
             return Done()
         began, failed = self._clock.monotonic(), True
         try:
-            outcome = await self._turn(binding)
+            outcome = await self._reconcile(binding)
             failed = False
         finally:
-            self.figures.turn(binding.name, self._clock.monotonic() - began, failed=failed)
+            self.metrics.reconciled(binding.name, self._clock.monotonic() - began, failed=failed)
             if self.informer.get(key) is None:
-                self.figures.forget(binding.name)  # it went during its turn
+                self.metrics.forget(binding.name)  # deleted during this reconcile
         return outcome
 
-    async def _turn(self, binding: ClusterBinding) -> Outcome:
+    async def _reconcile(self, binding: ClusterBinding) -> Outcome:
         if binding.deleting:
-            return await self._unbinding.end(binding)
-        binding = await self._hold(binding)
-        if not self._is_known(binding):
+            return await self._deletion.reconcile(binding)
+        binding = await self._add_finalizer(binding)
+        if not self._is_cached(binding):
             return Done()
-        # No await from here to `follow`: nobody would end the pulse of one that is gone.
-        wrong = wrong_with(binding, self.informer.by(_BY_CLUSTER_ID, binding.spec.cluster_id))
+        # No await from here to `follow`: the probe of a deleted binding would never be dropped.
+        wrong = wrong_with(binding, self._overlapping(binding.spec.cluster_id))
         if wrong:
-            self.pulses.drop(binding.uid)
-            await self._write(Seen(binding=binding, wrong=wrong))
+            self.probes.drop(binding.uid)
+            await self._write(BindingObservation(binding=binding, wrong=wrong))
             return Done()
-        finding = self.pulses.follow(binding)
-        rolled = await self._ensure(binding, finding)
-        contradicted = finding is not None and contradicts(binding, finding)
-        leads = contradicted and await self._leads(binding, rolled)
-        await self._write(Seen(binding=binding, finding=finding, rolled=rolled, leads=leads))
+        probe = self.probes.follow(binding)
+        rollout = await self._roll_out(binding, probe)
+        contradicted = probe is not None and contradicts(binding, probe)
+        leads = contradicted and await self._syncer_leads(binding, rollout)
+        await self._write(
+            BindingObservation(binding=binding, probe=probe, rollout=rollout, leads=leads)
+        )
         if contradicted and leads:
-            return After(LOOK_AGAIN_S)  # until one of us is right
-        return After(_TRY_AGAIN_S) if rolled is not None and rolled.failed else Done()
+            return After(RECHECK_S)  # until manager and syncer agree
+        return After(_RETRY_S) if rollout is not None and rollout.failed else Done()
 
-    def _is_known(self, binding: ClusterBinding) -> bool:
-        """Whether it did not go while we were at it."""
-        there = self.informer.get(binding.key)
-        return there is not None and there.uid == binding.uid
+    def _is_cached(self, binding: ClusterBinding) -> bool:
+        cached = self.informer.get(binding.key)
+        return cached is not None and cached.uid == binding.uid
 
-    async def _hold(self, binding: ClusterBinding) -> ClusterBinding:
-        """See to it that the binding cannot go without us."""
-        held, ours = binding.metadata.finalizers or (), self._domain.finalizer_manager
-        if ours in held:
+    async def _add_finalizer(self, binding: ClusterBinding) -> ClusterBinding:
+        """Add the manager's finalizer; return the binding as written."""
+        finalizers, ours = binding.metadata.finalizers or (), self._domain.finalizer_manager
+        if ours in finalizers:
             return binding
-        binding = await self._statuses.finalize(binding, [*held, ours])
+        binding = await self._statuses.finalize(binding, [*finalizers, ours])
         _audit.info(
             "Bound cluster",
             binding=binding.name,
@@ -225,41 +241,43 @@ class Bindings:
         return binding
 
     async def _authors(self, binding: ClusterBinding) -> list[str]:
-        """Who wrote the binding, as far as it knows: programs, not people, who are in the audit log
-        of the API server."""
+        """Return the field managers of the binding. These name programs; the users are in the audit
+        log of the API server."""
         try:
-            found = await self._client.get(CLUSTER_BINDINGS, binding.name, keep_raw=True)
+            raw = await self._client.get(CLUSTER_BINDINGS, binding.name, keep_raw=True)
         except NotFound:
             return []
-        fields: list[Json] = found.content()["metadata"].get("managedFields", [])
+        fields: list[Json] = raw.content()["metadata"].get("managedFields", [])
         ours = self._client.field_manager
         return sorted({each.get("manager", "") for each in fields} - {ours})
 
-    async def _ensure(self, binding: ClusterBinding, finding: Finding | None) -> Rolled | None:
-        """Roll out where a syncer could work, and keep what was rolled out before. What the earlier
-        implementation runs is left as it is until its credential is good for ours."""
-        fit = finding is not None and finding.fit
+    async def _roll_out(
+        self, binding: ClusterBinding, probe: ProbeResult | None
+    ) -> RolloutResult | None:
+        """Apply the binding's objects if its worker passed the probe, or if these were applied
+        before. Objects of the earlier implementation stay unchanged until the worker passes."""
+        fit = probe is not None and probe.fit
         if not fit and not rolled_out(binding):
             return None
-        rolled = await self._rollout.ensure(binding)
-        if rolled.written:
-            message = f"Made or changed: {', '.join(rolled.written)}"
+        rollout = await self._rollout.ensure(binding)
+        if rollout.written:
+            message = f"Created or changed: {', '.join(rollout.written)}"
             self._statuses.emit(binding, "Normal", BindingEvent.ROLLED_OUT, message)
             _audit.info(
-                "Rolled out binding",
+                "RolloutResult out binding",
                 binding=binding.name,
-                written=rolled.written,
-                adopted=rolled.adopted,
+                written=rollout.written,
+                adopted=rollout.adopted,
             )
-        return rolled
+        return rollout
 
-    async def _leads(self, binding: ClusterBinding, rolled: Rolled | None) -> bool:
+    async def _syncer_leads(self, binding: ClusterBinding, rollout: RolloutResult | None) -> bool:
         if self._domain.finalizer_syncer not in (binding.metadata.finalizers or ()):
-            return False  # none ever did
-        if rolled is not None and rolled.syncer.ready:
-            return True  # whatever its Lease is called
+            return False  # no syncer has led yet
+        if rollout is not None and rollout.syncer.ready:
+            return True  # its Lease may have a name that is not known here
         return (await self._leaders.of(binding)).leads
 
-    async def _write(self, seen: Seen) -> None:
-        wanted = status_of(seen, now=text_of(self._clock.now()))
-        await self._statuses.write(seen.binding, wanted)
+    async def _write(self, observation: BindingObservation) -> None:
+        status = status_of(observation, now=text_of(self._clock.now()))
+        await self._statuses.write(observation.binding, status)

@@ -1,10 +1,10 @@
-"""Preflight: is a worker ready for a syncer, before one is sent?
+"""Checks that a worker has the mount namespace and permissions that a syncer needs.
 
-The mount namespace has to be there; where the credential may, it is made. Then the worker itself is
-asked for every right that the shipped role grants, one by one, so that what is missing can be named
-to the letter. Add-ons are asked for, too, but nobody waits for them. Nor for the right to see which
-cluster it is: workers that were joined before it was in the role go on as they did. So do those
-whose credential may read metrics itself, which was the add-on before there was an account for it.
+A missing mount namespace is created if the credential may do so. Then one access review is sent for
+each permission of the shipped role, so that missing permissions can be named exactly. Missing
+add-ons do not block the rollout. Neither does the permission to read the cluster's identity, which
+roles of workers that joined earlier do not have. The metrics add-on also counts as granted if the
+credential itself may read metrics, as it could before metrics had an account of their own.
 """
 
 from __future__ import annotations
@@ -14,50 +14,44 @@ from dataclasses import dataclass
 
 from kubeocean.api.group import Domain
 from kubeocean.errors import AlreadyExists, Forbidden, NotFound
-from kubeocean.installation.parts import labels
-from kubeocean.installation.reviews import granted
-from kubeocean.installation.rights import Permission
-from kubeocean.installation.roles import (
-    ALL_ADD_ONS,
-    IDENTITY,
-    AddOn,
-    metrics_rights,
-    worker_rights,
-)
+from kubeocean.install.access_reviews import granted
+from kubeocean.install.object_parts import labels
+from kubeocean.install.permissions import Permission
+from kubeocean.install.roles import ALL_ADD_ONS, IDENTITY, AddOn, metrics_rights, worker_rights
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
-__all__ = ["Place", "Reviewed", "ensure_namespace", "review", "summary"]
+__all__ = ["PermissionReview", "Place", "ensure_namespace", "review", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The mount namespace: `error` is why it cannot be used, `created` whether we made it."""
+    """Result for the mount namespace: why it cannot be used, and whether it was created."""
 
     error: str = ""
     created: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Reviewed:
-    """Rights that are needed and missing, and add-ons that are not granted in full."""
+class PermissionReview:
+    """Permissions that are required and missing, and add-ons that are not granted in full."""
 
     missing: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
 
 async def ensure_namespace(worker: Client, name: str, domain: Domain) -> Place:
-    """See to it that the mount namespace is there.
+    """Create the mount namespace if it does not exist.
 
-    :raises ApiError: the worker could not be asked.
+    :raises ApiError: the worker could not be reached.
     """
     try:
-        found = await worker.get(NAMESPACES, name)
+        namespace = await worker.get(NAMESPACES, name)
     except Forbidden:
-        return Place()  # who may not even look is told so with all the other rights
+        return Place()  # the permission review reports it
     except NotFound:
         return await _create(worker, name, domain)
-    return Place(f"namespace {name} is being deleted" if found.deleting else "")
+    return Place(f"namespace {name} is being deleted" if namespace.deleting else "")
 
 
 async def _create(worker: Client, name: str, domain: Domain) -> Place:
@@ -67,38 +61,46 @@ async def _create(worker: Client, name: str, domain: Domain) -> Place:
     except AlreadyExists:
         return Place()
     except Forbidden:
-        said = f"there is no namespace {name} in the worker, and the credential may not make one"
-        return Place(said)
+        message = (
+            f"namespace {name} does not exist in the worker, and the credential may not create it"
+        )
+        return Place(message)
     return Place(created=True)
 
 
-async def review(worker: Client, mount_namespace: str, domain: Domain) -> Reviewed:
-    """Ask the worker what the credential may do there.
+async def review(worker: Client, mount_namespace: str, domain: Domain) -> PermissionReview:
+    """Review the permissions of the credential in the worker.
 
-    :raises ApiError: the worker could not be asked.
+    :raises ApiError: the worker could not be reached.
     """
-    unasked = set(IDENTITY.permissions())
-    rights = worker_rights(mount_namespace, ()).permissions()
-    needed = [each for each in rights if each not in unasked]
-    ways = {
-        each: [set(worker_rights(mount_namespace, (each,), domain).permissions()) - set(needed)]
-        for each in ALL_ADD_ONS
+    optional = set(IDENTITY.permissions())
+    required = [
+        permission
+        for permission in worker_rights(mount_namespace, ()).permissions()
+        if permission not in optional
+    ]
+    # An add-on is granted if all permissions of one of its alternatives are.
+    alternatives = {
+        add_on: [
+            set(worker_rights(mount_namespace, (add_on,), domain).permissions()) - set(required)
+        ]
+        for add_on in ALL_ADD_ONS
     }
-    ways[AddOn.METRICS].append(set(metrics_rights().permissions()))
-    extra = {one for each in ways.values() for many in each for one in many} - unasked
-    allowed = set(await granted(worker, [*needed, *sorted(extra)]))
-    missing = [each for each in needed if each not in allowed]
+    alternatives[AddOn.METRICS].append(set(metrics_rights().permissions()))
+    additional = set().union(*(each for sets in alternatives.values() for each in sets)) - optional
+    allowed = set(await granted(worker, [*required, *sorted(additional)]))
+    missing = [permission for permission in required if permission not in allowed]
     without = [
         str(add_on)
-        for add_on, each in ways.items()
-        if not any(many - unasked <= allowed for many in each)
+        for add_on, sets in alternatives.items()
+        if not any(permissions - optional <= allowed for permissions in sets)
     ]
-    return Reviewed(tuple(summary(missing)), tuple(without))
+    return PermissionReview(tuple(summary(missing)), tuple(without))
 
 
 def summary(permissions: Iterable[Permission]) -> list[str]:
-    """Permissions on one resource in one place as one: `create, patch pods in team-a`."""
+    """Describe permissions, one text per resource and namespace: `create, patch pods in team-a`."""
     verbs: dict[Permission, list[str]] = {}
-    for each in permissions:
-        verbs.setdefault(each._replace(verb=""), []).append(each.verb)
-    return [f"{', '.join(many)}{each}" for each, many in verbs.items()]
+    for permission in permissions:
+        verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
+    return [f"{', '.join(names)}{resource}" for resource, names in verbs.items()]

@@ -1,10 +1,9 @@
-"""The process of a manager: from its settings to a program that runs until it is told to stop.
+"""The process of a manager: builds it from its settings, and runs it until a signal.
 
-Replicas compete for a Lease, and only the one that leads looks after bindings; the others wait,
-ready. A leader that loses its Lease ends with exit code 1 rather than wait for another turn, and
-whatever it still tries on its way out is not sent: all its clients ask the election before each
-write, those of workers as well. With `--sharding` all replicas look after their part of the
-bindings, and the clients ask the ring.
+Replicas compete for a Lease; only the leader reconciles bindings, and the others are ready
+standbys. A leader that loses its Lease exits with code 1. None of its later writes are sent: all
+clients, those of workers too, check the election before each write. With `--sharding` each replica
+reconciles its part of the bindings, and the clients check the ring.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final
 
-from kubeocean.bound.replicas import Replica
-from kubeocean.bound.startup import run_process
-from kubeocean.bound.workers import SecretAccess
 from kubeocean.manager.app import Manager
-from kubeocean.manager.pulses import to_worker
 from kubeocean.manager.settings import Settings
+from kubeocean.manager.worker_probe import to_worker
+from kubeocean.process.replicas import Replica
+from kubeocean.process.startup import run_process
 from kubeocean.runtime.components import Component, Part
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import Transport
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = ["Program", "run"]
 
-_DEADLINE_S: Final = 20.0  # a kubelet kills after 30
+_DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 
 _log = get_logger(__name__)
 
 
 async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> int:
-    """Look after bindings until told to stop; the exit code."""
+    """Run the manager until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
         return Program(settings, environ, stack).prepare()
@@ -43,7 +42,7 @@ async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) ->
 
 
 class Program:
-    """Everything that one process holds; `stack` gives it back at the end."""
+    """The parts of one process; `stack` closes them at the end."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
@@ -54,9 +53,9 @@ class Program:
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
-        """Put everything together; no cluster is asked yet.
+        """Build the service without sending a request.
 
-        :raises KubeoceanError: something that is needed makes no sense.
+        :raises KubeoceanError: a setting or a file is invalid.
         """
         settings, domain = self._settings, self._settings.label_domain
         self._replica = Replica(
@@ -83,7 +82,9 @@ class Program:
         sharing = self._replica.sharing
         if sharing is not None:
             self._manager.share(sharing)
-            parts.append(sharing.ring)  # the last one ends first: it hands over
+            parts.append(
+                sharing.ring
+            )  # last, because parts stop in reverse order and the ring hands over
         return Service(
             domain.manager,
             parts,
@@ -93,16 +94,12 @@ class Program:
             deadline_s=_DEADLINE_S,
         )
 
-    # Life
-
     async def _work(self) -> None:
         await self._replica.run(self._manager.run)
 
     def _ready(self) -> bool:
         return self._replica.ready(self._manager.ready)
 
-    # Parts
-
     def _to_worker(self, access: SecretAccess) -> Transport:
-        # Not counted: series for every worker that ever was would never end.
+        # Without metrics: each worker would add series that are never removed.
         return self._replica.fenced(to_worker(access))

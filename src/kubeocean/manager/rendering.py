@@ -1,34 +1,39 @@
-"""Rendering: the objects of a binding, as the templates want them.
+"""Renders the objects of a binding from the templates of syncers and proxiers.
 
-A side (syncer, proxier) is a directory of files: templates of objects, one each, and plain names.
-What comes out carries the labels that such objects always had, the binding as its owner, and a
-digest of itself, by which a change of the template or of the binding is noticed. Only what a user
-may say of an object is taken from a template: name, namespace, labels, annotations and content.
+Each component (syncer, proxier) has a directory of files: templates with one object each, and plain
+names. A rendered object has the labels of the earlier implementation, the binding as its owner, and
+a digest of itself that shows changes of the template or of the binding. Of the metadata, only name,
+namespace, labels and annotations are taken from a template. The worker's kubeconfig is in no
+object: the programs read the Secret.
 
-The worker's kubeconfig is no part of any object: who runs reads it again by himself.
+A directory is usually a mounted ConfigMap, which changes all files at once by swapping a link. A
+check for changes costs one `stat` per file. Objects of a directory that cannot be read stay
+unchanged. Rendered objects are cached until the templates or the binding change.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from kubeocean.api import group, naming
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError
-from kubeocean.installation.applying import resource_of
-from kubeocean.manager.gotemplates import Template, Value
-from kubeocean.manager.rolloutviews import DEPLOYMENTS
-from kubeocean.runtime.documents import read_document
-from kubeocean.runtime.fields import parse_yaml
-from kubeocean.runtime.labels import check_subdomain
+from kubeocean.install.apply import resource_of
+from kubeocean.manager.go_template import Template, Value
+from kubeocean.manager.rollout_state import DEPLOYMENTS
+from kubeocean.runtime.documents import parse_yaml, read_document
+from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, Resource
+from kubeocean.runtime.selectors import check_subdomain
 
 __all__ = [
     "KINDS",
@@ -36,10 +41,13 @@ __all__ = [
     "PLAIN_FILES",
     "AnyResource",
     "Component",
+    "Directory",
     "Files",
-    "Wanted",
-    "home",
+    "RenderedObject",
+    "Renderer",
+    "TemplateFiles",
     "names",
+    "namespace_of",
     "render",
     "required_files",
 ]
@@ -49,14 +57,14 @@ AnyResource: TypeAlias = Resource[Any]
 
 
 class Component(StrEnum):
-    """The two sides of a binding."""
+    """The two components that are rolled out for a binding."""
 
     SYNCER = group.COMPONENT_SYNCER
     PROXIER = group.COMPONENT_PROXIER
 
 
-# What each file is for, in the order in which the objects are made. The earlier implementation knew
-# the last two; the others are there for who gives each binding an account or a budget of its own.
+# The kind in each file, in the order of creation. The earlier implementation knew the last two; the
+# others give each binding a service account or a disruption budget of its own.
 OBJECT_FILES: Final = {
     "serviceaccount.yaml": ("v1", "ServiceAccount"),
     "role.yaml": ("rbac.authorization.k8s.io/v1", "Role"),
@@ -82,7 +90,7 @@ _REQUIRED: Final = {
     Component.PROXIER: (_DEPLOYMENT, "service.yaml"),
 }
 _LABEL_MAPS: Final = frozenset(("labels", "matchLabels", "selector"))
-_DIGEST: Final = 16
+_DIGEST_LENGTH: Final = 16
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
 
@@ -99,8 +107,8 @@ KINDS: Final[Mapping[str, AnyResource]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """One object that a binding should have."""
+class RenderedObject:
+    """A rendered object of a binding."""
 
     component: Component
     resource: AnyResource
@@ -114,41 +122,41 @@ class Wanted:
 
 
 def required_files(component: Component) -> tuple[str, ...]:
-    """Without these there is no such side."""
+    """Return the files that a component cannot do without."""
     return _REQUIRED[component]
 
 
-def home(component: Component, files: Files, domain: Domain) -> str:
-    """The namespace of a side."""
+def namespace_of(component: Component, files: Files, domain: Domain) -> str:
+    """Return the namespace of a component."""
     return _plain(files, f"{component}Namespace") or domain.system_namespace
 
 
 def names(
     component: Component, files: Files, binding: ClusterBinding, domain: Domain
 ) -> dict[str, Value]:
-    """The variables of a side's templates.
+    """Return the variables of a component's templates.
 
-    :raises ConfigError: a file or an annotation should hold a name, and does not.
+    :raises ConfigError: a file or an annotation does not hold a valid name.
     """
-    syncs = component is Component.SYNCER
-    account = domain.syncer if syncs else domain.proxier
-    named = naming.syncer_deployment if syncs else naming.proxier_deployment
-    namespace = home(component, files, domain)
-    found: dict[str, Value] = {
+    is_syncer = component is Component.SYNCER
+    account = domain.syncer if is_syncer else domain.proxier
+    deployment = naming.syncer_deployment if is_syncer else naming.proxier_deployment
+    namespace = namespace_of(component, files, domain)
+    variables: dict[str, Value] = {
         "ClusterBindingName": binding.name,
         "ClusterID": binding.spec.cluster_id,
-        "DeploymentName": named(binding.spec.cluster_id, domain),
+        "DeploymentName": deployment(binding.spec.cluster_id, domain),
         "ServiceAccountName": _plain(files, "serviceAccountName") or account,
         "RoleName": _plain(files, "roleName") or account,
         "RoleBindingName": _plain(files, "roleBindingName") or account,
         "ClusterRoleName": _plain(files, "clusterRoleName") or account,
         "ClusterRoleBindingName": _plain(files, "clusterRoleBindingName") or account,
     }
-    if syncs:
-        return found | {"SyncerNamespace": namespace}
-    found["ProxierNamespace"] = namespace
-    found["ServiceName"] = naming.proxier_service(binding.spec.cluster_id, domain)
-    return found | _tls(binding, namespace, domain)
+    if is_syncer:
+        return variables | {"SyncerNamespace": namespace}
+    variables["ProxierNamespace"] = namespace
+    variables["ServiceName"] = naming.proxier_service(binding.spec.cluster_id, domain)
+    return variables | _tls(binding, namespace, domain)
 
 
 def render(
@@ -158,12 +166,12 @@ def render(
     *,
     binding: ClusterBinding,
     domain: Domain,
-) -> tuple[Wanted, ...]:
-    """All objects of a side, in the order in which they are to be made.
+) -> tuple[RenderedObject, ...]:
+    """Render all objects of a component, in the order of creation.
 
-    :raises ConfigError: a template makes no object; the error names file and line or field.
+    :raises ConfigError: a template is invalid; the error names file and line or field.
     """
-    found = []
+    objects = []
     for file, (api_version, kind) in OBJECT_FILES.items():
         if file not in files:
             if file in required_files(component):
@@ -172,51 +180,47 @@ def render(
         source = _source(component, file)
         text = Template(files[file], source=source).render(variables)
         body = _object(parse_yaml(text.encode(), source=source), api_version, kind, source=source)
-        body["metadata"].setdefault("namespace", home(component, files, domain))
+        body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
         _label(body, component, binding=binding, domain=domain)
-        _fit(body, binding.name)
+        _shorten_labels(body, binding.name)
         body["metadata"]["ownerReferences"] = [_owner(binding)]
-        found.append(_wanted(component, body, domain))
-    return tuple(found)
+        objects.append(_rendered(component, body, domain))
+    return tuple(objects)
 
 
-def _wanted(component: Component, body: Json, domain: Domain) -> Wanted:
-    digest = hashlib.sha256(_sorted(body)).hexdigest()[:_DIGEST]
+def _rendered(component: Component, body: Json, domain: Domain) -> RenderedObject:
+    digest = hashlib.sha256(_sorted(body)).hexdigest()[:_DIGEST_LENGTH]
     meta = body["metadata"]
     meta["annotations"] = meta.get("annotations", {}) | {domain.rollout_digest: digest}
     key = Key(meta["namespace"], meta["name"])
-    return Wanted(component, KINDS[body["kind"]], key, body, digest)
-
-
-# Variables
+    return RenderedObject(component, KINDS[body["kind"]], key, body, digest)
 
 
 def _plain(files: Files, name: str) -> str:
-    """What a file of one name holds; Go's templates got it without its line end."""
+    """Return the name in a plain file, without white space around it; "" if there is none."""
     value = files.get(name, "").strip()
     if value:
-        check_subdomain(value, field=name)  # it becomes a piece of YAML
+        check_subdomain(value, field=name)  # the value is inserted into YAML
     return value
 
 
 def _tls(binding: ClusterBinding, namespace: str, domain: Domain) -> dict[str, Value]:
-    """Which certificate proxiers are told to use; none unless one is named and switched on."""
-    said = binding.annotations
-    secret = said.get(domain.logs_proxy_secret_name, "")
-    if said.get(domain.logs_proxy_enabled) != group.TRUE or not secret:
+    """Return the variables of the proxiers' certificate; empty unless the annotations enable it."""
+    annotations = binding.annotations
+    secret = annotations.get(domain.logs_proxy_secret_name, "")
+    if annotations.get(domain.logs_proxy_enabled) != group.TRUE or not secret:
         return {"TLSEnabled": False, "TLSSecretName": "", "TLSSecretNamespace": ""}
-    where = said.get(domain.logs_proxy_secret_namespace) or namespace
-    # Whoever may annotate a binding must not be able to write whatever he likes into a Deployment.
+    secret_namespace = annotations.get(domain.logs_proxy_secret_namespace) or namespace
+    # Permission to annotate bindings must not allow to inject YAML into a Deployment.
     check_subdomain(secret, field=f"metadata.annotations[{domain.logs_proxy_secret_name}]")
-    check_subdomain(where, field=f"metadata.annotations[{domain.logs_proxy_secret_namespace}]")
-    return {"TLSEnabled": True, "TLSSecretName": secret, "TLSSecretNamespace": where}
-
-
-# Objects
+    check_subdomain(
+        secret_namespace, field=f"metadata.annotations[{domain.logs_proxy_secret_namespace}]"
+    )
+    return {"TLSEnabled": True, "TLSSecretName": secret, "TLSSecretNamespace": secret_namespace}
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
-    """What a template may say of an object."""
+    """Fields of the metadata that a template may set."""
 
     name: str = ""
     namespace: str = ""
@@ -228,10 +232,10 @@ def _object(document: object, api_version: str, kind: str, *, source: str) -> Js
     cleaned = _cleaned(document, source)
     if not isinstance(cleaned, dict):
         raise ConfigError("must be an object", source=source)
-    for field, wanted in (("apiVersion", api_version), ("kind", kind)):
-        if cleaned.get(field) != wanted:
-            said = f"must be {wanted}"
-            raise ConfigError(said, field=field, value=cleaned.get(field, ""), source=source)
+    for name, expected in (("apiVersion", api_version), ("kind", kind)):
+        if cleaned.get(name) != expected:
+            message = f"must be {expected}"
+            raise ConfigError(message, field=name, value=cleaned.get(name, ""), source=source)
     try:
         meta = read_document(cleaned.get("metadata", {}), _Metadata, field="metadata")
         check_subdomain(meta.name, field="metadata.name")
@@ -255,13 +259,16 @@ class _PodShape(msgspec.Struct):
 
 
 class _DeploymentShape(msgspec.Struct):
-    """As much as labels are written into."""
+    """The fields of a Deployment's spec into which labels are written."""
 
     template: _PodShape
 
 
 def _cleaned(value: object, source: str) -> object:
-    """Without nulls, which say nothing; keys are texts."""
+    """Return the value without nulls.
+
+    :raises ConfigError: a key is not text.
+    """
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
@@ -273,30 +280,32 @@ def _cleaned(value: object, source: str) -> object:
 
 
 def _label(body: Json, component: Component, *, binding: ClusterBinding, domain: Domain) -> None:
-    """Labels by which objects and pods are found; of these only the owner's are not the template's
-    to choose."""
+    """Add Kubeocean's labels; a template may override those of name and component."""
     meta = body["metadata"]
-    usual = {group.APP_NAME: f"{domain.product}-{component}", group.APP_COMPONENT: str(component)}
+    defaults = {
+        group.APP_NAME: f"{domain.product}-{component}",
+        group.APP_COMPONENT: str(component),
+    }
     if body["kind"] == DEPLOYMENTS.kind:
-        usual[group.LABEL_K8S_APP] = meta["name"]
+        defaults[group.LABEL_K8S_APP] = meta["name"]
     ours = {
         group.APP_INSTANCE: binding.name,
         group.APP_PART_OF: domain.product,
         group.APP_MANAGED_BY: domain.manager,
         domain.cluster_binding: binding.name,
     }
-    meta["labels"] = usual | meta.get("labels", {}) | ours
+    meta["labels"] = defaults | meta.get("labels", {}) | ours
     if body["kind"] == DEPLOYMENTS.kind:
         pods = body["spec"]["template"].setdefault("metadata", {})
-        pods["labels"] = usual | ours | pods.get("labels", {})
+        pods["labels"] = defaults | ours | pods.get("labels", {})
 
 
-def _fit(body: object, name: str) -> None:
-    """Where a label holds the binding's name it holds what fits of it."""
-    fitting = naming.label_value(name)
-    if fitting != name:
+def _shorten_labels(body: object, name: str) -> None:
+    """Shorten label values that are the binding's name to the length of a label."""
+    value_of_name = naming.label_value(name)
+    if value_of_name != name:
         for labels in _label_maps(body):
-            labels.update({key: fitting for key, value in labels.items() if value == name})
+            labels.update({key: value_of_name for key, value in labels.items() if value == name})
 
 
 def _label_maps(body: object) -> Iterator[dict[str, Any]]:
@@ -322,5 +331,134 @@ def _owner(binding: Object) -> Json:
 
 
 def _source(component: Component, file: str) -> str:
-    """How a file is spoken of."""
+    """Return the name of a file in errors."""
     return f"{component} template {file}"
+
+
+_ATTEMPTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Files of one directory; `problem` is set if required files cannot be read."""
+
+    files: Files = field(default_factory=dict)
+    problem: str = ""
+
+
+class TemplateFiles:
+    """Reads the template directories of both components."""
+
+    def __init__(self, directories: Mapping[Component, Path]) -> None:
+        self._directories = dict(directories)
+        self._seen: FileSet | None = None
+        self._read: dict[Component, Directory] = {}
+        self.revision = 0  # number of changes so far
+
+    def __getitem__(self, component: Component) -> Directory:
+        return self._read.get(component, Directory(problem="the templates were not read yet"))
+
+    def refresh(self) -> bool:
+        """Read the files if they changed; return whether their content did."""
+        if self._seen is not None and not self._seen.changed():
+            return False
+        for _ in range(_ATTEMPTS):
+            self._seen = FileSet()
+            files = {each: _read_files(self._seen, at) for each, at in self._directories.items()}
+            if not self._seen.changed():
+                break  # otherwise the link was swapped between two reads
+        directories = {
+            each: Directory(files[each], _problem(each, at, files[each]))
+            for each, at in self._directories.items()
+        }
+        if directories == self._read:
+            return False
+        self._read = directories
+        self.revision += 1
+        return True
+
+
+def _read_files(seen: FileSet, directory: Path) -> Files:
+    files = {}
+    for name in (*OBJECT_FILES, *PLAIN_FILES):
+        try:
+            files[name] = seen.read(directory / name).decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+    return files
+
+
+def _problem(component: Component, directory: Path, files: Files) -> str:
+    absent = [name for name in required_files(component) if name not in files]
+    return f"cannot read {', '.join(str(directory / name) for name in absent)}" if absent else ""
+
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Rendered objects, and the inputs they were rendered from."""
+
+    revision: int
+    uid: str
+    variables: dict[str, Value]
+    objects: tuple[RenderedObject, ...]
+
+    def is_valid(self, revision: int, uid: str, variables: dict[str, Value]) -> bool:
+        return (self.revision, self.uid, self.variables) == (revision, uid, variables)
+
+
+class Renderer:
+    """Renders and caches the objects of all bindings."""
+
+    def __init__(self, directories: Mapping[Component, Path], domain: Domain) -> None:
+        self._templates = TemplateFiles(directories)
+        self._domain = domain
+        self._plans: dict[tuple[Component, str], _Plan] = {}
+
+    def refresh(self) -> bool:
+        """Read the templates if they changed; return whether they did."""
+        if not self._templates.refresh():
+            return False
+        problems = [p for each in Component if (p := self._templates[each].problem)]
+        log = _log.warning if problems else _log.info
+        log("Read templates", revision=self._templates.revision, problems=problems)
+        return True
+
+    def namespaces(self) -> Iterator[tuple[Component, str]]:
+        """Yield the namespace of each component with a valid one."""
+        for component in Component:
+            try:
+                files = self._templates[component].files
+                yield component, namespace_of(component, files, self._domain)
+            except ConfigError:
+                continue  # `objects` raises the error
+
+    def objects(self, component: Component, binding: ClusterBinding) -> tuple[RenderedObject, ...]:
+        """Return the objects of a component of the binding, in the order of creation.
+
+        :raises ConfigError: the templates are missing or invalid.
+        """
+        directory, revision = self._templates[component], self._templates.revision
+        if directory.problem:
+            raise ConfigError(directory.problem)
+        variables = names(component, directory.files, binding, self._domain)
+        known = self._plans.get((component, binding.name))
+        if known is not None and known.is_valid(revision, binding.uid, variables):
+            return known.objects
+        objects = render(
+            component, directory.files, variables, binding=binding, domain=self._domain
+        )
+        self._plans[component, binding.name] = _Plan(revision, binding.uid, variables, objects)
+        return objects
+
+    def known(self, component: Component, binding: str) -> tuple[RenderedObject, ...]:
+        """Return the objects of the last valid rendering."""
+        plan = self._plans.get((component, binding))
+        return plan.objects if plan is not None else ()
+
+    def forget(self, binding: str) -> None:
+        """Drop the cached objects of a binding."""
+        for component in Component:
+            self._plans.pop((component, binding), None)

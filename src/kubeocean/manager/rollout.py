@@ -1,12 +1,12 @@
-"""Rollout: the objects of a binding, made, followed, repaired and removed.
+"""Applies, repairs and deletes the objects of bindings (syncer, proxier and what these need).
 
-What the templates want is compared with what is there; only a difference is written, by server-side
-apply with our field manager. So a change of a template or of the binding is followed, what somebody
-edits or deletes comes back, and what others add stays. What somebody else owns is never touched. A
-template that makes no sense changes nothing that runs.
+The rendered templates are compared with the stored objects; differences are written by server-side
+apply. So changes of a template or of the binding are applied, edits and deletions by others are
+reverted, and fields that others add stay. Foreign objects are never written, and an invalid
+template changes no running object.
 
-Objects of the earlier implementation are taken over as they stand: same name, same UID, same pods
-until the template says otherwise.
+Objects of the earlier implementation are adopted in place: they keep name, UID and pods until the
+template differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import APP_COMPONENT, DEFAULT, Domain
 from kubeocean.errors import (
     BadRequest,
@@ -31,31 +31,28 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.manager.rendering import KINDS, Component, Wanted
-from kubeocean.manager.renderingplans import Plans
-from kubeocean.manager.rolloutclaims import claim
-from kubeocean.manager.rolloutdrift import drift, fingerprint, fitted, handed_over
-from kubeocean.manager.rolloutremoval import Removal
-from kubeocean.manager.rolloutviews import (
+from kubeocean.manager.rendering import KINDS, Component, RenderedObject, Renderer
+from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
+from kubeocean.manager.rollout_removal import Removal
+from kubeocean.manager.rollout_state import (
+    ComponentPhase,
+    ComponentState,
     Deployment,
-    Rolled,
-    Side,
-    Standing,
-    side_of,
+    RolloutResult,
+    component_state,
 )
-from kubeocean.manager.rolloutwatching import Watched
-from kubeocean.runtime.client import Client
+from kubeocean.manager.rollout_watch import RolloutInformers, ownership_of
+from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key, Object
-from kubeocean.runtime.patches import ApplyPatch, JsonPatch
 
-__all__ = ["LOOK_S", "Rollout"]
+__all__ = ["TEMPLATE_PERIOD_S", "Rollout"]
 
-LOOK_S: Final = 5.0  # between two looks at the templates; a kubelet needs a minute to mount them
-# Asking again does not help until somebody changes something. An API server says InternalError to
-# an apply of what does not fit the kind: a text where a number belongs.
+TEMPLATE_PERIOD_S: Final = 5.0  # between two reads; a kubelet takes a minute to update a mount
+# Errors that a retry does not solve. An API server answers InternalError to an apply of an object
+# that does not fit its kind, such as a text where a number belongs.
 _REFUSALS: Final = (
     BadRequest,
     Forbidden,
@@ -66,32 +63,32 @@ _REFUSALS: Final = (
     RequestTooLarge,
 )
 _ATTEMPTS: Final = 5
-_SHOWN: Final = 5  # fields that a log line names
+_LOGGED_FIELDS: Final = 5
 
 _log = get_logger(__name__)
 
 
 class _Failure(Exception):
-    """A side cannot be made as it is wanted."""
+    """The objects of a component cannot be applied."""
 
-    def __init__(self, standing: Standing, reason: str) -> None:
+    def __init__(self, phase: ComponentPhase, reason: str) -> None:
         super().__init__(reason)
-        self.standing = standing
+        self.phase = phase
 
 
 @dataclass(slots=True)
-class _Account:
-    """What one look did."""
+class _Progress:
+    """Objects of one rollout so far."""
 
     written: list[str] = field(default_factory=list)
     adopted: list[str] = field(default_factory=list)
     deployments: dict[Component, Deployment] = field(default_factory=dict)
-    wanted: set[tuple[str, Key]] = field(default_factory=set)
-    bound: bool = False  # whether the binding was seen to be there still
+    desired: set[tuple[str, Key]] = field(default_factory=set)
+    confirmed: bool = False  # whether the binding was read and exists
 
 
 class Rollout:
-    """The objects of all bindings; `ensure` and `remove` are for one of them."""
+    """Applies and deletes the objects of bindings."""
 
     def __init__(
         self,
@@ -108,15 +105,16 @@ class Rollout:
         self._clock = clock or RealClock()
         metrics = metrics or Metrics()
         directories = {Component.SYNCER: syncer_templates, Component.PROXIER: proxier_templates}
-        self._plans = Plans(directories, domain)
-        self._watched = Watched(client, domain=domain, clock=self._clock, metrics=metrics)
+        self._plans = Renderer(directories, domain)
+        self._watched = RolloutInformers(client, domain=domain, clock=self._clock, metrics=metrics)
         self._removal = Removal(client, self._watched, domain)
         self._template_handlers: list[Callable[[], None]] = []
         self._read_before = False
-        # Objects that the server considers as wanted although we see a difference: how they looked.
-        self._settled: dict[tuple[str, Key], tuple[str, str]] = {}
+        # Objects that an apply did not change although they differ: template digest and
+        # fingerprint.
+        self._unchanged: dict[tuple[str, Key], tuple[str, str]] = {}
         self._reloads = metrics.counter(
-            "kubeocean_manager_template_reloads_total", "Times that changed templates were read"
+            "kubeocean_manager_template_reloads_total", "Reads of changed templates"
         )
         self._writes = metrics.counter(
             "kubeocean_manager_rollout_writes_total", "Objects applied for bindings", ["kind"]
@@ -129,7 +127,7 @@ class Rollout:
         self._watched.on_change(handler)
 
     def on_templates(self, handler: Callable[[], None]) -> None:
-        """Call `handler` whenever the templates changed: every binding wants `ensure` then."""
+        """Call `handler` after the templates changed: each binding needs `ensure` then."""
         self._template_handlers.append(handler)
 
     async def run(self) -> None:
@@ -138,64 +136,68 @@ class Rollout:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watched.run())
             while True:
-                await self._clock.sleep(LOOK_S)
+                await self._clock.sleep(TEMPLATE_PERIOD_S)
                 self._refresh()
 
     async def synced(self) -> None:
-        """Return once the objects were listed, or when that takes too long."""
+        """Return once the objects were listed, or after a time-out."""
         self._refresh()
         await self._watched.synced()
 
-    async def ensure(self, binding: ClusterBinding) -> Rolled:
-        """Make all objects of the binding what the templates say, and tell how far they are.
+    async def ensure(self, binding: ClusterBinding) -> RolloutResult:
+        """Apply all objects of the binding, and return the state of its rollout.
 
-        What cannot be made is a failed side, not an exception.
+        A template or an object that is refused is a failed component, not an exception.
 
-        :raises ApiError: the server could not be asked, or somebody was quicker; try again.
+        :raises ApiError: a request failed, or another writer was faster; retry.
         """
         self._refresh()
-        account = _Account()
-        proxier = await self._ensure_side(Component.PROXIER, binding, account)
-        syncer = await self._ensure_side(Component.SYNCER, binding, account)
+        progress = _Progress()
+        proxier = await self._ensure_component(Component.PROXIER, binding, progress)
+        syncer = await self._ensure_component(Component.SYNCER, binding, progress)
         if not (proxier.failed or syncer.failed):
-            await self._prune(binding, account)
-        return Rolled(
+            await self._prune(binding, progress)
+        return RolloutResult(
             syncer=syncer,
             proxier=proxier,
-            written=tuple(account.written),
-            adopted=tuple(account.adopted),
+            written=tuple(progress.written),
+            adopted=tuple(progress.adopted),
         )
 
     def syncers_ready(self, binding: ClusterBinding) -> int:
-        """How many syncers of the binding run, as far as they are watched."""
-        return side_of(self._running(Component.SYNCER, binding)).ready
+        """Return the number of ready syncers of the binding, from the cache."""
+        return component_state(self._cached_deployment(Component.SYNCER, binding)).ready
 
     async def remove(self, binding: ClusterBinding) -> list[str]:
-        """Delete what is the binding's, in order; names of what is still there.
+        """Delete the binding's objects in order; return titles of those that still exist.
 
-        Templates are not needed for it.
+        Templates are not needed.
 
-        :raises ApiError: the server could not be asked; try again.
+        :raises ApiError: a request failed; retry.
         """
         self._refresh()
         for component in Component:
-            for wanted in self._plans.known(component, binding.name):
-                self._settled.pop((wanted.resource.kind, wanted.key), None)
+            for desired in self._plans.known(component, binding.name):
+                self._unchanged.pop((desired.resource.kind, desired.key), None)
         self._plans.forget(binding.name)
         return await self._removal.remove(binding)
 
     def syncer_homes(self) -> list[str]:
-        """Namespaces in which syncers may run: where the templates say, and where they usually do,
-        for templates may have said so before."""
-        said = [home for side, home in self._plans.homes() if side is Component.SYNCER]
-        return list(dict.fromkeys((self._domain.system_namespace, *said)))
+        """Return namespaces in which syncers may run: that of the templates, and the default, which
+        earlier templates may have used."""
+        named = [
+            namespace
+            for component, namespace in self._plans.namespaces()
+            if component is Component.SYNCER
+        ]
+        return list(dict.fromkeys((self._domain.system_namespace, *named)))
 
     def _refresh(self) -> None:
         if not self._plans.refresh():
             return
-        self._watched.want(
+        self._watched.watch(
             (KINDS[kind], namespace)
-            for _, namespace in self._plans.homes()
+            for _, namespace in self._plans.namespaces()
             for kind in ("Deployment", "Service")
         )
         if self._read_before:
@@ -204,164 +206,171 @@ class Rollout:
                 handler()
         self._read_before = True
 
-    # One side
-
-    async def _ensure_side(
-        self, component: Component, binding: ClusterBinding, account: _Account
-    ) -> Side:
+    async def _ensure_component(
+        self, component: Component, binding: ClusterBinding, progress: _Progress
+    ) -> ComponentState:
         failure: _Failure | None = None
         try:
             objects = self._plans.objects(component, binding)
         except ConfigError as error:
-            objects, failure = (), _Failure(Standing.TEMPLATE, str(error))
-        self._watched.want((each.resource, each.key.namespace) for each in objects)
-        for wanted in objects:
-            account.wanted.add((wanted.resource.kind, wanted.key))
+            objects, failure = (), _Failure(ComponentPhase.TEMPLATE, str(error))
+        self._watched.watch((each.resource, each.key.namespace) for each in objects)
+        for desired in objects:
+            progress.desired.add((desired.resource.kind, desired.key))
             try:
-                await self._ensure_object(wanted, binding, account)
+                await self._ensure_object(desired, binding, progress)
             except _Failure as error:
-                failure = failure or error  # the others may still be made
-        there = account.deployments.get(component)
+                failure = failure or error  # the other objects are still applied
+        deployment = progress.deployments.get(component)
         if failure is None:
-            return side_of(there)
-        there = there or self._running(component, binding)
-        return side_of(there, standing=failure.standing, reason=str(failure))
+            return component_state(deployment)
+        deployment = deployment or self._cached_deployment(component, binding)
+        return component_state(deployment, phase=failure.phase, reason=str(failure))
 
-    def _running(self, component: Component, binding: ClusterBinding) -> Deployment | None:
-        """The Deployment that a broken template leaves alone, as far as it is watched."""
+    def _cached_deployment(
+        self, component: Component, binding: ClusterBinding
+    ) -> Deployment | None:
+        """Return the Deployment that an invalid template leaves unchanged, from the cache."""
         kept = {each.key for each in self._plans.known(component, binding.name)}
-        for _, there in self._watched.owned_by(binding.uid):
-            if isinstance(there, Deployment) and (
-                there.key in kept or there.labels.get(APP_COMPONENT) == component
+        for _, stored in self._watched.owned_by(binding.uid):
+            if isinstance(stored, Deployment) and (
+                stored.key in kept or stored.labels.get(APP_COMPONENT) == component
             ):
-                return there
+                return stored
         return None
 
     async def _ensure_object(
-        self, wanted: Wanted, binding: ClusterBinding, account: _Account
+        self, desired: RenderedObject, binding: ClusterBinding, progress: _Progress
     ) -> None:
         try:
-            there = await self._watched.read(wanted.resource, wanted.key)
-            if there is None:
-                await self._confirm(binding, account)
-                # Without force: should somebody make one just now, his fields are his.
-                await self._apply(wanted, ApplyPatch(wanted.body), account)
+            stored = await self._watched.read(desired.resource, desired.key)
+            if stored is None:
+                await self._confirm(binding, progress)
+                # Without force: an object that another client creates meanwhile keeps its fields.
+                await self._apply(desired, ApplyPatch(desired.body), progress)
                 return
-            claimed = claim(there, binding, self._domain)
-            if not claimed.ours:
-                self._watched.wait_for(wanted.resource, wanted.key, binding.key)
-                raise _Failure(Standing.FOREIGN, f"{wanted.title} {claimed.whose}")
-            if isinstance(there, Deployment):
-                account.deployments[wanted.component] = there
-            if not there.deleting:  # else its end is an event
-                await self._repair(wanted, there, account)
+            ownership = ownership_of(stored, binding, self._domain)
+            if not ownership.ours:
+                self._watched.notify(desired.resource, desired.key, binding.key)
+                raise _Failure(ComponentPhase.FOREIGN, f"{desired.title} {ownership.owner}")
+            if isinstance(stored, Deployment):
+                progress.deployments[desired.component] = stored
+            if not stored.deleting:  # the end of a deletion is an event
+                await self._repair(desired, stored, progress)
         except _REFUSALS as error:
-            raise _Failure(Standing.REFUSED, str(error)) from None
+            raise _Failure(ComponentPhase.REFUSED, str(error)) from None
 
-    async def _confirm(self, binding: ClusterBinding, account: _Account) -> None:
-        """Ask whether a binding is not gone yet before something is made for it: a cache may show
-        it for a while longer.
+    async def _confirm(self, binding: ClusterBinding, progress: _Progress) -> None:
+        """Read the binding before objects are created for it: the cache may lag.
 
-        :raises Conflict: it is gone.
+        :raises Conflict: the binding is gone.
         """
-        if account.bound:
+        if progress.confirmed:
             return
         try:
-            there = (await self._client.get(CLUSTER_BINDINGS, binding.name)).uid
+            uid = (await self._client.get(CLUSTER_BINDINGS, binding.name)).uid
         except NotFound:
-            there = ""
-        if there != binding.uid:
-            raise Conflict(f"ClusterBinding {binding.name} is gone, and nothing is made for it")
-        account.bound = True
+            uid = ""
+        if uid != binding.uid:
+            raise Conflict(f"cannot roll out ClusterBinding {binding.name}: it was deleted")
+        progress.confirmed = True
 
-    async def _repair(self, wanted: Wanted, there: Object, account: _Account) -> None:
-        content = there.content()
+    async def _repair(self, desired: RenderedObject, stored: Object, progress: _Progress) -> None:
+        content = stored.content()
         try:
-            body = fitted(wanted.body, content)
+            body = keep_selector(desired.body, content)
         except ConfigError as error:
-            raise _Failure(Standing.REFUSED, str(error)) from None
-        ident = (wanted.resource.kind, wanted.key)
-        if self._domain.rollout_digest in there.annotations:
+            raise _Failure(ComponentPhase.REFUSED, str(error)) from None
+        ident = (desired.resource.kind, desired.key)
+        if self._domain.rollout_digest in stored.annotations:
             different = drift(body, content)
-            if not different or self._settled.get(ident) == (wanted.digest, fingerprint(content)):
+            if not different or self._unchanged.get(ident) == (
+                desired.digest,
+                fingerprint(content),
+            ):
                 return
-            _log.info("Object differs", object=wanted.title, fields=different[:_SHOWN])
+            _log.info(
+                "Found object that differs", object=desired.title, fields=different[:_LOGGED_FIELDS]
+            )
         else:
-            await self._take_over(wanted, there, account)
-        # The UID is a precondition: what we looked at, and not its successor.
-        body = body | {"metadata": body["metadata"] | {"uid": there.uid}}
-        answer = await self._apply(wanted, ApplyPatch(body, force=True), account, before=there)
-        if answer.resource_version == there.resource_version:
-            self._settled[ident] = (wanted.digest, fingerprint(content))
+            await self._take_over(desired, stored, progress)
+        # The UID is a precondition: apply to the compared object, not to a successor.
+        body = body | {"metadata": body["metadata"] | {"uid": stored.uid}}
+        answer = await self._apply(desired, ApplyPatch(body, force=True), progress, before=stored)
+        if answer.resource_version == stored.resource_version:
+            self._unchanged[ident] = (desired.digest, fingerprint(content))
 
-    async def _take_over(self, wanted: Wanted, there: Object, account: _Account) -> None:
-        """Make what another manager wrote ours, so that the apply may take some of it away."""
-        account.adopted.append(wanted.title)
-        _log.info("Adopting object", object=wanted.title, uid=there.uid)
+    async def _take_over(
+        self, desired: RenderedObject, stored: Object, progress: _Progress
+    ) -> None:
+        """Transfer fields of another field manager to ours, so that the apply can remove some."""
+        progress.adopted.append(desired.title)
         for left in reversed(range(_ATTEMPTS)):
             try:
-                await self._hand_over(wanted, there)
+                await self._transfer_fields(desired, stored)
+                _log.info("Adopted object", object=desired.title, uid=stored.uid)
                 return
             except Conflict:
-                # Most likely its controller told its status.
-                fresh = await self._watched.read_fresh(wanted.resource, wanted.key)
-                if not left or fresh is None or fresh.uid != there.uid:
+                # Most likely a controller wrote the status.
+                fresh = await self._watched.read_fresh(desired.resource, desired.key)
+                if not left or fresh is None or fresh.uid != stored.uid:
                     raise
-                there = fresh
+                stored = fresh
 
-    async def _hand_over(self, wanted: Wanted, there: Object) -> None:
-        entries = handed_over(there.content(), self._client.field_manager)
+    async def _transfer_fields(self, desired: RenderedObject, stored: Object) -> None:
+        entries = transfer_fields(stored.content(), self._client.field_manager)
         if entries is None:
             return
         steps: list[Json] = [
             {"op": "replace", "path": "/metadata/managedFields", "value": entries},
-            # A precondition: entries of another version say nothing of this one.
+            # A precondition: the entries are those of this version.
             {
                 "op": "replace",
                 "path": "/metadata/resourceVersion",
-                "value": there.resource_version,
+                "value": stored.resource_version,
             },
         ]
-        key = wanted.key
-        with suppress(NotFound):  # then the UID will not hold either
-            await self._client.patch(wanted.resource, key.name, JsonPatch(steps), key.namespace)
+        key = desired.key
+        with suppress(NotFound):  # then the precondition of the apply fails, too
+            await self._client.patch(desired.resource, key.name, JsonPatch(steps), key.namespace)
 
     async def _apply(
         self,
-        wanted: Wanted,
+        desired: RenderedObject,
         patch: ApplyPatch,
-        account: _Account,
+        progress: _Progress,
         *,
         before: Object | None = None,
     ) -> Object:
-        key = wanted.key
-        answer: Object = await self._client.patch(wanted.resource, key.name, patch, key.namespace)
-        self._watched.wrote(wanted.resource, answer)
+        key = desired.key
+        answer: Object = await self._client.patch(desired.resource, key.name, patch, key.namespace)
+        self._watched.wrote(desired.resource, answer)
         if isinstance(answer, Deployment):
-            account.deployments[wanted.component] = answer
+            progress.deployments[desired.component] = answer
         if before is None or before.resource_version != answer.resource_version:
-            account.written.append(wanted.title)
-            self._writes.labels(kind=wanted.resource.kind).inc()
+            progress.written.append(desired.title)
+            self._writes.labels(kind=desired.resource.kind).inc()
             verb = "Created object" if before is None else "Changed object"
-            _log.info(verb, object=wanted.title, digest=wanted.digest)
+            _log.info(verb, object=desired.title, digest=desired.digest)
         return answer
 
-    # What no template wants any more
-
-    async def _prune(self, binding: ClusterBinding, account: _Account) -> None:
-        for resource, there in list(self._watched.owned_by(binding.uid)):
-            mine = self._domain.rollout_digest in there.annotations
-            if there.deleting or not mine or (resource.kind, there.key) in account.wanted:
+    async def _prune(self, binding: ClusterBinding, progress: _Progress) -> None:
+        """Delete objects that no template contains any more."""
+        for resource, stored in list(self._watched.owned_by(binding.uid)):
+            applied = self._domain.rollout_digest in stored.annotations
+            if stored.deleting or not applied or (resource.kind, stored.key) in progress.desired:
                 continue
             try:
                 await self._client.delete(
                     resource,
-                    there.name,
-                    there.namespace,
-                    uid=there.uid,
-                    resource_version=there.resource_version,
+                    stored.name,
+                    stored.namespace,
+                    uid=stored.uid,
+                    resource_version=stored.resource_version,
                 )
             except (Conflict, NotFound):
-                continue  # somebody was quicker, which is an event
-            account.written.append(f"{resource.kind} {there.key}")
-            _log.info("Removed what no template wants", object=f"{resource.kind} {there.key}")
+                continue  # changed meanwhile, which is an event
+            progress.written.append(f"{resource.kind} {stored.key}")
+            _log.info(
+                "Deleted object that no template contains", object=f"{resource.kind} {stored.key}"
+            )

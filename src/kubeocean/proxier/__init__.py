@@ -1,1 +1,1 @@
-"""The kubelet's face of virtual nodes: logs, exec and metrics, for those who may."""
+"""The kubelet API of virtual nodes: logs, exec, attach, port-forward and metrics."""

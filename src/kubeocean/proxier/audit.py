@@ -1,8 +1,8 @@
-"""Audit: one line for each request that leads to a pod, and for each that was refused.
+"""Audit log: a line for each session, each list of pods, and each refused request or connection.
 
-It says who, from where, which pod and container, the hash of the command, how many bytes went each
-way, how long it took and how it ended. Commands and contents are the users' own and are not in it.
-Whatever strangers can make longer is cut to a length.
+A line names the caller, its address, the pod, the container, a hash of the command, the bytes each
+way, the duration and the outcome. Commands and contents belong to users and are not logged. Texts
+that callers control are cut to a length.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kubeocean.errors import Refusal
-from kubeocean.proxier.callers import Caller
-from kubeocean.proxier.exchange import Exchange
-from kubeocean.proxier.routes import Logs, Page, Route, Run, Session
+from kubeocean.proxier.authentication import Caller
+from kubeocean.proxier.http import Exchange
+from kubeocean.proxier.routes import Logs, NodePage, Page, Route, Run, Session
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.logs import get_logger
 
-__all__ = ["Entry", "command_hash", "kind_of", "unreadable", "untrusted"]
+__all__ = ["AuditEntry", "log_failed_handshake", "log_unreadable_request", "request_kind"]
 
 _LOWEST_ERROR: Final = 400
-_LONGEST: Final = 300
+_MAX_TEXT: Final = 300
+# These show the environment of every container; other pages are scraped all the time.
+_AUDITED_PAGES: Final = (NodePage.PODS, NodePage.RUNNING_PODS)
 _SERVED, _REFUSED = "Served kubelet request", "Refused kubelet request"
 
 _log = get_logger("kubeocean.audit")
 
 
 @dataclass
-class Entry:
-    """What is to be said of one request, as far as it is known."""
+class AuditEntry:
+    """The audit line of one request, filled in while the request is served."""
 
     exchange: Exchange
     clock: Clock
@@ -37,55 +39,50 @@ class Entry:
     route: Route | None = None
     vnode: str = ""
     received: int = 0
-    outcome: str = ""  # why it did not end as it should
-    silent: bool = False  # there are too many of them to tell of each
+    outcome: str = ""  # why the request was refused or broke off
+    silent: bool = False  # one of too many refusals to log each
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._began = self.clock.monotonic()
 
-    def close(self) -> None:
-        """Write the line, unless nobody would want to read it."""
+    def write(self) -> None:
+        """Log the line, unless the request was a routine one."""
         status = self.exchange.status
         refused = status >= _LOWEST_ERROR or not status
-        if self.silent or (isinstance(self.route, Page) and not refused):
+        if self.silent or (not refused and _is_routine(self.route)):
             return
         caller, head = self.caller, self.exchange.head
         _log.info(
             _REFUSED if refused else _SERVED,
-            user=_short(caller.user) if caller else "",
+            user=_cut(caller.user) if caller else "",
             by=caller.by if caller else "",
             peer=self.exchange.peer,
             node=self.vnode or self.exchange.vnode,
             method=head.method,
             status=status,
-            outcome=_short(self.outcome) or "ended",
+            outcome=_cut(self.outcome) or "ended",
             seconds=round(self.clock.monotonic() - self._began, 3),
             received_bytes=self.received,
             sent_bytes=self.exchange.sent,
-            **_about(self.route, head.target),
+            **_target_fields(self.route, head.target),
         )
 
 
-def unreadable(refusal: Refusal, peer: str) -> None:
-    """The line of something that is no request."""
+def log_unreadable_request(refusal: Refusal, peer: str) -> None:
+    """Log bytes that are no request."""
     _log.info(
-        _REFUSED, peer=peer, status=refusal.status, outcome=_short(str(refusal)), what="unreadable"
+        _REFUSED, peer=peer, status=refusal.status, outcome=_cut(str(refusal)), what="unreadable"
     )
 
 
-def untrusted(why: str, peer: str) -> None:
-    """The line of somebody who did not get as far as a request."""
-    _log.info(_REFUSED, peer=peer, status=0, outcome=_short(why), what="handshake")
+def log_failed_handshake(reason: str, peer: str) -> None:
+    """Log a connection on which TLS was not established."""
+    _log.info(_REFUSED, peer=peer, status=0, outcome=_cut(reason), what="handshake")
 
 
-def command_hash(command: tuple[str, ...]) -> str:
-    """Tells commands apart without showing them."""
-    return hashlib.sha256("\0".join(command).encode()).hexdigest()[:16] if command else ""
-
-
-def kind_of(route: Route) -> str:
-    """What a request is counted as."""
+def request_kind(route: Route) -> str:
+    """The kind of a request, as metrics and audit lines name it."""
     match route:
         case Session():
             return route.kind.value
@@ -97,14 +94,22 @@ def kind_of(route: Route) -> str:
             return "page"
 
 
-def _about(route: Route | None, target: str) -> dict[str, str]:
+def _is_routine(route: Route | None) -> bool:
+    return isinstance(route, Page) and route.page not in _AUDITED_PAGES
+
+
+def _command_hash(command: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join(command).encode()).hexdigest()[:16] if command else ""
+
+
+def _target_fields(route: Route | None, target: str) -> dict[str, str]:
     match route:
         case Session() | Run():
             return {
-                "what": kind_of(route),
+                "what": request_kind(route),
                 "pod": f"{route.namespace}/{route.pod}",
                 "container": route.container,
-                "command_sha256": command_hash(route.command),
+                "command_sha256": _command_hash(route.command),
             }
         case Logs():
             pod = f"{route.namespace}/{route.pod}"
@@ -112,8 +117,8 @@ def _about(route: Route | None, target: str) -> dict[str, str]:
         case Page():
             return {"what": route.page.value}
         case None:
-            return {"what": "unknown", "path": _short(target.partition("?")[0])}
+            return {"what": "unknown", "path": _cut(target.partition("?")[0])}
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

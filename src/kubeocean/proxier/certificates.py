@@ -1,8 +1,8 @@
-"""Certificates: where the proxier's own comes from.
+"""Sources of the proxier's serving certificate.
 
-Either from a Secret that somebody provides, followed as it changes; or signed by the computing
-cluster for this very replica, with its own address in it, and renewed when a third of its life is
-left. A certificate that the cluster signed is kept in memory: another replica has another one.
+The certificate is read from a Secret, which is followed; or the computing cluster signs one for
+this replica, with the replica's address in it, which is renewed when a third of its life is left. A
+signed certificate is kept in memory: each replica has its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.errors import ApiError, ConfigError, KubeoceanError, ServiceUnavailable
-from kubeocean.proxier.identity import Identity, Pair
+from kubeocean.proxier.server_tls import ServerCertificate, ServerTls
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.informer import Informer
@@ -32,12 +32,12 @@ __all__ = ["ProvidedCertificate", "SignedCertificate"]
 
 SIGNER: Final = "kubernetes.io/kubelet-serving"
 _REQUESTS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-_APPROVAL: Final = "KubeoceanProxierAutoApproval"
+_APPROVAL_REASON: Final = "KubeoceanProxierAutoApproval"
 _USAGES: Final = ("digital signature", "key encipherment", "server auth")
-_LOOK_S: Final = 1.0
-_PATIENCE_S: Final = 60.0
+_POLL_S: Final = 1.0
+_SIGNING_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 15.0
-_LEFT: Final = 1 / 3  # of a certificate's life, when it is renewed
+_RENEWED_AT: Final = 2 / 3  # of a certificate's life
 
 _log = get_logger(__name__)
 
@@ -53,12 +53,12 @@ _TLS_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, _TlsSecret)
 
 
 class ProvidedCertificate:
-    """The certificate in a Secret."""
+    """Follows the certificate in a Secret that a person or another controller maintains."""
 
     def __init__(
-        self, computing: Client, secret: Key, identity: Identity, *, address: str = ""
+        self, computing: Client, secret: Key, tls: ServerTls, *, address: str = ""
     ) -> None:
-        self._identity = identity
+        self._tls = tls
         self._address = address
         self._informer: Informer[_TlsSecret] = Informer(
             computing,
@@ -73,40 +73,36 @@ class ProvidedCertificate:
 
     def _changed(self, old: _TlsSecret | None, new: _TlsSecret | None) -> None:
         if new is None:
-            return  # what is in use goes on until it ends
+            return  # the certificate in use stays until it expires
         source = f"Secret {new.key}"
         try:
-            pair = Pair.load(_content(new, "tls.crt"), _content(new, "tls.key"), source)
-            taken = self._identity.show(pair)
+            certificate = ServerCertificate.load(
+                _decoded(new.data.get("tls.crt", ""), "data[tls.crt]", source),
+                _decoded(new.data.get("tls.key", ""), "data[tls.key]", source),
+                source,
+            )
+            used = self._tls.use_certificate(certificate)
         except ConfigError as error:
-            _log.error("Cannot use certificate", error=str(error))
+            _log.error("Could not use certificate", error=str(error))
             return
-        ends = pair.not_after.isoformat()
-        if not taken:
-            _log.error("Kept old certificate", why="the new one does not hold now", not_after=ends)
+        not_after = certificate.not_after.isoformat()
+        if not used:
+            reason = "the new one is not valid now"
+            _log.error("Kept old certificate", reason=reason, not_after=not_after)
             return
-        _log.info("Took certificate", source=source, not_after=ends)
-        if self._address and self._address not in pair.names:
-            # An API server that checks kubelets' certificates will not come in; others do.
+        _log.info("Took certificate", source=source, not_after=not_after)
+        if self._address and self._address not in certificate.names:
+            # API servers that verify kubelets' certificates will not connect; others will.
             _log.warning("Certificate does not name our address", address=self._address)
 
 
-def _content(secret: _TlsSecret, name: str) -> bytes:
-    try:
-        return base64.b64decode(secret.data.get(name, ""), validate=True)
-    except binascii.Error:
-        raise ConfigError(
-            "is not base64", field=f"data[{name}]", source=f"Secret {secret.key}"
-        ) from None
-
-
 class SignedCertificate:
-    """A certificate for this replica, signed by the computing cluster."""
+    """Has the computing cluster sign a certificate for this replica, and renews it."""
 
     def __init__(
         self,
         computing: Client,
-        identity: Identity,
+        tls: ServerTls,
         *,
         binding: str,
         cluster_id: str,
@@ -116,7 +112,7 @@ class SignedCertificate:
         clock: Clock | None = None,
     ) -> None:
         self._computing = computing
-        self._identity = identity
+        self._tls = tls
         self._binding = binding
         self._cluster_id = cluster_id
         self._address = address
@@ -125,41 +121,44 @@ class SignedCertificate:
         self._clock = clock or RealClock()
 
     async def run(self) -> None:
-        """Have one, and a new one in time, until cancelled."""
+        """Obtain a certificate and renew it in time, until cancelled."""
         while True:
             try:
-                pair = await self._obtain()
-                if not self._identity.show(pair):
-                    raise ConfigError("does not hold now; is our clock right?", source=pair.source)
+                certificate = await self._obtain()
+                if not self._tls.use_certificate(certificate):
+                    raise ConfigError(
+                        "is not valid now; is the clock of this machine right?",
+                        source=certificate.source,
+                    )
             except KubeoceanError as error:
                 _log.error("Could not get certificate", error=str(error), retry_in_s=_RETRY_S)
                 await self._clock.sleep(_RETRY_S)
                 continue
-            _log.info("Got certificate", not_after=pair.not_after.isoformat())
-            left = (pair.not_after - self._clock.now()).total_seconds()
-            await self._clock.sleep(max(_RETRY_S, left * (1 - _LEFT)))
+            _log.info("Got serving certificate", not_after=certificate.not_after.isoformat())
+            left_s = (certificate.not_after - self._clock.now()).total_seconds()
+            await self._clock.sleep(max(_RETRY_S, left_s * _RENEWED_AT))
 
-    async def _obtain(self) -> Pair:
+    async def _obtain(self) -> ServerCertificate:
         key = ec.generate_private_key(ec.SECP256R1())
         name = naming.signing_request(
             self._binding, self._pod, now_ns=int(self._clock.now().timestamp() * 1e9)
         )
-        made = await self._computing.request_json(
-            "POST", _REQUESTS, body=self._request(name, self._wanted(key))
+        created = await self._computing.request_json(
+            "POST", _REQUESTS, body=self._request(name, self._signing_request(key))
         )
         try:
-            await self._approve(made)
-            certificate = await self._await_signature(name)
+            await self._approve(created)
+            certificate = await self._wait_for_signature(name)
         finally:
-            await self._forget(name, made["metadata"]["uid"])
-        private = key.private_bytes(
+            await self._delete_request(name, created["metadata"]["uid"])
+        private_key = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        return Pair.load(certificate, private, f"CertificateSigningRequest {name}")
+        return ServerCertificate.load(certificate, private_key, _source(name))
 
-    def _wanted(self, key: ec.EllipticCurvePrivateKey) -> bytes:
+    def _signing_request(self, key: ec.EllipticCurvePrivateKey) -> bytes:
         subject = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
@@ -175,7 +174,7 @@ class SignedCertificate:
     def _addresses(self) -> list[str]:
         return [each for each in dict.fromkeys((self._address, "127.0.0.1")) if _is_address(each)]
 
-    def _request(self, name: str, wanted: bytes) -> Json:
+    def _request(self, name: str, signing_request: bytes) -> Json:
         labels = {
             self._domain.component: group.COMPONENT_LOGS_PROXY,
             self._domain.cluster_id: naming.label_value(self._cluster_id),
@@ -186,61 +185,69 @@ class SignedCertificate:
             "kind": "CertificateSigningRequest",
             "metadata": {"name": name, "labels": labels},
             "spec": {
-                "request": base64.b64encode(wanted).decode(),
+                "request": base64.b64encode(signing_request).decode(),
                 "signerName": SIGNER,
                 "usages": list(_USAGES),
             },
         }
 
-    async def _approve(self, made: Json) -> None:
-        """Approve the very request that we made: with its version, so that it is no other's."""
+    async def _approve(self, created: Json) -> None:
+        """Approve the request with the resourceVersion of its creation: never another one that
+        took its name."""
         condition = {
             "type": "Approved",
             "status": "True",
-            "reason": _APPROVAL,
+            "reason": _APPROVAL_REASON,
             "message": f"The serving certificate of the proxier of {self._binding}",
         }
-        path = f"{_REQUESTS}/{made['metadata']['name']}/approval"
-        approved: Json = made | {"status": {"conditions": [condition]}}
+        path = f"{_REQUESTS}/{created['metadata']['name']}/approval"
+        approved: Json = created | {"status": {"conditions": [condition]}}
         await self._computing.request_json("PUT", path, body=approved)
 
-    async def _await_signature(self, name: str) -> bytes:
+    async def _wait_for_signature(self, name: str) -> bytes:
         waited = 0.0
-        while waited < _PATIENCE_S:
-            found = await self._computing.request_json("GET", f"{_REQUESTS}/{name}")
-            status = found.get("status") or {}
+        while waited < _SIGNING_TIMEOUT_S:
+            request = await self._computing.request_json("GET", f"{_REQUESTS}/{name}")
+            status = request.get("status") or {}
             if status.get("certificate"):
-                return _decoded(status["certificate"], name)
+                return _decoded(status["certificate"], "status.certificate", _source(name))
             for condition in status.get("conditions") or ():
                 if condition.get("type") in ("Denied", "Failed"):
-                    why = f"{condition['type']}: {condition.get('message', '')}"
-                    raise ServiceUnavailable(f"the certificate was not signed: {why}", status=503)
-            await self._clock.sleep(_LOOK_S)
-            waited += _LOOK_S
+                    reason = f"{condition['type']}: {condition.get('message', '')}"
+                    raise ServiceUnavailable(
+                        f"the certificate was not signed: {reason}", status=503
+                    )
+            await self._clock.sleep(_POLL_S)
+            waited += _POLL_S
         raise ServiceUnavailable(
-            f"nobody signed certificate signing request {name} within {_PATIENCE_S:g} s; is there "
-            f"a signer for {SIGNER}?",
+            f"CertificateSigningRequest {name} was not signed within {_SIGNING_TIMEOUT_S:g} s; "
+            f"does the cluster have a signer for {SIGNER}?",
             status=503,
         )
 
-    async def _forget(self, name: str, uid: str) -> None:
+    async def _delete_request(self, name: str, uid: str) -> None:
         body: Json = {"preconditions": {"uid": uid}}
         try:
             await self._computing.request("DELETE", f"{_REQUESTS}/{name}", body=body)
         except ApiError as error:
-            _log.warning("Could not delete signing request", name=name, error=str(error))
+            _log.warning(
+                "Could not delete certificate signing request", name=name, error=str(error)
+            )
 
 
-def _decoded(text: str, name: str) -> bytes:
+def _source(name: str) -> str:
+    return f"CertificateSigningRequest {name}"
+
+
+def _decoded(text: str, field: str, source: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        source = f"CertificateSigningRequest {name}"
-        raise ConfigError("is not base64", field="status.certificate", source=source) from None
+        raise ConfigError("is not base64", field=field, source=source) from None
 
 
 def _is_address(text: str) -> bool:
-    """Whether somebody can be reached there: not a name, and not just any address."""
+    """Whether the text is an IP address that clients can connect to."""
     try:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:

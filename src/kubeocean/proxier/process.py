@@ -1,7 +1,7 @@
-"""The process of a proxier: from its settings to a service that runs.
+"""The process of a proxier: from its settings to a running service.
 
-It is ready when it has a valid certificate, knows whose client certificates to believe, its caches
-show both clusters, and every virtual node has its door. Several replicas do the same work side by
+The proxier is ready when it has a valid certificate and the CA of client certificates, its caches
+are filled from both clusters, and each virtual node has its port. Replicas do the same work side by
 side.
 """
 
@@ -14,30 +14,25 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import ENV_POD_IP, ENV_POD_NAME
 from kubeocean.api.ownership import Ids
-from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_worker
-from kubeocean.bound.identities import identity_of
-from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
-from kubeocean.bound.startup import open_client, run_process, trace
-from kubeocean.bound.verbosity import Verbosity
-from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.errors import ConfigError
-from kubeocean.proxier.authority import Authority
-from kubeocean.proxier.badges import Badge
-from kubeocean.proxier.believed import PublishedAuthority
-from kubeocean.proxier.callers import Callers
+from kubeocean.process.log_level import LogLevel
+from kubeocean.process.startup import open_client, run_process, trace
+from kubeocean.proxier.authentication import Authenticator
+from kubeocean.proxier.authorization import Authorizer
 from kubeocean.proxier.certificates import ProvidedCertificate, SignedCertificate
-from kubeocean.proxier.desk import Desk
-from kubeocean.proxier.doors import Doors
-from kubeocean.proxier.figures import Figures
-from kubeocean.proxier.front import Front
-from kubeocean.proxier.identity import Identity
-from kubeocean.proxier.kubelets import Kubelets
-from kubeocean.proxier.paces import Paces
-from kubeocean.proxier.pages import Pages
-from kubeocean.proxier.places import Places
+from kubeocean.proxier.connection_limits import RateLimits
+from kubeocean.proxier.handler import RequestHandler
+from kubeocean.proxier.kubelet_client import KubeletClient
+from kubeocean.proxier.kubelet_credentials import KubeletCredential
+from kubeocean.proxier.metrics import ProxierMetrics
+from kubeocean.proxier.node_pages import NodePages
+from kubeocean.proxier.node_ports import NodePortController
+from kubeocean.proxier.pod_lookup import PodLookup
+from kubeocean.proxier.server import KubeletServer
+from kubeocean.proxier.server_tls import PublishedClientCa, ServerTls
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.proxier.settings import Settings
 from kubeocean.runtime.client import Client
@@ -50,16 +45,24 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport
+from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.identity import (
+    IdentityCheckedTransport,
+    WorkerIdentity,
+    identity_of,
+    recorded_worker,
+)
+from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
 __all__ = ["Program", "run"]
 
-_MARGIN_S: Final = 5.0  # after the sessions, for everything else to end
+_SHUTDOWN_S: Final = 5.0  # for everything else, after the sessions have ended
 
 _log = get_logger(__name__)
 
 
 async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
-    """Serve until a signal; the exit code."""
+    """Serve until a signal, and return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
         return await Program(settings, environ, stack).prepare()
@@ -69,7 +72,7 @@ async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> in
 
 
 class Program:
-    """Everything that one process holds; `stack` gives it back at the end."""
+    """The parts of one proxier; `stack` closes what they opened."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
@@ -78,15 +81,15 @@ class Program:
         self._environ = environ
         self._stack = stack
         self._metrics = Metrics(process=True)
-        self._figures = Figures(self._metrics)
-        self._identity = Identity(figures=self._figures)
+        self._proxier_metrics = ProxierMetrics(self._metrics)
+        self._tls = ServerTls(metrics=self._proxier_metrics)
         self._stopping = asyncio.Event()
-        self._listens = False
+        self._listening = False
 
     async def prepare(self) -> Service:
-        """Read what has to be read before anything can start.
+        """Read the binding and its Secret, and assemble the service.
 
-        :raises KubeoceanError: it cannot be had, or makes no sense.
+        :raises KubeoceanError: one of them cannot be read, or is not valid.
         """
         settings, domain = self._settings, self._settings.label_domain
         instance = self._environ.get(ENV_POD_NAME, "") or unique_identity()
@@ -99,9 +102,9 @@ class Program:
         access = SecretAccess(
             await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         )
-        constancy = Constancy(access, lambda: self._recorded(binding, access))
-        way = ConstantTransport(HttpTransport(constancy), constancy)
-        worker = open_client(self._stack, way, "worker")
+        identity = WorkerIdentity(access, lambda: self._recorded_worker(binding, access))
+        transport = IdentityCheckedTransport(HttpTransport(identity), identity)
+        worker = open_client(self._stack, transport, "worker")
         self._rotation = Rotation(
             computing, access, reference, namespaces=namespaces, metrics=self._metrics
         )
@@ -109,141 +112,138 @@ class Program:
             computing, CLUSTER_BINDINGS, fields=f"metadata.name={binding.name}"
         )
         self._bindings.on_change(self._rotation.follow)
-        self._bindings.on_change(Verbosity(domain).follow)
-        self._places = await self._find_places(computing, worker, binding)
-        kubelets = Kubelets(
+        self._bindings.on_change(LogLevel(domain).follow)
+        mount_namespace = binding.spec.mount_namespace or domain.worker_namespace
+        self._pod_lookup = PodLookup(
+            computing,
             worker,
-            Badge(worker, constancy, Key(self._mount(binding), domain.metrics)),
+            ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
+            domain=domain,
+            mount_namespace=mount_namespace,
+            metrics=self._metrics,
+        )
+        kubelets = KubeletClient(
+            worker,
+            KubeletCredential(worker, identity, Key(mount_namespace, domain.metrics)),
             port=settings.kubelet_port,
-            authority=_file(settings.kubelet_certificate_authority),
+            authority=_content(settings.kubelet_certificate_authority),
         )
         self._stack.push_async_callback(kubelets.close)
-        desk = self._desk(computing, worker, kubelets)
-        self._front = Front(
-            desk.answer, self._identity, host=settings.listen_address, figures=self._figures
+        handler = self._handler(computing, worker, kubelets)
+        self._server = KubeletServer(
+            handler.handle,
+            self._tls,
+            host=settings.listen_address,
+            metrics=self._proxier_metrics,
         )
-        self._doors = Doors(self._front, self._places.vnodes, domain=domain)
-        self._trusts = self._trust(computing, binding)
+        self._node_ports = NodePortController(self._server, self._pod_lookup.vnodes, domain=domain)
+        self._certificates = self._certificate_sources(computing, binding)
         return self._service()
-
-    # Life
 
     def _service(self) -> Service:
         settings = self._settings
         return Service(
             settings.label_domain.proxier,
             [
-                Component("caches", self._work, self._ready),
-                Component("front", self._serve, lambda: self._listens, stop=self._stopping.set),
+                Component("caches", self._follow, self._ready),
+                Component("server", self._serve, lambda: self._listening, stop=self._stopping.set),
             ],
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
             health_address=settings.health_probe_bind_address,
-            deadline_s=settings.drain_s + _MARGIN_S,
+            deadline_s=settings.drain_s + _SHUTDOWN_S,
         )
 
-    async def _work(self) -> None:
-        follows: tuple[Runnable, ...] = (self._bindings, self._rotation)
+    async def _follow(self) -> None:
+        """Keep caches, credentials, certificates and ports up to date until cancelled."""
+        access: tuple[Runnable, ...] = (self._bindings, self._rotation)
         async with asyncio.TaskGroup() as group:
-            for part in (*follows, *self._trusts, *self._places.parts):
-                group.create_task(part.run())
-            group.create_task(self._doors.controller.run())
+            for each in (*access, *self._certificates, *self._pod_lookup.informers):
+                group.create_task(each.run())
+            group.create_task(self._node_ports.controller.run())
 
     async def _serve(self) -> None:
         settings = self._settings
-        async with self._front as front:
-            await front.open(settings.listen_port)
+        async with self._server as server:
+            await server.open_port(settings.listen_port)
             if settings.metrics_enabled and settings.prometheus_vnode_base_port:
-                await front.open(
+                await server.open_port(
                     settings.prometheus_vnode_base_port,
                     host=settings.prometheus_vnode_address,
                     metrics_only=True,
                 )
-            self._listens = True
+            self._listening = True
             await self._stopping.wait()
-            await front.drain(settings.drain_s)
+            await server.drain(settings.drain_s)
 
     def _ready(self) -> bool:
-        return self._identity.ready and self._places.ready and self._doors.ready
+        return self._tls.ready and self._pod_lookup.ready and self._node_ports.ready
 
-    # Parts
-
-    async def _find_places(
-        self, computing: Client, worker: Client, binding: ClusterBinding
-    ) -> Places:
-        domain = self._settings.label_domain
-        return Places(
-            computing,
-            worker,
-            ids=Ids(binding.name, binding.spec.cluster_id, await identity_of(computing)),
-            domain=domain,
-            mount_namespace=self._mount(binding),
-            metrics=self._metrics,
-        )
-
-    def _mount(self, binding: ClusterBinding) -> str:
-        return binding.spec.mount_namespace or self._settings.label_domain.worker_namespace
-
-    def _desk(self, computing: Client, worker: Client, kubelets: Kubelets) -> Desk:
+    def _handler(
+        self, computing: Client, worker: Client, kubelets: KubeletClient
+    ) -> RequestHandler:
         settings = self._settings
-        return Desk(
-            callers=Callers(computing),
-            authority=Authority(computing),
-            paces=Paces(),
-            places=self._places,
+        return RequestHandler(
+            authenticator=Authenticator(computing),
+            authorizer=Authorizer(computing),
+            rate_limits=RateLimits(),
+            pod_lookup=self._pod_lookup,
             sessions=Sessions(worker, idle_s=settings.idle_s),
-            pages=Pages(
+            pages=NodePages(
                 computing,
-                self._places,
+                self._pod_lookup,
                 kubelets,
                 metrics=settings.metrics_enabled,
                 namespace=settings.metrics_target_namespace,
             ),
-            figures=self._figures,
+            metrics=self._proxier_metrics,
         )
 
-    def _trust(self, computing: Client, binding: ClusterBinding) -> tuple[Runnable, ...]:
-        """What keeps our certificate, and the authority of others', true."""
+    def _certificate_sources(
+        self, computing: Client, binding: ClusterBinding
+    ) -> tuple[Runnable, ...]:
+        """The sources of the serving certificate and of the CA of client certificates."""
         settings = self._settings
         certificate: Runnable
-        secret = _secret(settings, binding)
+        secret = _tls_secret(settings, binding)
         address = self._environ.get(ENV_POD_IP, "")
         if secret is not None:
-            certificate = ProvidedCertificate(computing, secret, self._identity, address=address)
+            certificate = ProvidedCertificate(computing, secret, self._tls, address=address)
         else:
             certificate = SignedCertificate(
                 computing,
-                self._identity,
+                self._tls,
                 binding=binding.name,
                 cluster_id=binding.spec.cluster_id,
                 address=address or settings.listen_address,
                 pod=self._environ.get(ENV_POD_NAME, ""),
                 domain=settings.label_domain,
             )
-        authority = _file(settings.client_ca_file)
-        if authority is None:
-            return certificate, PublishedAuthority(computing, self._identity)
-        self._identity.believe(authority)
+        client_ca = _content(settings.client_ca_file)
+        if client_ca is None:
+            return certificate, PublishedClientCa(computing, self._tls)
+        self._tls.trust_clients(client_ca)
         return (certificate,)
 
-    def _recorded(self, binding: ClusterBinding, access: SecretAccess) -> str:
-        """Which cluster the binding is for, as it says now; `binding` is how it was."""
-        now = self._bindings.get(binding.key) or binding
-        return recorded_worker(now, access, self._settings.label_domain)
+    def _recorded_worker(self, binding: ClusterBinding, access: SecretAccess) -> str:
+        """The worker that the cached binding is for; `binding` is the one read at the start."""
+        cached = self._bindings.get(binding.key) or binding
+        return recorded_worker(cached, access, self._settings.label_domain)
 
 
-def _secret(settings: Settings, binding: ClusterBinding) -> Key | None:
-    """The Secret that somebody provides, if anybody does."""
+def _tls_secret(settings: Settings, binding: ClusterBinding) -> Key | None:
+    """The Secret with the serving certificate, if a flag or the binding names one."""
     if settings.tls_secret_name:
         return Key(settings.tls_secret_namespace, settings.tls_secret_name)
-    domain, said = settings.label_domain, binding.annotations
-    name = said.get(domain.logs_proxy_secret_name, "")
+    domain, annotations = settings.label_domain, binding.annotations
+    name = annotations.get(domain.logs_proxy_secret_name, "")
     if not name:
         return None
-    return Key(said.get(domain.logs_proxy_secret_namespace) or domain.system_namespace, name)
+    namespace = annotations.get(domain.logs_proxy_secret_namespace) or domain.system_namespace
+    return Key(namespace, name)
 
 
-def _file(path: str) -> bytes | None:
+def _content(path: str) -> bytes | None:
     if not path:
         return None
     try:

@@ -1,8 +1,7 @@
-"""Routes: what a request to a kubelet is for.
+"""Routes of a kubelet: method, path and query of a request as a record, or a refusal.
 
-`route` reads method, path and query of a request as a kubelet would, and answers with one of a few
-small records, or refuses. A name in a path is taken only if Kubernetes could have given it to an
-object, so that dots, slashes and escapes lead nowhere.
+A name in a path is accepted only if Kubernetes accepts it for an object, so that dots, slashes and
+escapes lead nowhere.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
     "Session",
     "SessionKind",
     "metrics_route",
-    "route",
+    "route_of",
 ]
 
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -37,11 +36,11 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _TRUE: Final = frozenset({"1", "true", "True", "TRUE", "t", "T"})
 _FALSE: Final = frozenset({"", "0", "false", "False", "FALSE", "f", "F"})
 _STREAMS: Final = frozenset({"All", "Stdout", "Stderr"})
-_MOST_ARGUMENTS: Final = 4_096
+_MAX_ARGUMENTS: Final = 4_096
 
 
 class SessionKind(StrEnum):
-    """What is done in a pod over an upgraded connection."""
+    """The kinds of sessions over an upgraded connection."""
 
     EXEC = "exec"
     ATTACH = "attach"
@@ -49,7 +48,7 @@ class SessionKind(StrEnum):
 
 
 class NodePage(StrEnum):
-    """What a node says of itself."""
+    """The pages about a node, by path."""
 
     PODS = "pods"
     RUNNING_PODS = "runningpods"
@@ -65,7 +64,7 @@ class NodePage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The log of a container; `query` is what an API server is asked in turn."""
+    """The log of a container; `query` is for the worker's API server."""
 
     namespace: str
     pod: str
@@ -75,12 +74,12 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An upgraded connection into a pod."""
+    """A session over an upgraded connection; `query` is for the worker's API server."""
 
     kind: SessionKind
     namespace: str
     pod: str
-    container: str = ""  # none for ports
+    container: str = ""  # empty for port-forward
     uid: str = ""
     query: tuple[tuple[str, str], ...] = ()
     command: tuple[str, ...] = ()
@@ -88,7 +87,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A command whose output is the answer."""
+    """A command; the response is its output."""
 
     namespace: str
     pod: str
@@ -99,7 +98,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Something about the node as a whole."""
+    """A page about the node as a whole."""
 
     page: NodePage
     query: Mapping[str, str]
@@ -109,11 +108,10 @@ Route: TypeAlias = Logs | Session | Run | Page
 _Query: TypeAlias = list[tuple[str, str]]
 
 
-def route(method: str, target: str) -> Route:
-    """What is asked for.
+def route_of(method: str, target: str) -> Route:
+    """The route of a request.
 
-    :raises Refusal: it names no pod, an option makes no sense, it is not asked for in this way, or
-        there is no such thing.
+    :raises Refusal: the path or the method has no route, or a name or an option is not valid.
     """
     path, _, query = target.partition("?")
     options = _options(query)
@@ -131,24 +129,24 @@ def route(method: str, target: str) -> Route:
 
 
 def metrics_route(method: str, target: str) -> tuple[str, Page]:
-    """A virtual node and its page, where metrics of all nodes are served: `/<node>/metrics`.
+    """The virtual node and the page of a request on the metrics port: `/<node>/metrics`.
 
-    :raises Refusal: it is no such path.
+    :raises Refusal: the path is another one, or the name of the node is not valid.
     """
     path, _, query = target.partition("?")
     vnode, _, page = path.strip("/").partition("/")
     if not vnode or not page:
         raise Refusal(400, "the path must be /<node>/metrics")
-    if page not in _METRICS:
+    if page not in _METRICS_PAGES:
         raise Refusal(404, "there is no such page")
     _allow(method, "GET")
     if not _SUBDOMAIN.fullmatch(vnode):
-        raise Refusal(400, f"node: is no name that Kubernetes gives (got {vnode!r})")
+        raise Refusal(400, f"node: is not a valid name (got {vnode!r})")
     return vnode, Page(NodePage(page), MappingProxyType(dict(_options(query))))
 
 
 _PAGES: Final = frozenset(NodePage)
-_METRICS: Final = frozenset(page for page in NodePage if page.startswith("metrics"))
+_METRICS_PAGES: Final = frozenset(page for page in NodePage if page.startswith("metrics"))
 
 
 def _logs(method: str, path: list[str], options: _Query) -> Logs:
@@ -178,18 +176,19 @@ def _stream(
 ) -> Session:
     _allow(method, "GET", "POST")
     namespace, pod, uid, container = _names(path, container=True, uid=True)
-    given = dict(options)
-    wanted = {there: _flag(given, here) for here, there in _STREAM_NAMES}
-    if wanted["tty"] and wanted["stderr"]:
-        raise Refusal(400, "error: a terminal has no stream of errors of its own")
-    if not (wanted["stdin"] or wanted["stdout"] or wanted["stderr"]):
-        raise Refusal(400, "input, output, error: at least one must be asked for")
+    values = dict(options)
+    streams = {name: _flag(values, option) for option, name in _STREAM_NAMES}
+    if streams["tty"]:
+        # A terminal has one output; API servers pass both options on, and a kubelet drops stderr.
+        streams["stderr"] = False
+    if not (streams["stdin"] or streams["stdout"] or streams["stderr"]):
+        raise Refusal(400, "input, output, error: at least one must be true")
     query = [("container", container), *(("command", word) for word in command)]
-    query += [(name, "true") for name, asked in wanted.items() if asked]
+    query += [(name, "true") for name, enabled in streams.items() if enabled]
     return Session(kind, namespace, pod, container, uid, tuple(query), command)
 
 
-# A kubelet's word, and an API server's.
+# The option of a kubelet, and of an API server.
 _STREAM_NAMES: Final = (
     ("input", "stdin"),
     ("output", "stdout"),
@@ -212,7 +211,7 @@ def _port_forward(method: str, path: list[str], options: _Query) -> Session:
 def _run(method: str, path: list[str], options: _Query) -> Run:
     _allow(method, "POST")
     namespace, pod, uid, container = _names(path, container=True, uid=True)
-    # As a kubelet does it: each space ends a word.
+    # As in a kubelet, each space ends a word.
     command = tuple(dict(options).get("cmd", "").split(" "))
     if not command[0]:
         raise Refusal(400, "cmd: is missing")
@@ -230,47 +229,47 @@ _POD_ROUTES: Final[Mapping[str, Callable[[str, list[str], _Query], Route]]] = {
 
 def _allow(method: str, *methods: str) -> None:
     if method not in methods:
-        raise Refusal(405, f"{method} is not possible here")
+        raise Refusal(405, f"method {method} is not allowed")
 
 
 def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, str, str]:
-    """Namespace, pod, UID and container: the last two where they belong to a path."""
-    least = 3 if container else 2
-    if len(path) not in ((least, least + 1) if uid else (least,)):
+    """Namespace, pod, UID and container of a path; UID and container are empty where not in it."""
+    shortest = 3 if container else 2
+    if len(path) not in ((shortest, shortest + 1) if uid else (shortest,)):
         raise Refusal(404, "there is no such page")
     namespace, pod = path[0], path[1]
-    said = path[2] if len(path) > least else ""
-    of = path[-1] if container else ""
-    for what, name, rule in (
+    uid_in_path = path[2] if len(path) > shortest else ""
+    container_name = path[-1] if container else ""
+    for field, name, pattern in (
         ("namespace", namespace, _LABEL),
         ("pod", pod, _SUBDOMAIN),
-        *((("uid", said, _UID),) if said else ()),
-        *((("container", of, _LABEL),) if container else ()),
+        *((("uid", uid_in_path, _UID),) if uid_in_path else ()),
+        *((("container", container_name, _LABEL),) if container else ()),
     ):
-        if not rule.fullmatch(name):
-            raise Refusal(400, f"{what}: is no name that Kubernetes gives (got {name!r})")
-    return namespace, pod, said, of
+        if not pattern.fullmatch(name):
+            raise Refusal(400, f"{field}: is not a valid name (got {name!r})")
+    return namespace, pod, uid_in_path, container_name
 
 
 def _options(query: str) -> _Query:
     try:
         return parse_qsl(
-            query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_ARGUMENTS
+            query, keep_blank_values=True, errors="strict", max_num_fields=_MAX_ARGUMENTS
         )
     except ValueError:
-        raise Refusal(400, "the query is not one") from None
+        raise Refusal(400, "the query cannot be parsed") from None
 
 
-def _log_query(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    query = [(name, "true") for name in ("follow", "previous", "timestamps") if _flag(given, name)]
-    for name, least in (("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)):
-        if given.get(name):
-            query.append((name, str(_number(given[name], name, least))))
-    if given.get("sinceTime"):
-        if given.get("sinceSeconds"):
+def _log_query(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    query = [(name, "true") for name in ("follow", "previous", "timestamps") if _flag(values, name)]
+    for name, minimum in (("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)):
+        if values.get(name):
+            query.append((name, str(_number(values[name], name, minimum))))
+    if values.get("sinceTime"):
+        if values.get("sinceSeconds"):
             raise Refusal(400, "sinceTime: cannot be given together with sinceSeconds")
-        query.append(("sinceTime", _instant(given["sinceTime"])))
-    stream = given.get("stream") or "All"
+        query.append(("sinceTime", _instant(values["sinceTime"])))
+    stream = values.get("stream") or "All"
     if stream not in _STREAMS:
         raise Refusal(400, f"stream: must be All, Stdout or Stderr (got {stream!r})")
     if stream != "All":
@@ -280,8 +279,8 @@ def _log_query(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(query)
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    value = given.get(name, "")
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    value = values.get(name, "")
     if value in _TRUE:
         return True
     if value in _FALSE:
@@ -289,9 +288,9 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     raise Refusal(400, f"{name}: must be true or false (got {value!r})")
 
 
-def _number(text: str, name: str, least: int) -> int:
-    if not _INTEGER.fullmatch(text) or int(text) < least:
-        raise Refusal(400, f"{name}: must be a number of at least {least} (got {text!r})")
+def _number(text: str, name: str, minimum: int) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < minimum:
+        raise Refusal(400, f"{name}: must be a number of at least {minimum} (got {text!r})")
     return int(text)
 
 

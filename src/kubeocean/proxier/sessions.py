@@ -1,13 +1,13 @@
-"""Sessions: logs, commands and ports of pods, by way of the worker's API server.
+"""Sessions with pods: logs, exec, attach, port-forward and run, through the worker's API server.
 
-What was authorized here is asked for there with our own credentials, and only for the pod that was
-found. An upgraded connection is handed on as bytes after the worker's 101 and not before; any other
-answer is the caller's answer, and ends it.
+An authorized request is sent to the worker with the binding's credential, for the located pod only.
+An upgraded connection is relayed after the worker's 101 and not before; any other response is
+returned to the caller and ends the request.
 
-An API server is asked for a pod by its name, and under that name there may be somebody else's by
-now: our cache can be behind. So the worker is asked once more which pod it is, after it has begun
-to answer and before a byte goes either way. A UID does not come back: what was there before and is
-there afterwards was there in between. Where a command begins by itself it is asked before, too.
+API servers address a pod by name, and the cache can be behind: another pod may have the name by
+now. So the worker is asked for the pod's UID once more, after it has begun to answer and before a
+byte is relayed. UIDs are not reused: the pod that has the UID before and after had it in between.
+Where a command starts by itself, the UID is checked before, too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import Final
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from kubeocean.errors import NotFound, Refusal, Unreachable, api_error
-from kubeocean.proxier.audit import Entry
-from kubeocean.proxier.carrying import Carried, carry
-from kubeocean.proxier.exchange import PLAIN, Exchange
-from kubeocean.proxier.frames import Channel, failed, handshake, messages
-from kubeocean.proxier.hearing import while_heard
-from kubeocean.proxier.places import Place
+from kubeocean.proxier.audit import AuditEntry
+from kubeocean.proxier.http import PLAIN_TEXT, Exchange
+from kubeocean.proxier.pod_lookup import PodLocation
+from kubeocean.proxier.relay import RelayResult, cancel_on_disconnect, relay
 from kubeocean.proxier.routes import Logs, Run, Session, SessionKind
+from kubeocean.proxier.websocket import Channel, failure_message, handshake, messages
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import PODS
 from kubeocean.runtime.objects import Key
@@ -37,115 +36,123 @@ __all__ = ["Sessions"]
 IDLE_S: Final = 4 * 3600.0  # a kubelet's default
 
 _HEAD_S: Final = 30.0  # until a worker begins to answer
-_BUFFER: Final = 64 * 1024  # of each log: a caller that is slow makes the worker wait
-_MOST_OUTPUT: Final = 4 << 20
-_MOST_REFUSAL: Final = 64 * 1024
-_SHOWN: Final = 40
-_JSON: Final = "application/json"  # what a kubelet says of anything that a command prints
+_LOG_BUFFER: Final = 64 * 1024  # a caller that reads slowly makes the worker wait
+_MAX_OUTPUT: Final = 4 << 20
+_MAX_ERROR_BODY: Final = 64 * 1024
+_MAX_SHOWN: Final = 40
+_JSON: Final = "application/json"  # the type that a kubelet gives to any output of a command
 
-# What may be switched to, as the worker is asked for it.
+# Protocols of an upgrade, as the worker is asked for them.
 _PROTOCOLS: Final = {"spdy/3.1": "SPDY/3.1", "websocket": "websocket"}
-_ASKED: Final = (
+_REQUEST_HEADERS: Final = (
     "X-Stream-Protocol-Version",
     "Sec-WebSocket-Key",
     "Sec-WebSocket-Version",
     "Sec-WebSocket-Protocol",
     "Sec-WebSocket-Extensions",
 )
-_ANSWERED: Final = (
+_RESPONSE_HEADERS: Final = (
     "X-Stream-Protocol-Version",
     "Sec-WebSocket-Accept",
     "Sec-WebSocket-Protocol",
     "Sec-WebSocket-Extensions",
 )
-_CHOICES: Final = ("X-Stream-Protocol-Version", "Sec-WebSocket-Protocol")
+_SUBPROTOCOL_HEADERS: Final = ("X-Stream-Protocol-Version", "Sec-WebSocket-Protocol")
 
 
 class Sessions:
-    """What leads into the pods of one worker."""
+    """Serves sessions with the pods of one worker."""
 
     def __init__(self, worker: Client, *, idle_s: float = IDLE_S) -> None:
         self._worker = worker
         self._idle_s = idle_s
 
-    async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
-        """The log, as it comes, for as long as somebody listens."""
-        query = (("container", asked.container), *asked.query)
-        # A server says nothing at all before the container does.
-        head_s = self._idle_s if ("follow", "true") in asked.query else _HEAD_S
+    async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
+        """Relay a log until it ends or the caller disconnects."""
+        # A server sends not even a head before a followed container prints something.
+        follows = ("follow", "true") in route.query
         request = Request(
             "GET",
-            _path(place.physical, "log"),
-            query=query,
+            _path(location.physical, "log"),
+            query=(("container", route.container), *route.query),
             accept="*/*",
-            timeout_s=head_s,
-            buffer=_BUFFER,
+            timeout_s=self._idle_s if follows else _HEAD_S,
+            buffer=_LOG_BUFFER,
         )
-        exchange.patience_s = self._idle_s
-        await while_heard(exchange, self._log(exchange, request, place))
+        exchange.write_timeout_s = self._idle_s
+        await cancel_on_disconnect(exchange, self._relay_log(exchange, request, location))
 
-    async def _log(self, exchange: Exchange, request: Request, place: Place) -> None:
+    async def _relay_log(self, exchange: Exchange, request: Request, location: PodLocation) -> None:
         async with self._worker.transport.stream(request) as stream:
             if stream.status != 200:
-                raise api_error(stream.status, await _some(stream), doing="read the log")
-            piece = await stream.read()  # first: of a log that breaks off it would be lost
-            await self._confirm(place)
-            await exchange.begin(200, PLAIN)
+                raise api_error(stream.status, await _error_body(stream), doing="read the log")
+            # Before the UID is checked: the first piece of a log that breaks off would be lost.
+            piece = await stream.read()
+            await self._confirm_uid(location)
+            await exchange.begin_chunks(200, PLAIN_TEXT)
             while piece:
-                await exchange.send(piece)
+                await exchange.send_chunk(piece)
                 piece = await stream.read()
-        await exchange.end()
+        await exchange.end_chunks()
 
-    async def enter(self, exchange: Exchange, asked: Session, place: Place, entry: Entry) -> None:
-        """Hand the connection on, once the worker has switched its own."""
+    async def stream(
+        self, exchange: Exchange, route: Session, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        """Relay an upgraded connection, once the worker has switched protocols."""
         head = exchange.head
         protocol = _PROTOCOLS.get(head.upgrade)
         if protocol is None:
-            shown = head.upgrade[:_SHOWN] or "none"
+            shown = head.upgrade[:_MAX_SHOWN] or "none"
             raise Refusal(400, f"upgrade: must be SPDY/3.1 or websocket (got {shown!r})")
         if head.has_body:
-            raise Refusal(400, "a request to switch protocols has no body")
-        offered = _picked(head.headers, _ASKED)
-        if asked.kind is SessionKind.EXEC:
-            await self._confirm(place)
+            raise Refusal(400, "a request to switch protocols must not have a body")
+        offered = _picked(head.headers, _REQUEST_HEADERS)
+        if route.kind is SessionKind.EXEC:
+            await self._confirm_uid(location)
         async with self._worker.upgrade(
             head.method,
-            _path(place.physical, asked.kind),
+            _path(location.physical, route.kind),
             protocol=protocol,
-            query=asked.query,
+            query=route.query,
             headers=offered,
         ) as tunnel:
-            _check_choice(tunnel.headers, offered)
-            await self._confirm(place)
-            picked = _picked(CIMultiDict(tunnel.headers), _ANSWERED)
-            switched = [("Connection", "Upgrade"), ("Upgrade", protocol), *picked.items()]
-            await exchange.switch(switched)
-            exchange.patience_s = self._idle_s
-            carried = Carried()
+            _check_subprotocol(tunnel.headers, offered)
+            await self._confirm_uid(location)
+            picked = _picked(CIMultiDict(tunnel.headers), _RESPONSE_HEADERS)
+            headers = [("Connection", "Upgrade"), ("Upgrade", protocol), *picked.items()]
+            await exchange.switch_protocols(headers)
+            exchange.write_timeout_s = self._idle_s
+            result = RelayResult()
             try:
-                await carry(exchange, tunnel, carried, idle_s=self._idle_s)
+                await relay(exchange, tunnel, result, idle_s=self._idle_s)
             except TimeoutError:
-                carried.broken = f"idle for {self._idle_s:g} s"
+                result.error = f"idle for {self._idle_s:g} s"
             finally:
-                entry.received = carried.inwards
-                entry.outcome = carried.broken
+                entry.received = result.received
+                entry.outcome = result.error
 
-    async def run(self, exchange: Exchange, asked: Run, place: Place, entry: Entry) -> None:
-        """What a command prints, once it has ended."""
-        query = [("container", asked.container), ("stdout", "true"), ("stderr", "true")]
-        query += [("command", word) for word in asked.command]
-        await while_heard(exchange, self._run(exchange, query, place, entry))
+    async def run(
+        self, exchange: Exchange, route: Run, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        """Run a command to its end and respond with its output."""
+        query = [("container", route.container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in route.command]
+        await cancel_on_disconnect(exchange, self._run(exchange, query, location, entry))
 
     async def _run(
-        self, exchange: Exchange, query: list[tuple[str, str]], place: Place, entry: Entry
+        self,
+        exchange: Exchange,
+        query: list[tuple[str, str]],
+        location: PodLocation,
+        entry: AuditEntry,
     ) -> None:
-        output, verdict = bytearray(), b""
-        await self._confirm(place)
+        output, status = bytearray(), b""
+        await self._confirm_uid(location)
         async with (
             asyncio.timeout(self._idle_s),
             self._worker.upgrade(
                 "GET",
-                _path(place.physical, SessionKind.EXEC),
+                _path(location.physical, SessionKind.EXEC),
                 protocol="websocket",
                 query=query,
                 headers=handshake(),
@@ -156,48 +163,49 @@ class Sessions:
                 if channel in (Channel.STDOUT, Channel.STDERR):
                     output += content
                 elif channel == Channel.ERROR:
-                    verdict += content
-                if len(output) + len(verdict) > _MOST_OUTPUT:
-                    raise Refusal(500, f"the command printed over {_MOST_OUTPUT >> 20} MiB")
-        await self._confirm(place)
-        failure = failed(verdict)
+                    status += content
+                if len(output) + len(status) > _MAX_OUTPUT:
+                    raise Refusal(500, f"the command printed over {_MAX_OUTPUT >> 20} MiB")
+        await self._confirm_uid(location)
+        failure = failure_message(status)
         if not failure:
-            await exchange.answer(200, bytes(output), _JSON)
+            await exchange.respond(200, bytes(output), _JSON)
             return
-        entry.outcome = "the command failed"  # how, and what it printed, is the caller's own
-        await exchange.answer(500, f"{failure}: {output.decode('utf-8', 'replace')}\n".encode())
+        entry.outcome = "the command failed"  # the reason and the output belong to the caller
+        await exchange.respond(500, f"{failure}: {output.decode('utf-8', 'replace')}\n".encode())
 
-    async def _confirm(self, place: Place) -> None:
-        """That it is still the pod that was found which has its name below.
+    async def _confirm_uid(self, location: PodLocation) -> None:
+        """Return if the located pod still has its name in the worker cluster.
 
-        :raises Refusal: it is not.
+        :raises Refusal: another pod has the name, or none.
         """
+        physical = location.physical
         try:
-            found = await self._worker.get(PODS, place.physical.name, place.physical.namespace)
+            pod = await self._worker.get(PODS, physical.name, physical.namespace)
         except NotFound:
-            found = None
-        if found is None or found.uid != place.physical_uid:
-            raise Refusal(404, f"pod {place.virtual} does not run in the worker cluster any more")
+            pod = None
+        if pod is None or pod.uid != location.physical_uid:
+            raise Refusal(404, f"pod {location.virtual} no longer runs in the worker cluster")
 
 
-async def _some(stream: Stream) -> bytes:
-    """Enough of a refusal to tell the caller why."""
+async def _error_body(stream: Stream) -> bytes:
+    """Read as much of an error response as the caller is shown."""
     body = b""
-    while len(body) < _MOST_REFUSAL and (piece := await stream.read()):
+    while len(body) < _MAX_ERROR_BODY and (piece := await stream.read()):
         body += piece
-    return body[:_MOST_REFUSAL]
+    return body[:_MAX_ERROR_BODY]
 
 
-def _check_choice(answered: Mapping[str, str], offered: CIMultiDict[str]) -> None:
-    """What the worker has chosen must be what the caller would speak.
+def _check_subprotocol(headers: Mapping[str, str], offered: CIMultiDict[str]) -> None:
+    """Return if the caller offered the subprotocol that the worker chose.
 
-    :raises Unreachable: it is something else.
+    :raises Unreachable: the worker chose another one.
     """
-    for name in _CHOICES:
-        chosen = answered.get(name.lower(), "").strip()
-        said = ",".join(offered.getall(name, [])).split(",")
-        if chosen and chosen not in (each.strip() for each in said):
-            raise Unreachable(f"the worker has chosen a {name} that nobody offered")
+    for name in _SUBPROTOCOL_HEADERS:
+        chosen = headers.get(name.lower(), "").strip()
+        offers = ",".join(offered.getall(name, [])).split(",")
+        if chosen and chosen not in (each.strip() for each in offers):
+            raise Unreachable(f"the worker chose a {name} that the caller did not offer")
 
 
 def _path(pod: Key, subresource: str) -> str:
@@ -207,5 +215,5 @@ def _path(pod: Key, subresource: str) -> str:
 def _picked(
     headers: CIMultiDict[str] | CIMultiDictProxy[str], names: tuple[str, ...]
 ) -> CIMultiDict[str]:
-    """These headers and no others: whose credentials they are must not be seen below."""
+    """Only these headers: credentials and cookies must not reach the other side."""
     return CIMultiDict((name, value) for name in names for value in headers.getall(name, []))

@@ -1,65 +1,67 @@
-"""Settings of the proxier: the flags that it always had, and some of its own."""
+"""Settings of the proxier, by flags."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from kubeocean.api import group
-from kubeocean.bound import flags
-from kubeocean.bound.settings import ProcessSettings, kubeconfig_namespaces_flag
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.goflags import address, boolean, duration, flag, integer, text
+from kubeocean.process import flags
+from kubeocean.process.settings import ProcessSettings, kubeconfig_namespaces_flag
+from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, integer, text
 
 __all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ProcessSettings):
-    """What one proxier is told."""
+    """The flags of `kubeocean proxier`."""
 
     cluster_binding_name: str = flag(
         "cluster-binding-name",
         flags.name,
         "",
-        "The ClusterBinding whose virtual nodes are served.",
+        "Name of the ClusterBinding of the virtual nodes to serve.",
         required=True,
     )
     kubeconfig_namespaces: frozenset[str] = kubeconfig_namespaces_flag()
     listen_address: str = flag(
-        "listen-address", text, "", "The address to listen on; without it, all of them."
+        "listen-address", text, "", "Address to listen on (default: every address of the machine)."
     )
     listen_port: int = flag(
-        "listen-port", flags.any_port, str(group.KUBELET_PORT), "The port for all virtual nodes."
+        "listen-port",
+        flags.any_port,
+        str(group.KUBELET_PORT),
+        "Port that serves all virtual nodes.",
     )
     tls_secret_name: str = flag(
         "tls-secret-name",
         flags.name,
         "",
-        "The Secret with the certificate; without it the binding's annotation names it, else the "
-        "computing cluster signs one.",
+        "Name of the Secret with the serving certificate (default: the one that the binding's "
+        "annotation names, else the computing cluster signs a certificate).",
     )
     tls_secret_namespace: str = flag(
-        "tls-secret-namespace", flags.name, "", "The namespace of that Secret."
+        "tls-secret-namespace", flags.name, "", "Namespace of the Secret of --tls-secret-name."
     )
     client_ca_file: str = flag(
         "client-ca-file",
         text,
         "",
-        "The authority of client certificates; without it, the one that the computing cluster "
-        "publishes.",
+        "File with the CA of client certificates (default: the CA that the computing cluster "
+        "publishes).",
     )
     kubelet_certificate_authority: str = flag(
         "kubelet-certificate-authority",
         text,
         "",
-        "The authority of the worker's kubelets; without it, that of its API server.",
+        "File with the CA of the worker's kubelets (default: the CA of its API server).",
     )
     kubelet_port: int = flag(
         "kubelet-port",
         flags.any_port,
         str(group.KUBELET_PORT),
-        "The port of the worker's kubelets.",
+        "Port of the worker's kubelets.",
     )
     metrics_enabled: bool = flag(
         "metrics-enabled", boolean, "true", "Serve the metrics of virtual nodes."
@@ -68,43 +70,46 @@ class Settings(ProcessSettings):
         "metrics-collect-interval",
         integer,
         "60",
-        "Has no effect: metrics are read from the kubelet when they are asked for.",
+        "Has no effect: metrics are read from the kubelet when they are requested.",
     )
     metrics_target_namespace: str = flag(
         "metrics-target-namespace",
         flags.name,
         "",
-        "Show only metrics of this namespace of the worker; without it, the binding's own.",
+        "Namespace of the worker to confine metrics to (default: the binding's mount namespace).",
     )
     prometheus_vnode_base_port: int = flag(
         "prometheus-vnode-base-port",
         flags.any_port,
         str(group.VNODE_METRICS_PORT),
-        "The port of /<node>/metrics, with the same TLS and authentication; 0: none.",
+        "Port of /<node>/metrics, with the same TLS and authentication; 0 disables it.",
     )
     prometheus_vnode_address: str = flag(
         "prometheus-vnode-address",
         text,
         "",
-        "The address of that port; without it, that of --listen-address.",
+        "Address of --prometheus-vnode-base-port (default: that of --listen-address).",
     )
     metrics_bind_address: BindAddress | None = flag(
-        "metrics-bind-address", address, "0", "Where our own /metrics is served; 0: nowhere."
+        "metrics-bind-address",
+        address,
+        "0",
+        "Address of the proxier's own /metrics; 0 disables it.",
     )
     health_probe_bind_address: BindAddress | None = flag(
         "health-probe-bind-address",
         address,
         "0",
-        "Where /healthz and /readyz are served without TLS; 0: nowhere.",
+        "Address of /healthz and /readyz, without TLS; 0 disables them.",
     )
     idle_s: float = flag(
         "streaming-connection-idle-timeout",
         duration,
         "4h",
-        "How long a session may be silent.",
+        "Time after which an idle session ends.",
     )
     drain_s: float = flag(
-        "drain-timeout", duration, "25s", "How long sessions may go on after SIGTERM."
+        "drain-timeout", duration, "25s", "Time that sessions have to end after SIGTERM."
     )
 
     def __post_init__(self) -> None:

@@ -1,18 +1,58 @@
-"""Runtime: Kubernetes machinery that knows nothing of leasing.
+"""Kubernetes machinery that knows nothing of leasing: clients, caches, controllers, election,
+events, metrics.
 
-Nothing is imported here: take what you need from its module.
-
-- time: `clock`, `deadlines`, `localzone`
-- values: `objects`, `kinds`, `quantity`, `labels`, `requirements`, `selectors`, `fieldselectors`,
-  `nodeselectors`, `documents`, `fields`
-- credentials: `access`, `kubeconfig`, `credentials`, `execplugin`, `secrets`, `pem`, `tls`, `files`
-- requests: `transport`, `tunnel`, `pipes`, `failures`, `client`, `patches`, `codec`, `retries`,
-  `ratelimit`, `discovery`, `fencing`, `requestcounts`, `reviews`
-- caches: `watch`, `informer`, `ownwrites`
-- control: `workqueue`, `controller`, `outcomes`, `election`, `leaserules`, `leaselock`
-- programs: `service`, `components`, `lifespans`, `interrupts`, `server`, `addresses`, `health`,
-  `goflags`, `zapflags`
-- accounts of what happens: `logs`, `redaction`, `metrics`, `tracing`, `events`, `correlator`
+The names exported here are what a controller needs. A name is imported at its first use.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubeocean.runtime._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kubeocean.runtime.client import Client, MergePatch, connect
+    from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
+    from kubeocean.runtime.informer import Informer
+    from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, Pod
+    from kubeocean.runtime.logs import configure, get_logger
+    from kubeocean.runtime.metrics import Metrics
+    from kubeocean.runtime.objects import Json, Key, Resource
+    from kubeocean.runtime.service import Service, run
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "client": ("Client", "MergePatch", "connect"),
+            "controller": ("After", "Controller", "Done", "Outcome", "Stuck"),
+            "informer": ("Informer",),
+            "kinds": ("CONFIG_MAPS", "PODS", "Pod"),
+            "logs": ("configure", "get_logger"),
+            "metrics": ("Metrics",),
+            "objects": ("Json", "Key", "Resource"),
+            "service": ("Service", "run"),
+        },
+    )
+
+__all__ = [
+    "CONFIG_MAPS",
+    "PODS",
+    "After",
+    "Client",
+    "Controller",
+    "Done",
+    "Informer",
+    "Json",
+    "Key",
+    "MergePatch",
+    "Metrics",
+    "Outcome",
+    "Pod",
+    "Resource",
+    "Service",
+    "Stuck",
+    "configure",
+    "connect",
+    "get_logger",
+    "run",
+]

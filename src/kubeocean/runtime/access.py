@@ -1,8 +1,17 @@
-"""Access: everything needed to reach one API server, as a value.
+"""Access: server, trust and credentials for one API server, as an immutable value.
 
-Where it came from does not matter any more: an Access is complete, checked and immutable, two of
-them are equal exactly if a connection made with one may be used with the other, and none of its
-secrets shows when it is printed.
+An Access is complete and validated. Two are equal exactly if a connection made with one may be used
+with the other. Its secrets are not printed.
+
+`ssl_context` uses TLS 1.2 or newer and HTTP/1.1 only, with the trust of Go's clients: every
+certificate in the bundle is a root, including intermediates, and a server is identified by its
+subject alternative names only. Without a bundle the machine's roots are trusted. The caller passes
+the server name to verify (`tls_server_name`).
+
+The PEM checks let OpenSSL judge certificates and keys, since OpenSSL will use them. They return a
+sentence without any of the material, or an empty text. OpenSSL reads private keys only from files:
+`as_file` uses an anonymous file where the kernel has them, else a file of mode 0600 that is deleted
+immediately after use.
 """
 
 from __future__ import annotations
@@ -10,13 +19,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+import os
 import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from kubeocean.runtime.secrets import Secret
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.files import scratch_file
+from kubeocean.runtime.redaction import Secret
 
-__all__ = ["Access", "Impersonation", "split_url", "token_problem"]
+__all__ = [
+    "Access",
+    "Impersonation",
+    "as_file",
+    "certificates_problem",
+    "key_problem",
+    "load_pair",
+    "split_url",
+    "ssl_context",
+    "token_problem",
+    "trust",
+]
 
 _HEADER_KEY = re.compile(rb"[A-Za-z0-9!#$&'*+.^_`|~-]")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -25,7 +52,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom the API server is asked to take us for."""
+    """User, groups and extras that the API server is asked to impersonate."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -34,18 +61,18 @@ class Impersonation:
 
     def headers(self) -> list[tuple[str, str]]:
         """The request headers that ask for it; a name may come several times."""
-        found = [("Impersonate-User", self.user)]
+        headers = [("Impersonate-User", self.user)]
         if self.uid:
-            found.append(("Impersonate-Uid", self.uid))
-        found += [("Impersonate-Group", group) for group in self.groups]
+            headers.append(("Impersonate-Uid", self.uid))
+        headers += [("Impersonate-Group", group) for group in self.groups]
         for key, values in self.extra:
-            found += [(f"Impersonate-Extra-{_escaped(key)}", value) for value in values]
-        return found
+            headers += [(f"Impersonate-Extra-{_escaped(key)}", value) for value in values]
+        return headers
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """How to reach an API server and as whom.
+    """Server, trust and credentials for one API server.
 
     `server` is an http or https URL without a trailing slash; it may have a path. `ca`,
     `certificate` and `private_key` are PEM. `proxy_url` may hold a password. `origin` says where
@@ -67,17 +94,17 @@ class Access:
     origin: str = ""
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers that say who asks; the result holds secrets."""
-        found: list[tuple[str, str]] = []
+        """Return the authentication and impersonation headers; they contain secrets."""
+        headers: list[tuple[str, str]] = []
         if self.token is not None:
-            found.append(("Authorization", f"Bearer {self.token.reveal()}"))
+            headers.append(("Authorization", f"Bearer {self.token.reveal()}"))
         elif self.username is not None:
             password = self.password.reveal() if self.password is not None else ""
             pair = base64.b64encode(f"{self.username}:{password}".encode()).decode()
-            found.append(("Authorization", f"Basic {pair}"))
+            headers.append(("Authorization", f"Basic {pair}"))
         if self.impersonate is not None:
-            found += self.impersonate.headers()
-        return found
+            headers += self.impersonate.headers()
+        return headers
 
     def __repr__(self) -> str:
         shown = {
@@ -111,7 +138,7 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def token_problem(token: str) -> str:
-    """What is wrong with a bearer token; never shows it."""
+    """Return the problem of a bearer token, or an empty text; never contains the token."""
     if not token:
         return "is empty"
     if not _TOKEN.fullmatch(token):
@@ -143,3 +170,96 @@ def _without_userinfo(url: str | None) -> str:
     scheme, slashes, rest = (url or "").partition("//")
     userinfo, at, host = rest.rpartition("@")
     return f"{scheme}{slashes}{'…' if userinfo else ''}{at}{host}"
+
+
+# Of another value; of another kind than the certificate, in newer and older versions of OpenSSL.
+_MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+_ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
+
+
+def trust(context: ssl.SSLContext, certificates: bytes) -> None:
+    """Add these PEM certificates to the roots of `context`. Raises ssl.SSLError."""
+    # OpenSSL takes bytes for DER; what is not ASCII in PEM can only be a remark between blocks.
+    text = certificates.decode("ascii", "ignore")
+    if not text:
+        raise ssl.SSLError("there is no certificate")
+    context.load_verify_locations(cadata=text)
+
+
+def load_pair(context: ssl.SSLContext, certificate: bytes, key: Secret[bytes]) -> None:
+    """Present this certificate. Raises ssl.SSLError, also for an encrypted key."""
+    with as_file(certificate + b"\n" + key.reveal()) as path:
+        # Without a password OpenSSL would ask on the terminal.
+        context.load_cert_chain(path, password="")
+
+
+def certificates_problem(certificates: bytes) -> str:
+    """Return the problem of a bundle of PEM certificates, or an empty text."""
+    try:
+        trust(_scratch(), certificates)
+    except ssl.SSLError:
+        return "is not a PEM certificate"
+    return ""
+
+
+def key_problem(certificate: bytes, key: Secret[bytes]) -> str:
+    """Return the problem of a private key for a valid certificate, or an empty text."""
+    if any(mark in key.reveal() for mark in _ENCRYPTED):
+        return "is encrypted, and its password is unknown; use an unencrypted key"
+    try:
+        load_pair(_scratch(), certificate, key)
+    except ssl.SSLError as error:
+        if error.reason in _MISMATCH:
+            return "does not match the client certificate"
+        if error.library == "SSL" and error.reason:
+            return f"cannot be used with the client certificate ({error.reason})"
+        return "is not a PEM private key"
+    return ""
+
+
+@contextmanager
+def as_file(content: bytes) -> Iterator[str]:
+    """Yield a path from which only this process can read `content` within the block."""
+    if hasattr(os, "memfd_create"):
+        with scratch_file() as memory:
+            memory.write(content)
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(buffering=0) as file:  # created with mode 0600
+        file.write(content)
+        yield file.name
+
+
+def _scratch() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def ssl_context(access: Access) -> ssl.SSLContext | None:
+    """A fresh context for one Access; None for plain HTTP. Raises ConfigError on bad material."""
+    if not access.server.startswith("https:"):
+        return None
+    # Not create_default_context: newer Pythons make it strict about extensions that many cluster
+    # certificates lack.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.hostname_checks_common_name = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        _verify(context, access)
+        if access.certificate is not None and access.private_key is not None:
+            load_pair(context, access.certificate, access.private_key)
+    except ssl.SSLError as error:
+        reason = error.reason or "not PEM"
+        raise ConfigError(f"cannot use its certificates: {reason}", source=access.origin) from None
+    return context
+
+
+def _verify(context: ssl.SSLContext, access: Access) -> None:
+    if access.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif access.ca is not None:
+        trust(context, access.ca)
+    else:
+        context.load_default_certs()

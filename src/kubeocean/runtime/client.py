@@ -1,36 +1,83 @@
-"""Client: verbs on the resources of one cluster.
+"""Client for the resources of one cluster, with one method per API verb.
 
-A request is built in one place and sent in another. Preconditions are part of the verbs: an update
-without a resourceVersion is refused, and a delete says which UID it means or says openly that it
-means none. A verb on one object never becomes one on all of them: an empty name is refused. Partial
-objects cannot be sent back: bodies are mappings, not the structs that reads return.
+Preconditions are part of the verbs: an update without a resourceVersion is refused, and a delete
+names a UID or states explicitly that it has none. An empty name is refused, so a verb on one object
+never becomes a verb on a collection. Partial objects cannot be sent back: bodies are mappings, not
+the structs that reads return.
 
-Every verb raises the `ApiError` of what the server said, also where it said what cannot be read.
-`timeout_s` is for all attempts together, without the time that they wait for the QPS limit.
+Every verb raises the `ApiError` of the server's answer, also if that answer is malformed.
+`timeout_s` bounds all attempts together, without the time spent waiting for the QPS limit.
+
+Of the four patch types only `ApplyPatch` is retried when its outcome is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias
 
 import msgspec
 
 from kubeocean.errors import ApiError, Gone, InternalError, InvariantError, api_error
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.codec import decode_list, decode_object, encode
 from kubeocean.runtime.credentials import KubeconfigAccess
-from kubeocean.runtime.objects import Json, ObjectT, Resource
-from kubeocean.runtime.patches import ApplyPatch, Patch
-from kubeocean.runtime.ratelimit import TokenBucket
-from kubeocean.runtime.retries import RetryPolicy, repeatable
+from kubeocean.runtime.objects import Json, ObjectT, Resource, decode_list, decode_object, encode
+from kubeocean.runtime.retries import RetryPolicy, TokenBucket, repeatable
 from kubeocean.runtime.transport import HttpTransport, Request, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 
-__all__ = ["Client", "Listing", "Propagation", "connect"]
+__all__ = [
+    "ApplyPatch",
+    "Client",
+    "JsonPatch",
+    "Listing",
+    "MergePatch",
+    "Patch",
+    "Propagation",
+    "StrategicPatch",
+    "connect",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MergePatch:
+    """RFC 7386 merge patch: named fields are set, null removes a field, lists are replaced."""
+
+    body: Mapping[str, Any]
+    content_type: ClassVar[str] = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategicPatch:
+    """Kubernetes' own merge: lists of built-in kinds are merged by their keys."""
+
+    body: Mapping[str, Any]
+    content_type: ClassVar[str] = "application/strategic-merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPatch:
+    """RFC 6902: a list of operations; a `test` operation is a precondition."""
+
+    body: Sequence[Mapping[str, Any]]
+    content_type: ClassVar[str] = "application/json-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPatch:
+    """Server-side apply of all fields that this field manager owns; `force` takes conflicts
+    over."""
+
+    body: Mapping[str, Any]
+    force: bool = False
+    content_type: ClassVar[str] = "application/apply-patch+yaml"  # JSON is YAML
+
+
+Patch: TypeAlias = MergePatch | StrategicPatch | JsonPatch | ApplyPatch
+
 
 PAGE: Final = 500
 TIMEOUT_S: Final = 30.0
@@ -41,7 +88,7 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[ObjectT]):
-    """All objects that matched, as they were together at `version`, or one page of them.
+    """Objects that matched a list request at resourceVersion `version`, or one page of them.
 
     A page that `begins` is the first one: what came before it is void.
     """
@@ -52,7 +99,7 @@ class Listing(Generic[ObjectT]):
 
 
 class Client:
-    """One cluster, seen through one transport; `cluster` names it in logs and metrics."""
+    """Client of one cluster over one transport; `cluster` names it in logs and metrics."""
 
     def __init__(
         self,
@@ -89,7 +136,7 @@ class Client:
         subresource: str = "",
         keep_raw: bool = False,
     ) -> ObjectT:
-        """One object, read fresh.
+        """Get one object from the server.
 
         :raises NotFound: there is none of that name.
         """
@@ -129,8 +176,8 @@ class Client:
         page: int = PAGE,
         keep_raw: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
-        """The pages of a list. If the server forgets where we were, they start over in one piece,
-        which `begins`."""
+        """Yield the pages of a list. If the continue token expires, listing restarts as one
+        page, which `begins`."""
         chosen = _selection(labels, fields)
         path = resource.path(namespace)
         doing = f"list {resource}"
@@ -163,9 +210,9 @@ class Client:
         query: Iterable[tuple[str, str]] = (),
     ) -> AbstractAsyncContextManager[Stream]:
         """The raw stream of a watch; `runtime.watch` makes sense of it."""
-        asked = (("watch", "true"), *_selection(labels, fields), *query)
+        parameters = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
-        return self.transport.stream(Request("GET", path, query=asked, timeout_s=None))
+        return self.transport.stream(Request("GET", path, query=parameters, timeout_s=None))
 
     # Writing
 
@@ -229,7 +276,7 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> ObjectT:
-        """Change what the patch names.
+        """Patch an object or its subresource.
 
         :raises Conflict: its precondition, or another field manager, stands against it.
         """
@@ -276,7 +323,7 @@ class Client:
         grace_s: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Delete every object that matches; a selector is required, for nobody means everything."""
+        """Delete all objects that match; a selector is required."""
         chosen = _selection(labels, fields)
         if not chosen:
             raise InvariantError("a delete of many must say which", resource=str(resource))
@@ -300,12 +347,12 @@ class Client:
         idempotent: bool = False,
     ) -> bytes:
         """Any path of the server; `idempotent` lets a POST that changes nothing be repeated."""
-        asked = self._request(method, path, query=tuple(query), body=body, accept=accept)
-        return await self._send(asked, f"{method} {path}", idempotent=idempotent)
+        request = self._request(method, path, query=tuple(query), body=body, accept=accept)
+        return await self._send(request, f"{method} {path}", idempotent=idempotent)
 
-    async def request_json(self, method: str, path: str, **asked: Any) -> Json:
-        """The same, for an answer that is a JSON object."""
-        return _json(await self.request(method, path, **asked), f"{method} {path}")
+    async def request_json(self, method: str, path: str, **options: Any) -> Json:
+        """Send a request whose answer is a JSON object."""
+        return _json(await self.request(method, path, **options), f"{method} {path}")
 
     @asynccontextmanager
     async def upgrade(
@@ -318,9 +365,9 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Tunnel]:
         """Bytes both ways, once the server has switched protocols."""
-        asked, timeout_s = tuple(query), self._timeout_s
+        parameters, timeout_s = tuple(query), self._timeout_s
         request = Request(
-            method, path, query=asked, accept="*/*", headers=headers or {}, timeout_s=timeout_s
+            method, path, query=parameters, accept="*/*", headers=headers or {}, timeout_s=timeout_s
         )
         async with self.transport.upgrade(request, protocol) as tunnel:
             yield tunnel
@@ -417,7 +464,9 @@ def _if(name: str, value: str) -> tuple[tuple[str, str], ...]:
 def _path(resource: Resource[Any], namespace: str, name: str, subresource: str = "") -> str:
     """The path of one object; that of an object without a name would be the path of them all."""
     if not name:
-        raise InvariantError("an object must be named", resource=str(resource), namespace=namespace)
+        raise InvariantError(
+            "the name of the object is empty", resource=str(resource), namespace=namespace
+        )
     return resource.path(namespace, name, subresource)
 
 
@@ -438,7 +487,7 @@ def _json(body: bytes, doing: str) -> Json:
 
 
 def _unreadable(doing: str, error: Exception) -> InternalError:
-    """An answer that is not what it should be is the server's failure."""
+    """Return the InternalError for a malformed answer of the server."""
     return InternalError(f"could not {doing}: the answer cannot be read: {error}")
 
 

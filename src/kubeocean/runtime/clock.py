@@ -1,10 +1,17 @@
-"""Clock: the only place that reads time.
+"""Clocks, deadlines on a clock, the local time zone, and Kubernetes' time format.
 
-Everything that waits or measures takes a `Clock`. `RealClock` is the machine's; `VirtualClock`
-moves only when a test advances it, and then wakes sleepers in the order of their deadlines.
+All code that waits or measures takes a `Clock`. `RealClock` reads the machine's clock;
+`VirtualClock` advances only when a test advances it, and then wakes sleepers in the order of their
+deadlines. Durations are measured with `monotonic`, which an administrator cannot set; `now` is for
+calendars and for times shown to users.
 
-Durations are measured with `monotonic`, which no administrator can set; `now` is for what people
-read and for calendars.
+`within` bounds a coroutine in the time of a `Clock`. (`asyncio.timeout` uses the event loop's
+clock, which a test cannot advance.) When `within` returns or raises, the coroutine has ended.
+
+`local_zone` finds the time zone as Go programs do: TZ names a zone of the tz database or a zone
+file; set but empty it means UTC; without TZ, /etc/localtime decides, or UTC if there is none.
+Unlike Go, a TZ that is neither is an error: UTC instead would lend and reclaim nodes at the wrong
+hour.
 """
 
 from __future__ import annotations
@@ -12,17 +19,31 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, overload
+from zoneinfo import ZoneInfo
 
-from kubeocean.errors import InvariantError
+from kubeocean.errors import ConfigError, InvariantError
 
-__all__ = ["Clock", "RealClock", "VirtualClock"]
+__all__ = [
+    "LOCALTIME",
+    "Clock",
+    "RealClock",
+    "VirtualClock",
+    "ceil_second",
+    "instant_of",
+    "local_zone",
+    "text_of",
+    "within",
+]
 
 
 class Clock(Protocol):
-    """What the rest of the program may know about time."""
+    """Source of time: wall-clock time, monotonic time and sleep."""
 
     def monotonic(self) -> float:
         """Seconds since some fixed instant; never goes back."""
@@ -75,9 +96,9 @@ class VirtualClock:
         await wake
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward, waking every sleeper whose deadline is passed on the way."""
+        """Advance the time and wake every sleeper whose deadline passes."""
         if seconds < 0:
-            raise InvariantError("time was asked to go back", seconds=seconds)
+            raise InvariantError("a clock cannot go back", seconds=seconds)
         await _settle()
         target = self._elapsed + seconds
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -97,3 +118,85 @@ _SETTLE_TURNS = 50  # longer than any chain of callbacks between two sleeps in o
 async def _settle() -> None:
     for _ in range(_SETTLE_TURNS):
         await asyncio.sleep(0)
+
+
+_T = TypeVar("_T")
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
+
+
+async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[_T]]) -> _T:
+    """Return the result of `work`; at the limit cancel it, await its end and raise TimeoutError."""
+    result: _T
+    failure: Exception | None = None
+    async with asyncio.TaskGroup() as group:
+        # The group would wrap an error of the work, so the error is carried around it.
+        try:
+            async with asyncio.timeout(None) as limit:
+                alarm = group.create_task(_expire(clock, seconds, limit))
+                try:
+                    result = await work()
+                finally:
+                    alarm.cancel()
+        except Exception as error:
+            late = isinstance(error, TimeoutError) and limit.expired()
+            failure = TimeoutError(f"took longer than {seconds:g} s") if late else error
+    if failure is not None:
+        raise failure
+    return result
+
+
+async def _expire(clock: Clock, seconds: float, limit: asyncio.Timeout) -> None:
+    await clock.sleep(seconds)
+    # The limit still stands: `within` cancels this task before it leaves the limit's context.
+    limit.reschedule(_NOW)
+
+
+LOCALTIME: Final = Path("/etc/localtime")
+
+
+def local_zone(environ: Mapping[str, str] = os.environ, *, localtime: Path = LOCALTIME) -> tzinfo:
+    """The zone, called by its name or by the file that it comes from.
+
+    :raises ConfigError: TZ is neither a zone nor a zone file.
+    """
+    setting = environ.get("TZ")
+    if setting is None:
+        return _read(str(localtime), str(localtime)) if localtime.exists() else UTC
+    name = setting.removeprefix(":")
+    return _read(name, "TZ") if name else UTC
+
+
+def _read(name: str, source: str) -> tzinfo:
+    try:
+        if not name.startswith("/"):
+            return ZoneInfo(name)
+        with open(name, "rb") as file:
+            return ZoneInfo.from_file(file, key=name)
+    except (KeyError, ValueError, OSError):  # no such name, no such form, no such file
+        raise ConfigError(
+            "is no time zone, such as Europe/Berlin", source=source, value=name
+        ) from None
+
+
+@overload
+def instant_of(text: str) -> datetime: ...
+@overload
+def instant_of(text: str | None) -> datetime | None: ...
+def instant_of(text: str | None) -> datetime | None:
+    """Parse a time in Kubernetes' format; None and an empty text yield None."""
+    return datetime.fromisoformat(text) if text else None
+
+
+@overload
+def text_of(instant: datetime) -> str: ...
+@overload
+def text_of(instant: datetime | None) -> str | None: ...
+def text_of(instant: datetime | None) -> str | None:
+    """Format a time as Kubernetes does, in whole seconds; None yields None."""
+    return None if instant is None else f"{instant.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def ceil_second(instant: datetime) -> datetime:
+    """Round up to a whole second, so that a promised time span is never shortened."""
+    whole = instant.astimezone(UTC).replace(microsecond=0)
+    return whole if instant == whole else whole + timedelta(seconds=1)

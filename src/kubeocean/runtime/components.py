@@ -1,29 +1,32 @@
-"""Components: the parts that a service runs.
+"""Protocols and adapters for the components that a service runs.
 
-Anything with a coroutine method `run` is one. It may also have
+Any object with a coroutine method `run` is a component. It may also have
 
-- `ready`, a bool or a callable: whether it does its work yet (`has_synced` counts as such);
-- `stop`, plain or async: asks `run` to return by itself. Without it, `run` is cancelled.
+- `ready`, a bool or a callable: whether the component is ready (`has_synced` is used if present);
+- `stop`, plain or async: asks `run` to return. Without `stop`, `run` is cancelled.
 
-A pair of a name and a coroutine function is one too.
+A pair of a name and a coroutine function is a component, too. `Lifespan` gives a class with `start`
+and `stop` an `async with` block.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
 
 from kubeocean.errors import InvariantError
 
-__all__ = ["Component", "Part", "Runnable", "components_of"]
+__all__ = ["Component", "Lifespan", "Part", "Runnable", "components_of"]
 
 
 class Runnable(Protocol):
-    """What can be run."""
+    """Object with a coroutine method `run`."""
 
     async def run(self) -> None:
-        """Do the work until asked to stop, or cancelled."""
+        """Work until stopped or cancelled."""
 
 
 def _always() -> bool:
@@ -45,14 +48,14 @@ Part: TypeAlias = Component | Runnable | tuple[str, Callable[[], Awaitable[None]
 
 def components_of(parts: Iterable[Part]) -> tuple[Component, ...]:
     """The parts as components; those that share a name are numbered."""
-    found: list[Component] = []
+    components: list[Component] = []
     taken: dict[str, int] = {}
     for part in parts:
         component = _component(part)
         number = taken[component.name] = taken.get(component.name, 0) + 1
         numbered = component.name if number == 1 else f"{component.name}-{number}"
-        found.append(replace(component, name=numbered))
-    return tuple(found)
+        components.append(replace(component, name=numbered))
+    return tuple(components)
 
 
 def _component(part: Part) -> Component:
@@ -70,7 +73,31 @@ def _component(part: Part) -> Component:
 def _readiness(part: Runnable) -> Callable[[], bool]:
     def ready() -> bool:
         # Looked up each time: on most classes it is a property.
-        said = getattr(part, "ready", getattr(part, "has_synced", True))
-        return bool(said() if callable(said) else said)
+        ready = getattr(part, "ready", getattr(part, "has_synced", True))
+        return bool(ready() if callable(ready) else ready)
 
     return ready
+
+
+class Lifespan(ABC):
+    """Object that runs from `start` to `stop`; `async with` calls both."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Return when it runs."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Return when nothing of it runs any more."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()

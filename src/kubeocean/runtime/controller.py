@@ -1,18 +1,18 @@
-"""Controller: the one worker loop.
+"""Controller: workers that reconcile the keys of one queue, and the outcomes of a reconcile.
 
-A worker takes a key, reconciles it, and turns the answer into queue, metric, log and hook:
+A worker takes a key, reconciles it, and maps the outcome to queue, metric, log and hook:
 
-    Done()         forgotten until something changes                   success
-    After(s)       forgotten, and asked for again within s             requeue_after
-    Stuck(...)     the hook is told; retried with backoff, from 1 s    requeue
-    Conflict       retried with backoff, quietly                       requeue
-    an exception   counted, logged and retried with backoff            error
+    Done()                  forget the key until its next event             success
+    After(seconds)          requeue the key after that time                 requeue_after
+    Stuck(reason, message)  call the hook; retry with backoff from 1 s      requeue
+    Conflict                retry with backoff, without a log line          requeue
+    any other exception     count, log and retry with backoff               error
 
-A backoff doubles from 5 ms to 5 minutes, and is never shorter than a server's Retry-After.
+The backoff doubles from 5 ms to 5 minutes and is never shorter than a server's Retry-After.
 
-A key is not reconciled while its gate says that the cache has not caught up with our own writes,
-nor if it is somebody else's. An interrupted reconcile leaves its key waiting: whoever runs the
-controller next does it again. Metrics have controller-runtime's names.
+A key is not reconciled while its gate reports that the cache has not caught up with our own writes,
+nor if another replica owns the key. An interrupted reconcile leaves its key in the queue, so the
+next run of the controller repeats it. Metrics have the names of controller-runtime.
 """
 
 from __future__ import annotations
@@ -21,18 +21,41 @@ import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from kubeocean.errors import ApiError, ConfigError, Conflict, InvariantError, KubeoceanError
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.outcomes import After, Done, Outcome, Stuck
 from kubeocean.runtime.tracing import span
 from kubeocean.runtime.workqueue import QueueClosed, WorkQueue
 
 __all__ = ["After", "Controller", "Done", "Outcome", "Reconcile", "Stuck", "StuckHook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The world is as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The world is as it should be until a time comes; a change still comes first."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Trying again will not help by itself. `reason` is a CamelCase word, `message` a sentence."""
+
+    reason: str
+    message: str
+
+
+Outcome: TypeAlias = Done | After | Stuck
+
 
 K = TypeVar("K", bound=Hashable)
 Reconcile: TypeAlias = Callable[[K], Awaitable[Outcome]]
@@ -57,8 +80,8 @@ class Controller(Generic[K]):
     """Workers that reconcile the keys of one queue.
 
     - `gate`: awaited before a reconcile; False means that the cache is behind, try later.
-    - `owns`: whether a key is ours at all, asked when its turn has come.
-    - `on_stuck`: told of every `Stuck`; sets the condition and emits the event.
+    - `owns`: whether this replica owns a key, called before each reconcile.
+    - `on_stuck`: called with every `Stuck`; sets the condition and emits the event.
     - `deadline_s`: a reconcile that takes longer is cancelled and counts as an error.
     - `drain_s`: how long running reconciles may still take after `stop`.
     """
@@ -103,8 +126,8 @@ class Controller(Generic[K]):
     def share(
         self, owns: Callable[[K], bool], around: Callable[[K, Reconcile[K]], Awaitable[Outcome]]
     ) -> None:
-        """Work on the keys that `owns` says, by calling `around` with each key and what reconciles
-        it; before `run`."""
+        """Reconcile only keys for which `owns` is true, each within `around(key, reconcile)`.
+        Call before `run`."""
         reconcile = self._reconcile
         self._owns = owns
         self._reconcile = lambda key: around(key, reconcile)
@@ -117,7 +140,7 @@ class Controller(Generic[K]):
         """Work until `stop`, or until the queue is closed.
 
         Cancelled, it cancels the running reconciles at once and awaits them. It may be run again
-        afterwards: the queue has kept what was asked for.
+        afterwards: the queue keeps its keys.
         """
         if not self._ended.is_set():
             raise InvariantError("controller was run twice at a time", controller=self.name)
@@ -166,7 +189,7 @@ class Controller(Generic[K]):
             except QueueClosed:
                 self._stop.set()
                 return
-            # No await between `get` and here: `_drain` must see who holds a key.
+            # No await between `get` and here: `_drain` must see which keys are in progress.
             self._busy.add(this)
             try:
                 await self._handle(key)
@@ -198,7 +221,7 @@ class Controller(Generic[K]):
             self.queue.done(key)
 
     async def _turn(self, key: K) -> _Result | None:
-        """One reconcile, measured; all that it can end with, short of cancellation, is settled."""
+        """Reconcile one key, measure it, and handle its outcome or exception."""
         started = self._clock.monotonic()
         self._active.inc()
         try:
@@ -262,26 +285,30 @@ class Controller(Generic[K]):
         return await within(self._clock, self._deadline_s, lambda: self._reconcile(key))
 
     async def _tell(self, key: K, stuck: Stuck) -> None:
-        told = None if self._on_stuck is None else self._on_stuck(key, stuck)
-        if inspect.isawaitable(told):
-            await told
+        result = None if self._on_stuck is None else self._on_stuck(key, stuck)
+        if inspect.isawaitable(result):
+            await result
 
     def _failed(self, key: K, error: BaseException) -> _Result:
         wait = error.retry_after_s if isinstance(error, ApiError) else None
         delay = self.queue.retry(key, at_least=wait or 0.0)
         about = {"retry_in_s": delay, "failures": self.queue.failures(key)}
-        said = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         if isinstance(error, Conflict):
-            _log.debug("Lost a race for an object, will read it again", error=said, **about)
+            _log.debug("Lost a race for an object, will read it again", error=message, **about)
             return "requeue"
         if isinstance(error, InvariantError):
             _log.error(
-                "Broke an invariant", error=said, evidence=error.evidence, exc_info=error, **about
+                "Broke an invariant",
+                error=message,
+                evidence=error.evidence,
+                exc_info=error,
+                **about,
             )
         elif isinstance(error, KubeoceanError | TimeoutError):
-            _log.warning("Failed to reconcile", error=said, **about)
+            _log.warning("Failed to reconcile", error=message, **about)
         else:
-            _log.error("Failed to reconcile", error=said, exc_info=error, **about)
+            _log.error("Failed to reconcile", error=message, exc_info=error, **about)
         return "error"
 
     def _measure(self, metrics: Metrics) -> None:

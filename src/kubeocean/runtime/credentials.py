@@ -1,6 +1,6 @@
 """Credentials: an Access that keeps up with what it comes from.
 
-An `AccessSource` always has a current Access and looks for a newer one when asked. It may come from
+An `AccessSource` has a current Access and looks for a newer one on `refresh`. It may come from
 kubeconfig files, from the files that Kubernetes mounts into a pod, and from a credential plugin.
 
 What is broken on the way – a file half written, a key that does not match its certificate yet, a
@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.access import Access, split_url, token_problem
+from kubeocean.runtime.access import Access, certificates_problem, split_url, token_problem
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.execplugin import Credential, ExecPlugin
+from kubeocean.runtime.exec_plugin import Credential, ExecPlugin
 from kubeocean.runtime.files import FileSet
 from kubeocean.runtime.kubeconfig import Loaded, default_paths, read_kubeconfig
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.pem import certificates_problem
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 
 __all__ = [
     "SERVICE_ACCOUNT_ROOT",
@@ -50,7 +49,7 @@ _log: Final = get_logger(__name__)
 
 
 class AccessSource(Protocol):
-    """Where a transport gets its Access from.
+    """Source of the Access of a transport.
 
     A transport awaits `refresh()` before its first request, then every `interval_s`, and with
     `rejected=True` whenever the server answered 401.
@@ -68,7 +67,7 @@ class AccessSource(Protocol):
 
         Raises ConfigError only while there has never been a usable Access. Any number of tasks may
         call it at once; the work is done once. A task whose 401 comes late, when another one has
-        refreshed already, is told False: it compares `current()` with the Access that it used.
+        refreshed already, gets False: it compares `current()` with the Access that it used.
         """
 
 
@@ -90,7 +89,7 @@ class StaticAccess:
 
 
 class KubeconfigAccess:
-    """One context of one or more kubeconfig files, read again when any file behind it changes.
+    """Access of one context of kubeconfig files, reloaded when any of their files changes.
 
     The constructor reads the files and raises ConfigError; a plugin runs in `refresh`.
     """
@@ -225,7 +224,7 @@ def default_access(
 
 
 class _Trouble:
-    """Something that is wrong for a while: said when it begins and when it ends, not in between."""
+    """Problem that is logged when it begins and when it ends."""
 
     def __init__(self) -> None:
         self.message = ""
@@ -238,11 +237,11 @@ class _Trouble:
     def over(self, *, origin: str) -> None:
         if self.message:
             self.message = ""
-            _log.info("Recovered credentials", origin=origin)
+            _log.info("Reloaded credentials after earlier failure", origin=origin)
 
 
 class _Reloading:
-    """What was last loaded from some files, and loaded again when they change."""
+    """Value loaded from files, and reloaded when they change."""
 
     def __init__(self, load: Callable[[_Read], Loaded], clock: Clock) -> None:
         self._load = load
@@ -253,7 +252,7 @@ class _Reloading:
         self.loaded = load(self._files.read)
 
     def refresh(self, *, force: bool) -> bool:
-        """Load again if there is a reason to; whether what is loaded changed."""
+        """Reload if a file changed or `force` is set; return whether the value changed."""
         if not (force or self._trouble.message or self._token_due() or self._files.changed()):
             return False
         files = FileSet()
@@ -275,7 +274,7 @@ class _Reloading:
 
 
 class _Minter:
-    """A plugin and what it last gave; used by one task at a time."""
+    """Credential plugin with its last credential; used by one task at a time."""
 
     def __init__(self, plugin: ExecPlugin, environ: Mapping[str, str], clock: Clock) -> None:
         self.plugin = plugin

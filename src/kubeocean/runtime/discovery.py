@@ -29,7 +29,7 @@ _AGGREGATED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ApiResource:
-    """One resource in one version."""
+    """Resource of an API group in one version, as discovery reports it."""
 
     group: str
     version: str
@@ -50,7 +50,7 @@ class ApiResource:
 
 
 class Discovery:
-    """What one cluster serves."""
+    """Resources that one cluster serves."""
 
     def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class Discovery:
         self._reading = asyncio.Lock()
 
     async def resources(self) -> tuple[ApiResource, ...]:
-        """All of them, preferred versions first."""
+        """Return all resources, preferred versions first."""
         if not self._known:
             await self._read()
         return self._known
@@ -70,26 +70,26 @@ class Discovery:
 
         :raises NotFound: the server has no such kind.
         """
-        found = await self._find(lambda r: r.api_version == api_version and r.kind == kind)
-        if found is None:
+        resource = await self._find(lambda r: r.api_version == api_version and r.kind == kind)
+        if resource is None:
             raise NotFound(f"the server has no kind {kind} in {api_version}")
-        return found.untyped()
+        return resource.untyped()
 
     async def named(self, name: str, group: str = "", version: str = "") -> Resource[Untyped]:
         """A resource by its plural or short name, in the preferred version unless one is given.
 
         :raises NotFound: the server has no such resource.
         """
-        found = await self._find(
+        resource = await self._find(
             lambda r: (
                 r.group == group
                 and (not version or r.version == version)
                 and (r.plural == name or name in r.short_names)
             )
         )
-        if found is None:
+        if resource is None:
             raise NotFound(f"the server has no resource {name}{'.' + group if group else ''}")
-        return found.untyped()
+        return resource.untyped()
 
     async def _find(self, wanted: _Wanted) -> ApiResource | None:
         for resource in self._known:
@@ -113,7 +113,7 @@ class Discovery:
         body = await self._client.request("GET", root, accept=_AGGREGATED)
         answer = _decode_root(body)
         if answer.kind == "APIGroupDiscoveryList":
-            return [found for group in answer.items for found in group.resources()]
+            return [resource for group in answer.items for resource in group.resources()]
         return await self._read_one_by_one(root, answer)
 
     async def _read_one_by_one(self, root: str, answer: _Root) -> list[ApiResource]:
@@ -126,7 +126,7 @@ class Discovery:
                 for group in answer.groups
                 for entry in group.in_order()
             ]
-        return [found for path in paths for found in await self._read_list(*path)]
+        return [resource for path in paths for resource in await self._read_list(*path)]
 
     async def _read_list(self, group: str, version: str, path: str) -> list[ApiResource]:
         try:
@@ -140,7 +140,7 @@ _Wanted: TypeAlias = Callable[[ApiResource], bool]
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
-    """The documents of discovery, as far as we read them."""
+    """Base of the structs of discovery documents."""
 
 
 class _ResponseKind(_Camel, frozen=True):

@@ -1,18 +1,27 @@
-"""Documents: untyped content that a user wrote, read into a struct.
+"""Parsing of YAML and JSON documents that users write, with errors that name the path.
 
-What does not fit is a `ConfigError` that names the path within the document and the value there.
+`read_document` converts untyped content into a struct; content that does not fit raises a
+`ConfigError` that names the path within the document and the value.
+
+`Fields` is one mapping of a YAML document together with its path. Each getter checks the type and
+raises a ConfigError that names the file, the context and the field. These errors name types and
+paths, never values: any value may be a secret.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import yaml
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["join_path", "read_document"]
+__all__ = ["Fields", "join_path", "parse_yaml", "read_document"]
 
 T = TypeVar("T")
 
@@ -25,19 +34,170 @@ def read_document(document: object, type_: type[T], *, field: str = "") -> T:
     try:
         return msgspec.convert(document, type_)
     except msgspec.ValidationError as error:
-        found = _COMPLAINT.fullmatch(str(error))
-        what, path = (found["what"], found["path"]) if found else (str(error), "")
+        match = _COMPLAINT.fullmatch(str(error))
+        what, path = (match["what"], match["path"]) if match else (str(error), "")
         value = _value_at(document, path)
         raise ConfigError(what, field=join_path(field, path), value=value) from None
 
 
 def join_path(field: str, path: str) -> str:
-    """The path of `path` (`.a[0]`) below `field`, which may be empty."""
+    """Join `field`, which may be empty, and `path` (`.a[0]`)."""
     return f"{field}{path}" if field else path.removeprefix(".")
 
 
 def _value_at(document: Any, path: str) -> object:
-    """What stands there; the mapping around it where msgspec does not name the key (`[...]`)."""
+    """Return the value at `path`, or the enclosing mapping if msgspec names no key (`[...]`)."""
     for step in _STEP.finditer(path.partition("[...]")[0]):
         document = document[step["name"] or int(step["index"])]
     return document
+
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_MAX_DEPTH = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_T = TypeVar("_T")
+
+_TYPE_NAMES: dict[type, str] = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+}
+
+
+class _Loader(_Base):  # type: ignore[misc]  # which base there is depends on how PyYAML was built
+    """Safe YAML in which a date is a string, as in every tool of Kubernetes."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own way to configure a loader
+        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in _Base.yaml_implicit_resolvers.items()
+    }
+
+
+def parse_yaml(content: bytes, *, source: str) -> object:
+    """The document in `content`, None if it is empty; a ConfigError if it is not one document."""
+    try:
+        _check_depth(content, source)
+        return yaml.load(content, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+    except yaml.MarkedYAMLError as error:
+        # Only the place: the library's text quotes the document.
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        # The library's constructors raise whatever their conversions do, e.g. for `!!bool x`.
+        where = ""
+    raise ConfigError(f"is not a YAML document{where}", source=source)
+
+
+def _check_depth(content: bytes, source: str) -> None:
+    """The C loader recurses without a limit: some kilobytes of brackets would end the process."""
+    depth = 0
+    for event in yaml.parse(content, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"is nested deeper than {_MAX_DEPTH} levels", source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Mapping at `path` in the document of `file`."""
+
+    content: Mapping[object, object]
+    file: Path
+    path: str = ""
+    context: str = ""
+
+    @classmethod
+    def of(cls, document: object, file: Path) -> Fields:
+        """The document itself; an empty one has no fields."""
+        if document is None:
+            return cls({}, file)
+        if not isinstance(document, Mapping):
+            raise ConfigError(f"must be a mapping, not {_type_name(document)}", source=str(file))
+        return cls(document, file)
+
+    def within(self, context: str) -> Fields:
+        """Return the same mapping for a named context, which errors will mention."""
+        return replace(self, context=context)
+
+    @property
+    def source(self) -> str:
+        return f"{self.file} (context {_shown(self.context)})" if self.context else str(self.file)
+
+    def error(self, name: str, message: str, *, value: object = None) -> ConfigError:
+        """An error about one of the fields; `value` only where it cannot be a secret."""
+        return ConfigError(message, field=self._at(name), value=value, source=self.source)
+
+    def has(self, name: str) -> bool:
+        return self.content.get(name) is not None
+
+    def names(self) -> list[str]:
+        """The names of all fields."""
+        return [self._typed("(name)", name, str) for name in self.content]
+
+    def text(self, name: str) -> str:
+        """A string; absent and null are empty."""
+        return self._typed(name, self.content.get(name), str)
+
+    def flag(self, name: str) -> bool:
+        """A boolean; absent and null are false."""
+        return self._typed(name, self.content.get(name), bool)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings."""
+        items = self._typed(name, self.content.get(name), list)
+        return tuple(self._typed(f"{name}[{at}]", item, str) for at, item in enumerate(items))
+
+    def section(self, name: str) -> Fields:
+        """Return a nested mapping; absent and null are empty."""
+        content = self._typed(name, self.content.get(name), dict)
+        return replace(self, content=content, path=self._at(name))
+
+    def sections(self, name: str) -> list[Fields]:
+        """A list of mappings."""
+        items = self._typed(name, self.content.get(name), list)
+        at = [f"{name}[{index}]" for index in range(len(items))]
+        return [
+            replace(self, content=self._typed(where, item, dict), path=self._at(where))
+            for where, item in zip(at, items, strict=True)
+        ]
+
+    def named(self, name: str, inner: str) -> dict[str, Fields]:
+        """A list of `{name: …, <inner>: {…}}` by name, as kubeconfig files have them."""
+        entries: dict[str, Fields] = {}
+        for entry in self.sections(name):
+            label = entry.text("name")
+            if label in entries:
+                raise self.error(name, f"has two entries named {_shown(label)}")
+            content = entry.section(inner).content
+            entries[label] = replace(entry, content=content, path=f"{name}[{_shown(label)}]")
+        return entries
+
+    def file_path(self, name: str) -> Path | None:
+        """A file named by this field; a relative name starts where this document stands."""
+        value = self.text(name)
+        return self.file.absolute().parent / value if value else None
+
+    def _at(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path and name else self.path or name
+
+    def _typed(self, name: str, value: object, wanted: type[_T]) -> _T:
+        if value is None:
+            return wanted()
+        if isinstance(value, wanted):
+            # Without its C parser PyYAML lets half a character through, which nothing can send.
+            if isinstance(value, str) and _SURROGATE.search(value):
+                raise self.error(name, "has a lone surrogate in it")
+            return value
+        hint = " (quote it)" if wanted is str and isinstance(value, int | float) else ""
+        raise self.error(name, f"must be {_TYPE_NAMES[wanted]}, not {_type_name(value)}{hint}")
+
+
+def _type_name(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), f"of type {type(value).__name__}")
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else ascii(name)

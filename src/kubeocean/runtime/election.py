@@ -1,32 +1,39 @@
-"""Election: one leader at a time, on a Lease, by client-go's rules.
+"""Leader election on a Lease, by the rules of client-go.
 
-A leader renews its lease every `retry_s`. It may act until `renew_s` after the *start* of its last
-renewal that succeeded. A candidate takes the lease when it has seen the record unchanged for as
-long as its holder promised to renew it, `lease_s`, on the candidate's own monotonic clock. Nobody
-trusts a time that somebody else wrote. As `lease_s` > `renew_s`, the leader has stopped before the
-candidate starts, also if the leader was frozen in between and does not know it yet.
+A leader renews its Lease every `retry_s`. It may act until `renew_s` after the *start* of its last
+successful renewal. A candidate acquires the Lease once it has seen the record unchanged for
+`lease_s`, the duration that the holder published, on the candidate's own monotonic clock. Times
+that other processes wrote are not used. As `lease_s` > `renew_s`, the leader has stopped before a
+candidate starts, even if the leader was frozen in between.
 
     0            renew_s         lease_s          since the start of the leader's last renewal
-    |--- may act --->|             |--- others may take the lease --->
+    |--- may act --->|             |--- others may acquire the Lease --->
 
-The end is hard: at the deadline `check` refuses, the leading coroutine is cancelled, and nothing
-else happens before it has ended. What it writes on its way out is refused by `check`, too. Only a
-request that was on its way when the process was frozen can still arrive; preconditions
-(resourceVersion, UID) are for those.
+The deadline is enforced: `check` raises from then on, the leading coroutine is cancelled, and
+nothing else starts before it has ended. Its writes during cancellation are refused by `check`, too.
+Only a request that was in flight when the process was frozen can still arrive; preconditions
+(resourceVersion, UID) cover that case.
 
-One gap is the API's: who deletes a Lease by hand lets a candidate in that never saw the holder.
+One gap is inherent in the API: if a user deletes the Lease, a candidate that never saw its holder
+can acquire a new one.
+
+Layers: `observe` and `decide` are pure rules; `LeaseLock` reads and writes the Lease with a
+resourceVersion and keeps labels, owners and unknown fields; `Campaign` runs the protocol on any
+`Lock`; `Election` is a campaign on a Lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import math
 import random
 import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 from kubeocean.errors import (
     AlreadyExists,
@@ -36,18 +43,173 @@ from kubeocean.errors import (
     KubeoceanError,
     NotFound,
 )
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.deadlines import within
-from kubeocean.runtime.leaselock import LeaseLock, Lock
-from kubeocean.runtime.leaserules import Move, Record, Sighting, decide, observe
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, RealClock, within
+from kubeocean.runtime.kinds import LEASES, Lease
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Json
 
-__all__ = ["Campaign", "Election", "LeadershipLost", "unique_identity"]
+__all__ = [
+    "Campaign",
+    "Election",
+    "LeadershipLost",
+    "LeaseAction",
+    "LeaseLock",
+    "LeaseSighting",
+    "Lock",
+    "LockEntry",
+    "Record",
+    "decide",
+    "observe",
+    "unique_identity",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Content of a Lease. Its times are informative and decide nothing."""
+
+    holder: str = ""  # no holder
+    duration_s: int = 0  # not set
+    acquired: str = ""
+    renewed: str = ""
+    transitions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockEntry:
+    """A record, and the version that a write upon it has to name."""
+
+    record: Record
+    version: str
+
+
+class LeaseAction(enum.Enum):
+    """Action of a candidate on a Lease."""
+
+    CREATE = "create"
+    TAKE = "take"
+    RENEW = "renew"
+    WAIT = "wait"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSighting:
+    """Last record that this candidate read, and the monotonic time at which it first read it."""
+
+    record: Record | None  # None: there has never been one
+    version: str  # "": it does not exist now
+    at: float
+
+
+def observe(before: LeaseSighting | None, entry: LockEntry | None, now: float) -> LeaseSighting:
+    """Return the sighting after reading `entry` at `now`."""
+    if entry is None:
+        return LeaseSighting(None, "", now) if before is None else replace(before, version="")
+    if before is not None and before.version and before.record == entry.record:
+        return replace(before, version=entry.version)
+    return LeaseSighting(entry.record, entry.version, now)
+
+
+def decide(
+    seen: LeaseSighting, *, identity: str, now: float, deadline: float | None, lease_s: float
+) -> LeaseAction:
+    """Return the action of a candidate. `deadline` is that of its own leadership, None without one.
+
+    `lease_s` stands in for a holder that does not say how long it promises to renew.
+    """
+    record = seen.record
+    if deadline is not None and now >= deadline:
+        return LeaseAction.LOST
+    if record is not None and record.holder == identity:
+        # Also while we do not lead: the answer to our own write was lost.
+        return LeaseAction.RENEW if seen.version else LeaseAction.CREATE
+    if deadline is not None:
+        return LeaseAction.LOST
+    if record is None:
+        return LeaseAction.CREATE
+    # A lease that vanished protects its holder just as one that exists.
+    if record.holder and now < seen.at + (record.duration_s or lease_s):
+        return LeaseAction.WAIT
+    return LeaseAction.TAKE if seen.version else LeaseAction.CREATE
+
+
+class Lock(Protocol):
+    """Register on which candidates compete."""
+
+    async def read(self) -> LockEntry | None:
+        """Read the entry; None if it does not exist."""
+
+    async def create(self, record: Record) -> LockEntry:
+        """Make it.
+
+        :raises AlreadyExists: another candidate created it first.
+        """
+
+    async def update(self, record: Record, version: str) -> LockEntry:
+        """Change it, if it is still at `version`.
+
+        :raises Conflict: it is not.
+        :raises NotFound: it does not exist any more.
+        """
+
+
+class LeaseLock:
+    """A `Lock` on a Lease in an API server."""
+
+    def __init__(self, client: Client, *, namespace: str, name: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+
+    async def read(self) -> LockEntry | None:
+        try:
+            return _entry(await self._client.get(LEASES, self._name, self._namespace))
+        except NotFound:
+            return None
+
+    async def create(self, record: Record) -> LockEntry:
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": _spec(record),
+        }
+        return _entry(await self._client.create(LEASES, body, namespace=self._namespace))
+
+    async def update(self, record: Record, version: str) -> LockEntry:
+        # A resourceVersion in a patch is a precondition, as in an update; but a patch does not
+        # remove what we do not know.
+        patch = MergePatch({"metadata": {"resourceVersion": version}, "spec": _spec(record)})
+        return _entry(await self._client.patch(LEASES, self._name, patch, self._namespace))
+
+
+def _entry(lease: Lease) -> LockEntry:
+    spec = lease.spec
+    record = Record(
+        holder=spec.holder_identity or "",
+        duration_s=spec.lease_duration_seconds or 0,
+        acquired=spec.acquire_time or "",
+        renewed=spec.renew_time or "",
+        transitions=spec.lease_transitions or 0,
+    )
+    return LockEntry(record, lease.resource_version)
+
+
+def _spec(record: Record) -> Json:
+    return {
+        "holderIdentity": record.holder,
+        "leaseDurationSeconds": record.duration_s,
+        "acquireTime": record.acquired,
+        "renewTime": record.renewed,
+        "leaseTransitions": record.transitions,
+    }
+
 
 _JITTER: Final = 0.2  # of retry_s: candidates that started together drift apart
-_RACES: Final = (AlreadyExists, Conflict, NotFound)  # somebody else wrote before us
+_RACES: Final = (AlreadyExists, Conflict, NotFound)  # another candidate wrote first
 _MOST: Final = (1 << 31) - 1  # transitions that a Lease can count
 _NEVER: Final = float("-inf")
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
@@ -56,7 +218,7 @@ _log = get_logger(__name__)
 
 
 class LeadershipLost(KubeoceanError):
-    """We do not lead, or cannot be sure that we still do."""
+    """This candidate does not lead, or cannot be sure that it still leads."""
 
 
 def unique_identity() -> str:
@@ -65,7 +227,7 @@ def unique_identity() -> str:
 
 
 class Campaign:
-    """One candidate of an election that is held on any `Lock`."""
+    """Candidate of an election on any `Lock`."""
 
     def __init__(
         self,
@@ -89,8 +251,8 @@ class Campaign:
         self._retry_s = retry_s
         self._clock = clock or _WakingClock()
         self._chance = chance or random.SystemRandom().random
-        self._seen: Sighting | None = None
-        self._fresh = False  # what we saw is what we wrote, and nobody has contradicted since
+        self._seen: LeaseSighting | None = None
+        self._fresh = False  # the last record read is the one written, and unchanged since
         self._doubt = False  # a write of ours may have happened without our seeing it
         self._deadline = _NEVER
         self._status = (
@@ -105,16 +267,16 @@ class Campaign:
 
     @property
     def deadline(self) -> float:
-        """Until when we may write, on the clock's monotonic time; in the past if we do not lead."""
+        """Monotonic time until which this candidate may write; in the past if it does not lead."""
         return self._deadline
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as far as we know; "" for nobody."""
+        """Identity of the last known holder, empty if there is none."""
         return self._seen.record.holder if self._seen and self._seen.record else ""
 
     def may_write(self) -> bool:
-        """Whether nobody else can be the leader at this instant."""
+        """Whether no other candidate can lead at this instant."""
         return self._clock.monotonic() < self._deadline
 
     def check(self) -> None:
@@ -156,7 +318,7 @@ class Campaign:
         _log.info("Became leader", election=self.name, identity=self.identity)
 
     async def _reign(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Whether `lead` ended by itself, rather than with our leadership."""
+        """Run `lead`; return whether it ended by itself rather than with the leadership."""
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             # The group would wrap an error of `lead`, so the error is carried around it.
@@ -166,7 +328,7 @@ class Campaign:
                     try:
                         await lead()
                     finally:
-                        # Not earlier: who is asked to stop leads until he has stopped.
+                        # Not earlier: a leader that is stopping leads until it has stopped.
                         keeper.cancel()
             except Exception as error:
                 failure = error
@@ -177,21 +339,22 @@ class Campaign:
 
     async def _keep(self, tenure: asyncio.Timeout) -> None:
         """Renew until that fails for too long; then end the tenure."""
-        move = Move.RENEW
-        while move is not Move.LOST and self._left_s() > 0:
+        move = LeaseAction.RENEW
+        while move is not LeaseAction.LOST and self._left_s() > 0:
             await self._clock.sleep(min(self._pause(), self._left_s()))
             move = await self._round(min(self._budget_s, self._left_s()))
         _log.error("Lost leadership", election=self.name, identity=self.identity, why=self._why())
         self._step_down()
         tenure.reschedule(_NOW)
 
-    async def _round(self, budget_s: float) -> Move:
-        """One look and one move. Failures of the API are no news: the deadline decides."""
+    async def _round(self, budget_s: float) -> LeaseAction:
+        """Read the record and act on it once. Errors of the API are ignored: the deadline
+        decides."""
         try:
             return await within(self._clock, budget_s, self._move)
         except _RACES as error:
             _log.debug("Lost a race for lease", election=self.name, error=str(error))
-            return Move.WAIT
+            return LeaseAction.WAIT
         except (ApiError, TimeoutError) as error:
             self._fresh = False
             _log.warning(
@@ -200,12 +363,12 @@ class Campaign:
                 identity=self.identity,
                 error=str(error),
             )
-            return Move.WAIT
+            return LeaseAction.WAIT
 
-    async def _move(self) -> Move:
+    async def _move(self) -> LeaseAction:
         seen = self._seen if self._fresh and self._seen else await self._look()
         move = self._decide(seen)
-        if move in (Move.WAIT, Move.LOST):
+        if move in (LeaseAction.WAIT, LeaseAction.LOST):
             return move
         try:
             await self._write(seen, move)
@@ -217,7 +380,7 @@ class Campaign:
             return await self._move()
         return move
 
-    def _decide(self, seen: Sighting) -> Move:
+    def _decide(self, seen: LeaseSighting) -> LeaseAction:
         return decide(
             seen,
             identity=self.identity,
@@ -226,7 +389,7 @@ class Campaign:
             lease_s=self._lease_s,
         )
 
-    async def _look(self) -> Sighting:
+    async def _look(self) -> LeaseSighting:
         before = self.holder
         entry = await self._lock.read()
         self._seen = observe(self._seen, entry, self._clock.monotonic())
@@ -235,21 +398,21 @@ class Campaign:
             _log.info("Saw another leader", election=self.name, leader=self.holder)
         return self._seen
 
-    async def _write(self, seen: Sighting, move: Move) -> None:
+    async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:
         """The lease is ours from the *start* of the request: whoever sees it, sees it later."""
         started = self._clock.monotonic()
         record = self._record(seen.record, move)
         self._doubt = True
-        if move is Move.CREATE:
+        if move is LeaseAction.CREATE:
             entry = await self._lock.create(record)
         else:
             entry = await self._lock.update(record, seen.version)
         self._doubt = False
         self._fresh = True
-        self._seen = Sighting(entry.record, entry.version, self._clock.monotonic())
+        self._seen = LeaseSighting(entry.record, entry.version, self._clock.monotonic())
         self._deadline = started + self._renew_s
 
-    def _record(self, old: Record | None, move: Move) -> Record:
+    def _record(self, old: Record | None, move: LeaseAction) -> Record:
         now = self._timestamp()
         ours = old is not None and old.holder == self.identity
         return Record(
@@ -257,7 +420,7 @@ class Campaign:
             duration_s=math.ceil(self._lease_s),
             acquired=old.acquired if ours and old else now,
             renewed=now,
-            transitions=min((old.transitions if old else 0) + (move is Move.TAKE), _MOST),
+            transitions=min((old.transitions if old else 0) + (move is LeaseAction.TAKE), _MOST),
         )
 
     async def _release(self) -> None:
@@ -293,7 +456,7 @@ class Campaign:
 
     @property
     def _budget_s(self) -> float:
-        """What one round may take, so that a hung connection leaves time for another round."""
+        """Time limit of one round, so that a hung connection leaves time for another round."""
         return self._renew_s / 2
 
     def _left_s(self) -> float:
@@ -307,7 +470,7 @@ class Campaign:
 
 
 class Election(Campaign):
-    """One candidate of an election that is held on a Lease.
+    """Candidate of an election on a Lease.
 
     `client` should not share a rate limit with the work: renewals cannot wait. `identity` must be
     unique to this process; without one it is made up.

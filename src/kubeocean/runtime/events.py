@@ -1,19 +1,32 @@
-"""Events: telling people, through the objects they look at, what happened to them.
+"""Event recorder: writes Kubernetes Events about objects, correlated as client-go does it.
 
-`emit` is plain, takes microseconds and never fails or blocks: it hands what happened to the
-`Correlator` and remembers which Events have news. `run` writes the news, one Event after the other;
-what happens to an Event in the meantime goes out with it. If the server refuses an Event, or fails
-too often, or too many wait, it is dropped and counted: Events are for people, not for programs.
+`emit` takes microseconds and never fails or blocks: it passes the occurrence to the `Correlator`
+and marks the Event as changed. `run` writes changed Events one after the other. An Event that the
+server refuses, that fails too often, or that exceeds the queue is dropped and counted. On
+cancellation `run` writes the remaining Events within a deadline.
 
-When `run` is cancelled it writes what is left, within a deadline.
+The correlator follows client-go's rules:
+
+- a repeated occurrence increments the count of its Event;
+- from the tenth different message about one object and reason within ten minutes, the messages are
+  aggregated into one Event that shows the last;
+- at most 25 Events about one object are written in a burst, then one per five minutes. Suppressed
+  occurrences are still counted, and the next written Event shows the count.
+
+All memory is bounded: the least recently seen entries are evicted first. The correlator does no IO
+and reads no clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,18 +42,185 @@ from kubeocean.errors import (
     Unauthorized,
     Unreachable,
 )
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.correlator import Correlator, EventType, Happening, Limits, Series
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.kinds import EVENTS, Event, ObjectReference
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Object, Resource
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.redaction import redact_text
 from kubeocean.runtime.retries import RetryPolicy
 
-__all__ = ["EventRecorder", "EventSink", "reference"]
+__all__ = [
+    "Correlator",
+    "EventRecorder",
+    "EventSink",
+    "EventType",
+    "Happening",
+    "Limits",
+    "Series",
+    "reference",
+]
+
+EventType: TypeAlias = Literal["Normal", "Warning"]
+
+COMBINED: Final = "(combined from similar events): "
+_NAME_LIMIT = 253
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Occurrence about an object, as the caller of `emit` described it."""
+
+    regarding: ObjectReference
+    type: EventType
+    reason: str
+    message: str
+    at: datetime
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """client-go's numbers."""
+
+    remembered: int = 4096
+    similar: int = 10
+    interval_s: float = 600
+    burst: int = 25
+    refill_s: float = 300
+
+
+@dataclass(slots=True, eq=False)
+class Series:
+    """Happenings that are one Event. `stored`: the server is known to have it."""
+
+    name: str
+    latest: Happening
+    first: datetime
+    count: int = 1
+    stored: bool = False
+    seen_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Similar:
+    messages: set[str] = field(default_factory=set)
+    seen_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_s: float
+
+
+class Correlator:
+    """Bounded memory of recent occurrences; `source` identifies this reporter's Events."""
+
+    def __init__(self, *, source: str = "", limits: Limits | None = None) -> None:
+        self._source = source
+        self._limits = limits or Limits()
+        self._similar: _Recent[tuple[object, ...], _Similar] = _Recent(self._limits.remembered)
+        self._series: _Recent[tuple[object, ...], Series] = _Recent(self._limits.remembered)
+        self._buckets: _Recent[ObjectReference, _Bucket] = _Recent(self._limits.remembered)
+
+    def observe(self, happening: Happening, *, at_s: float) -> Series | None:
+        """The series that this belongs to, now with it; None where it must not be written.
+
+        `at_s` is a monotonic time.
+        """
+        series = self._join(*self._combine(happening, at_s), at_s)
+        return series if self._admit(happening.regarding, at_s) else None
+
+    def _combine(self, happening: Happening, at_s: float) -> tuple[Happening, tuple[object, ...]]:
+        """Return the occurrence to record and its key: alone, or aggregated with similar ones."""
+        alike = (_identity(happening.regarding), happening.type, happening.reason)
+        similar = self._similar.get(alike, _Similar)
+        if at_s - similar.seen_s > self._limits.interval_s:
+            similar.messages.clear()
+        similar.seen_s = at_s
+        similar.messages.add(happening.message)
+        if len(similar.messages) < self._limits.similar:
+            return happening, (*alike, happening.regarding.field_path, happening.message)
+        # One too many: any of them goes, so that the set stays as it is until a quiet interval.
+        similar.messages.pop()
+        return replace(happening, message=COMBINED + happening.message), alike
+
+    def _join(self, happening: Happening, key: tuple[object, ...], at_s: float) -> Series:
+        known = self._series.peek(key)
+        if known is None or at_s - known.seen_s > self._limits.interval_s:
+            name = _event_name(happening, self._source)
+            known = Series(name, happening, first=happening.at)
+            self._series.put(key, known)
+        else:
+            known.count += 1
+            known.latest = happening
+        known.seen_s = at_s
+        return known
+
+    def _admit(self, regarding: ObjectReference, at_s: float) -> bool:
+        limits = self._limits
+        bucket = self._buckets.get(_identity(regarding), lambda: _Bucket(limits.burst, at_s))
+        gained = (at_s - bucket.at_s) / limits.refill_s
+        bucket.tokens = min(limits.burst, bucket.tokens + gained)
+        bucket.at_s = at_s
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+
+class _Recent(Generic[_K, _V]):
+    """Bounded dict that evicts the least recently used entry."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: OrderedDict[_K, _V] = OrderedDict()
+
+    def peek(self, key: _K) -> _V | None:
+        """The value, which counts as used now."""
+        if key not in self._items:
+            return None
+        self._items.move_to_end(key)
+        return self._items[key]
+
+    def put(self, key: _K, value: _V) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > self._size:
+            self._items.popitem(last=False)
+
+    def get(self, key: _K, make: Callable[[], _V]) -> _V:
+        """The value, made where there is none."""
+        if (value := self.peek(key)) is None:
+            value = make()
+            self.put(key, value)
+        return value
+
+
+def _identity(regarding: ObjectReference) -> ObjectReference:
+    """The object, whatever its version (every write changes it) and whichever part of it."""
+    if not (regarding.resource_version or regarding.field_path):
+        return regarding
+    return msgspec.structs.replace(regarding, resource_version="", field_path="")
+
+
+def _event_name(happening: Happening, source: str) -> str:
+    """Return the object's name and a hash of series, time and source: unique per series."""
+    series = (source, happening.at, happening.type, happening.reason, happening.message)
+    regarding = happening.regarding
+    tag = hashlib.blake2b(repr((series, regarding)).encode("utf-8", "replace"), digest_size=8)
+    # Some objects (roles) may have names that an Event may not.
+    stem = regarding.name[: _NAME_LIMIT - 17].rstrip("-.")
+    if not _SUBDOMAIN.fullmatch(stem):
+        stem = "event"
+    return f"{stem}.{tag.hexdigest()}"
+
 
 _ObjectT = TypeVar("_ObjectT", bound=Object)
 
@@ -115,7 +295,7 @@ class EventRecorder:
         *,
         action: str = "",
     ) -> None:
-        """Tell that something happened to `regarding`; never fails, never waits."""
+        """Record an occurrence about `regarding`; never fails, never waits."""
         now = self._clock.now()
         happening = Happening(regarding, type, reason, _short(message), now, action)
         series = self._correlator.observe(happening, at_s=self._clock.monotonic())
@@ -129,7 +309,7 @@ class EventRecorder:
             self._news.set()
 
     async def run(self) -> None:
-        """Write what is emitted, until cancelled; then write what is left."""
+        """Write emitted Events until cancelled, then write the remaining ones."""
         try:
             while True:
                 await self._news.wait()
@@ -199,29 +379,31 @@ class EventRecorder:
         await self._sink.create(EVENTS, body, namespace=body["metadata"]["namespace"])
 
     async def _patch(self, series: Series) -> None:
-        told = series.latest
+        happening = series.latest
         news = {
             "count": series.count,
-            "lastTimestamp": _time(told.at),
-            "message": told.message,
+            "lastTimestamp": _time(happening.at),
+            "message": happening.message,
         }
-        await self._sink.patch(EVENTS, series.name, MergePatch(news), _namespace(told.regarding))
+        await self._sink.patch(
+            EVENTS, series.name, MergePatch(news), _namespace(happening.regarding)
+        )
 
     def _body(self, series: Series) -> Json:
-        told = series.latest
-        regarding: Json = msgspec.to_builtins(told.regarding)
+        happening = series.latest
+        regarding: Json = msgspec.to_builtins(happening.regarding)
         return {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            "metadata": {"name": series.name, "namespace": _namespace(told.regarding)},
+            "metadata": {"name": series.name, "namespace": _namespace(happening.regarding)},
             "involvedObject": regarding,
-            "type": told.type,
-            "reason": told.reason,
-            "message": told.message,
-            "action": told.action,
+            "type": happening.type,
+            "reason": happening.reason,
+            "message": happening.message,
+            "action": happening.action,
             "count": series.count,
             "firstTimestamp": _time(series.first),
-            "lastTimestamp": _time(told.at),
+            "lastTimestamp": _time(happening.at),
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
@@ -253,6 +435,6 @@ def _time(at: datetime) -> str:
 
 
 def _short(message: str) -> str:
-    """Redacted, for tenants read Events, and within what the API allows."""
+    """Return the text redacted, since tenants read Events, and cut to the API's limit."""
     text = redact_text(message)
     return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"

@@ -5,7 +5,7 @@
 
 A check is a callable, plain or async. It is content if it returns None; a text that it returns is
 the reason why not, and is shown. If it raises or takes too long, it failed too; what it raised goes
-to the log and not to whoever asks, for nobody has to log in here.
+to the log and not to the client, since these pages require no authentication.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Final, TypeAlias
 from aiohttp import web
 
 from kubeocean.errors import InvariantError
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.redaction import redact_text
@@ -38,7 +37,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the checks of one kind said: name and reason, None where content."""
+    """Results of the checks of one kind: name and failure reason, None if passed."""
 
     kind: str
     reasons: dict[str, str | None]
@@ -76,24 +75,16 @@ class Health:
         }
         self._failing: set[tuple[str, str]] = set()
 
-    def add_liveness(self, name: str, check: Check) -> None:
-        """If this fails for long, the program should be restarted."""
-        self._add("healthz", name, check)
-
     def add_readiness(self, name: str, check: Check) -> None:
         """While this fails, the program should get no work."""
         self._add("readyz", name, check)
-
-    async def liveness(self, *, exclude: Collection[str] = ()) -> Report:
-        """Run the liveness checks."""
-        return await self._report("healthz", exclude)
 
     async def readiness(self, *, exclude: Collection[str] = ()) -> Report:
         """Run the readiness checks."""
         return await self._report("readyz", exclude)
 
     def app(self) -> web.Application:
-        """The pages `/healthz`, `/readyz` and one below them for each check."""
+        """Return the web application with `/healthz`, `/readyz` and a page for each check."""
         app = web.Application()
         for kind in self._checks:
             app.router.add_get(f"/{{kind:{kind}}}", self._all)

@@ -18,16 +18,19 @@ from typing import Final, Generic, TypeAlias
 
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, ObjectT, Resource
-from kubeocean.runtime.ownwrites import OwnWrites
+from kubeocean.runtime.pending_writes import PendingWrites
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 
 __all__ = ["Handler", "Informer"]
 
-# Longer than any healthy delivery; after it the object itself is asked for.
+# Longer than any healthy delivery; after it the server is asked for the object.
 CATCH_UP_S: Final = 5.0
 FREEZE_EVERY: Final = 2_000
+
+_log = get_logger(__name__)
 
 Handler: TypeAlias = Callable[[ObjectT | None, ObjectT | None], None]
 Indexer: TypeAlias = Callable[[ObjectT], Iterable[str]]
@@ -71,7 +74,7 @@ class Informer(Generic[ObjectT]):
         self._unseen: set[Key] | None = None  # while listing: what the listing has not named yet
         self._growth = 0
         self._synced = asyncio.Event()
-        self._writes = OwnWrites(self._items, self._clock)
+        self._writes = PendingWrites(self._items, self._clock)
         self._figures = _Figures(metrics, client.cluster, str(resource), self._items)
 
     # Reading
@@ -89,11 +92,11 @@ class Informer(Generic[ObjectT]):
         return len(self._items)
 
     def get(self, key: Key) -> ObjectT | None:
-        """The object, or None if there is none as far as we know."""
+        """Return the cached object, or None."""
         return self._items.get(key)
 
     def items(self) -> Iterable[ObjectT]:
-        """All objects, in no order."""
+        """Return all cached objects, unordered."""
         return self._items.values()
 
     def by(self, index: str, value: str) -> list[ObjectT]:
@@ -107,25 +110,26 @@ class Informer(Generic[ObjectT]):
     def on_change(self, handler: Handler[ObjectT]) -> None:
         """Call `handler(old, new)` for each change; None stands for absence.
 
-        It is told of what is there already. It runs on the event loop between two changes: it must
-        be quick, must not raise, and must not change the cache.
+        It is called for objects that are cached already. It runs on the event loop between two
+        changes: it must be quick, and must not change the cache. What it raises is logged and
+        counted, and concerns neither other handlers nor other objects.
         """
         self._handlers.append(handler)
         for obj in self._items.values():
-            handler(None, obj)
+            self._call(handler, None, obj)
 
     # Own writes
 
     def wrote(self, obj: ObjectT) -> None:
-        """Remember what the server answered to a create, an update or a patch of ours."""
+        """Record the server's answer to a create, update or patch of this program."""
         self._writes.expect_version(obj, now_at=self._version)
 
     def deleted(self, obj: ObjectT) -> None:
-        """Remember that the server accepted our deletion of this very object."""
+        """Record that the server accepted a delete of this object."""
         self._writes.expect_gone(obj, now_at=self._version)
 
     async def caught_up(self, key: Key, *, timeout_s: float = CATCH_UP_S) -> bool:
-        """Whether the cache shows our last write to this key, waiting a little for it.
+        """Return whether the cache shows this program's last write to the key, waiting shortly.
 
         A write may have moved the object out of this selection, and then no event need come: after
         the timeout the server is asked for this one object. False means that the cache is behind.
@@ -143,9 +147,9 @@ class Informer(Generic[ObjectT]):
             scope.resource, key.namespace, labels=scope.labels, fields=fields
         )
         kept = [obj for obj in listing.items if self._keep is None or self._keep(obj)]
-        there = kept[0].resource_version if kept else ""
+        stored = kept[0].resource_version if kept else ""
         cached = self._items.get(key)
-        if there != (cached.resource_version if cached else ""):
+        if stored != (cached.resource_version if cached else ""):
             return False
         self._writes.forget(key)
         return True
@@ -214,15 +218,29 @@ class Informer(Generic[ObjectT]):
         for index in self._indexes.values():
             index.move(key, old, new)
         for handler in self._handlers:
+            self._call(handler, old, new)
+
+    def _call(self, handler: Handler[ObjectT], old: ObjectT | None, new: ObjectT | None) -> None:
+        try:
             handler(old, new)
+        except Exception as error:
+            # One object that a handler cannot deal with must not end the cache of all others.
+            self._figures.failures.inc()
+            subject = new if new is not None else old
+            assert subject is not None
+            _log.error(
+                "Failed to handle change", cluster=self._client.cluster,
+                resource=str(self.scope.resource), object=str(subject.key), error=str(error),
+                exc_info=error,
+            )  # fmt: skip
 
     def _grew(self) -> None:
         """A listing made the cache larger.
 
         What it brings lives long and holds no cycles. The collector would walk over all of it again
-        and again while it fills, for a tenth of a second at a time with 50,000 pods, so it is told
-        now and then to leave alone what is there. Only growth by listings counts: changes come and
-        go.
+        and again while it fills, for a tenth of a second at a time with 50,000 pods, so the cache
+        tells it now and then to leave alone what is there. Only growth by listings counts: changes
+        come and go.
         """
         self._growth += 1
         if self._growth % FREEZE_EVERY == 0:
@@ -254,7 +272,7 @@ class _Index(Generic[ObjectT]):
 
 
 class _Figures:
-    """What an informer counts."""
+    """Metrics of an informer."""
 
     def __init__(
         self, metrics: Metrics, cluster: str, resource: str, items: Mapping[Key, object]
@@ -263,6 +281,11 @@ class _Figures:
         names = list(labels)
         self.events = metrics.counter(
             "kubeocean_informer_events_total", "Changes taken from the watch", names
+        ).labels(**labels)
+        self.failures = metrics.counter(
+            "kubeocean_informer_handler_errors_total",
+            "Changes that a handler of the cache raised an error for",
+            names,
         ).labels(**labels)
         self.lag = metrics.histogram(
             "kubeocean_informer_lag_seconds",

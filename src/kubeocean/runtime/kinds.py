@@ -48,7 +48,7 @@ class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
 
 
 class ContainerResources(_Part, frozen=True, gc=False, rename="camel"):
-    """What a container asks for and may use, as written."""
+    """Resource requests and limits of a container, as written."""
 
     requests: dict[str, str | int | float] | None = None
     limits: dict[str, str | int | float] | None = None
@@ -63,13 +63,12 @@ class Container(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class PodSpec(_Part, frozen=True, gc=False, rename="camel"):
-    """What a pod asks for."""
+    """Spec of a pod."""
 
     node_name: str = ""
     service_account_name: str = ""
     priority: int | None = None
     host_network: bool = False
-    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: dict[str, str | int | float] | None = None
@@ -77,7 +76,7 @@ class PodSpec(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class PodCondition(_Part, frozen=True, gc=False, rename="camel"):
-    """One of a pod's conditions; when and in which words does not matter to any decision."""
+    """Condition of a pod, without times and messages, which decide nothing."""
 
     type: str = ""
     status: str = ""
@@ -85,7 +84,7 @@ class PodCondition(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class PodStatus(_Part, frozen=True, gc=False, rename="camel"):
-    """What became of it."""
+    """Status of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -101,7 +100,7 @@ class Pod(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class Taint(_Part, frozen=True, gc=False, rename="camel"):
-    """What keeps pods off a node."""
+    """Taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -110,22 +109,21 @@ class Taint(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class NodeSpec(_Part, frozen=True, gc=False, rename="camel"):
-    """What is asked of a node."""
+    """Spec of a node."""
 
-    provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
     taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(_Part, frozen=True, gc=False, rename="camel"):
-    """One address of a node."""
+    """Address of a node."""
 
     type: str = ""
     address: str = ""
 
 
 class NodeStatus(_Part, frozen=True, gc=False, rename="camel"):
-    """What a node has and how it is."""
+    """Status of a node."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
@@ -141,7 +139,7 @@ class Node(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class LeaseSpec(_Part, frozen=True, gc=False, rename="camel"):
-    """Who holds a lease, since when and for how long."""
+    """Spec of a Lease: its holder, its times and its duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -169,7 +167,7 @@ class ObjectReference(_Part, frozen=True, gc=False, rename="camel"):
 
 
 class Event(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """Something that happened to an object, for people to read."""
+    """Event about an object."""
 
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     type: str = ""
@@ -182,7 +180,7 @@ class Event(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 
 class NamespaceStatus(_Part, frozen=True, gc=False, rename="camel"):
-    """Where a namespace is in its life."""
+    """Status of a namespace."""
 
     phase: str = ""
 
@@ -208,7 +206,7 @@ CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigM
 EVENTS: Final = Resource("", "v1", "events", "Event", True, Event)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 
-# Of these only the metadata is looked at; who needs the rest keeps the bytes.
+# Only the metadata of these is decoded; `keep_raw` keeps the rest.
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Untyped)
 SERVICES: Final = Resource("", "v1", "services", "Service", True, Untyped)
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, Untyped)

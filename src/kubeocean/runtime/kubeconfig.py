@@ -19,12 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.access import Access, Impersonation, split_url, token_problem
-from kubeocean.runtime.execplugin import ExecPlugin
-from kubeocean.runtime.fields import Fields, parse_yaml
+from kubeocean.runtime.access import (
+    Access,
+    Impersonation,
+    certificates_problem,
+    key_problem,
+    split_url,
+    token_problem,
+)
+from kubeocean.runtime.documents import Fields, parse_yaml
+from kubeocean.runtime.exec_plugin import ExecPlugin
 from kubeocean.runtime.files import FileSet
-from kubeocean.runtime.pem import certificates_problem, key_problem
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 
 __all__ = [
     "Access",
@@ -41,7 +47,7 @@ _HEADER_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one context of some kubeconfig files says."""
+    """One context of kubeconfig files, loaded."""
 
     access: Access  # without what `plugin` is going to add
     plugin: ExecPlugin | None = None
@@ -71,7 +77,7 @@ def read_kubeconfig(
     allow_exec: bool = False,
     read: Callable[[Path], bytes] | None = None,
 ) -> Loaded:
-    """Everything that one context says; `read` sees every file that matters. Raises ConfigError."""
+    """Load one context; `read` is called for every file that it uses. Raises ConfigError."""
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     source = ", ".join(map(str, files))
     read = read or FileSet().read
@@ -83,7 +89,7 @@ def read_kubeconfig(
 
 
 def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
-    """One file; None if it is absent: another one may make up for it, as with KUBECONFIG."""
+    """Parse one file; None if it is absent, since KUBECONFIG may name others."""
     try:
         content = read(file)
     except FileNotFoundError:
@@ -99,7 +105,7 @@ def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """All files as one."""
+    """Content of all files, merged."""
 
     contexts: dict[str, Fields]
     clusters: dict[str, Fields]
@@ -124,7 +130,7 @@ class _Merged:
         known = ", ".join(sorted(self.contexts)) or "none"
         if not name:
             raise ConfigError(
-                f"is not set, and no context was asked for (there are: {known})",
+                f"is not set, and no context was named (available: {known})",
                 field="current-context",
                 source=source,
             )
@@ -172,7 +178,7 @@ class _Chosen:
         return self._secured(access) if server.startswith("https:") else Loaded(access)
 
     def _secured(self, access: Access) -> Loaded:
-        """The same with whom to trust and who we are."""
+        """Return the access with trust and credentials added."""
         user, cluster = self.user, self.cluster
         if user.has("auth-provider"):
             raise user.error(
@@ -319,19 +325,19 @@ def _basic(user: Fields) -> tuple[str | None, Secret[str] | None]:
 
 def _impersonation(user: Fields) -> Impersonation | None:
     extra = user.section("as-user-extra")
-    found = Impersonation(
+    impersonation = Impersonation(
         user=user.text("as"),
         groups=user.texts("as-groups"),
         uid=user.text("as-uid"),
         extra=tuple((name, extra.texts(name)) for name in extra.names()),
     )
-    if not found.user:
-        if found.groups or found.uid or found.extra:
+    if not impersonation.user:
+        if impersonation.groups or impersonation.uid or impersonation.extra:
             raise user.error("as", "must name a user, since as-groups, as-uid or as-user-extra do")
         return None
-    if not all(_HEADER_VALUE.fullmatch(value) for _, value in found.headers()):
+    if not all(_HEADER_VALUE.fullmatch(value) for _, value in impersonation.headers()):
         raise user.error("as", "impersonation has characters that an HTTP header cannot carry")
-    return found
+    return impersonation
 
 
 def _why(error: OSError) -> str:

@@ -145,7 +145,7 @@ def step_level(steps: int) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A handler that `configure` made; the type tells it from others'."""
+    """Log handler made by `configure`; the type distinguishes it from other handlers."""
 
 
 def _severity(level: str) -> int:
@@ -155,7 +155,7 @@ def _severity(level: str) -> int:
 
 
 def _merge_bound(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """What is bound, where the line itself does not say otherwise."""
+    """Add bound fields that the log line does not set itself."""
     for name, value in _bound.get(_NOTHING).items():
         event.setdefault(name, value)
     return event

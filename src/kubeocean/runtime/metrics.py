@@ -11,7 +11,7 @@ On hot paths resolve the labels once and keep the child:
 
     self._seconds = metrics.histogram("x_seconds", "How long x took", ["cluster"]).labels(cluster)
 
-What a cache knows anyway is not kept a second time: `read_gauges` asks for it when somebody looks,
+What a cache knows anyway is not kept a second time: `read_gauges` reads it at each scrape,
 and what is gone from the cache is gone from the page.
 """
 
@@ -46,7 +46,7 @@ _OPENMETRICS: Final = "application/openmetrics-text"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Gauges of one name, whose series are told apart by these labels."""
+    """Gauges of one name, distinguished by these labels."""
 
     name: str
     doc: str
@@ -97,7 +97,7 @@ class Metrics:
     def histogram(
         self, name: str, doc: str, labels: Iterable[str] = (), buckets: Sequence[float] = SECONDS
     ) -> Histogram:
-        """How observations spread over `buckets` (upper bounds; +Inf is added)."""
+        """Return a histogram with these bucket bounds; +Inf is added."""
         names = tuple(labels)
         bounds = tuple(float(bound) for bound in buckets)
         return self._instrument(
@@ -108,7 +108,7 @@ class Metrics:
         )
 
     def read_gauges(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:
-        """Gauges that are read, all at once, whenever somebody looks.
+        """Register gauges that are read together at each scrape.
 
         `read` is called in another thread than the event loop's: it takes copies of what may change
         meanwhile, and waits for nothing.
@@ -129,15 +129,17 @@ class Metrics:
         return self._registry.get_sample_value(name, dict(labels or {}))
 
     def content_type(self, accept: str = "") -> str:
-        """The Content-Type of what `render` gives for this Accept header."""
+        """Return the Content-Type of `render` for this Accept header."""
         return choose_encoder(_form(accept))[1]
 
     def render(self, accept: str = "") -> bytes:
-        """Everything, in the text format, or in OpenMetrics where the Accept header asks for it."""
+        """Render all metrics in the text format, or in OpenMetrics if the Accept header asks for
+        it."""
         return choose_encoder(_form(accept))[0](self)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as a prometheus_client collector: without `_created`, with constants."""
+        """Yield all families, as a prometheus_client collector: without `_created`, with
+        constants."""
         for family in self._registry.collect():
             kept = Metric(family.name, family.documentation, family.type, family.unit)
             kept.samples = [
@@ -167,13 +169,16 @@ class Metrics:
         has, instrument = self._instruments[name]
         if has != shape or not isinstance(instrument, kind):
             raise InvariantError(
-                "metric was asked for in two shapes", name=name, has=(instrument, has), asked=shape
+                "metric was requested with two shapes",
+                name=name,
+                has=(instrument, has),
+                asked=shape,
             )
         return instrument
 
 
 class _Reader(Collector):
-    """A collector of gauges that nobody sets."""
+    """Collector of gauges that are computed at each scrape."""
 
     def __init__(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:
         self._families = families

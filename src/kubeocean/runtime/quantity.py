@@ -1,8 +1,8 @@
 """Quantities: exact amounts of resources, read and printed as Kubernetes does.
 
 An amount is a whole number of nano-units; nothing here is ever a float. What is finer than a nano
-is rounded away from zero, so that who asks for a little gets a little; an amount with a binary
-suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
+is rounded away from zero, so that a small request is not rounded to nothing; an amount with a
+binary suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
 
 `str` gives the text that an API server would: the largest suffix that needs no fraction, in the
 format that the amount was written in. Like the server it keeps the text of a number that already
@@ -11,6 +11,10 @@ looks canonical to it (`1.500`, `+1`); `canonical` does not.
 In three corners we differ from Kubernetes on purpose: a text without a digit (`Ki`) is an error
 and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; what is
 too large for the last suffix (`1000E`) is printed with it and not without any.
+
+`parse` refuses such a text, which is right for settings and policies. An API server stores more
+(`1e5000` as `100e4998`), and any tenant may write it: amounts of objects on a server are read with
+`stored`, which caps.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ __all__ = ["ZERO", "Format", "Quantity"]
 
 
 class Format(Enum):
-    """How an amount was written, and so how it is printed."""
+    """Notation of an amount, which is kept when it is printed."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
     BINARY_SI = "BinarySI"  # 12Mi
@@ -37,7 +41,7 @@ class Format(Enum):
 
 _MILLI: Final = 10**6
 _WHOLE: Final = 10**9
-_BINARY_CAP: Final = (2**63 - 1) * _WHOLE
+_CAP: Final = (2**63 - 1) * _WHOLE
 _DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -52,11 +56,23 @@ class Quantity:
 
     @classmethod
     def parse(cls, value: str | int | float, *, field: str = "") -> Quantity:
-        """Read what a document holds: a text, or a bare number; `field` is named in the error."""
+        """Parse a text or a number of a document; `field` is named in the error."""
         try:
             return _parse(str(value).strip())
         except ValueError as error:
             raise ConfigError(str(error), field=field, value=value) from None
+
+    @classmethod
+    def stored(cls, value: str | int | float, *, field: str = "") -> Quantity:
+        """Read an amount that an API server stores, capped at 2^63-1 units in either direction.
+
+        :raises ConfigError: the value is no quantity, and so no API server's.
+        """
+        text = str(value).strip()
+        try:
+            return _capped(text)
+        except ValueError as error:
+            raise ConfigError(str(error), field=field, value=text[:_LONGEST]) from None
 
     @classmethod
     def whole(cls, value: int, format: Format = Format.DECIMAL_SI) -> Quantity:
@@ -77,7 +93,7 @@ class Quantity:
         return _divide_away(self.nano, _MILLI)
 
     def scaled(self, factor: Fraction | int, *, unit: Quantity | None = None) -> Quantity:
-        """This amount times `factor`, rounded down to a multiple of `unit`.
+        """Return this amount times `factor`, rounded down to a multiple of `unit`.
 
         Without a unit that is a whole for binary amounts (there is no half byte), else a milli.
         """
@@ -136,24 +152,28 @@ _GRAMMAR: Final = re.compile(
 # Far beyond any resource, and far below what would make a number costly to hold or to print.
 _LONGEST: Final = 1000
 _LARGEST_EXPONENT: Final = 999
+_CAPPED_POWER: Final = 20  # a number from 10^20 on is above the cap, whatever its other digits are
+_DIGITS_THAT_COUNT: Final = 60  # below the cap, down to a nano of the largest binary suffix
+
+
+class _OutOfBoundsError(ValueError):
+    """A quantity of a length or an exponent that is not worth computing with."""
 
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> Quantity:
     if len(text) > _LONGEST:
-        raise ValueError(f"a quantity may not be longer than {_LONGEST} characters")
-    found = _GRAMMAR.fullmatch(text)
-    if found is None or not (found["digits"] or found["fraction"]):
-        raise ValueError("must be a quantity such as 500m, 2, 1.5Gi or 1e3")
-    sign, suffix = found["sign"], found["suffix"]
-    digits, fraction = found["digits"].lstrip("0") or "0", found["fraction"] or ""
+        raise _OutOfBoundsError(f"a quantity may not be longer than {_LONGEST} characters")
+    match = _match(text)
+    sign, suffix = match["sign"], match["suffix"]
+    digits, fraction = match["digits"].lstrip("0") or "0", match["fraction"] or ""
     tens, twos, format = _SCALES.get(suffix) or _exponent(suffix)
 
     amount = int(digits + fraction) << twos
     shift = tens + 9 - len(fraction)
     nano = amount * 10**shift if shift >= 0 else _divide_away(amount, 10**-shift)
     if format is Format.BINARY_SI:
-        nano = min(nano, _BINARY_CAP)
+        nano = min(nano, _CAP)
         if 0 < nano < _WHOLE:
             format = Format.DECIMAL_SI
     quantity = Quantity(-nano if sign == "-" else nano, format)
@@ -161,10 +181,56 @@ def _parse(text: str) -> Quantity:
     return Quantity(quantity.nano, format, text if keep else quantity.canonical())
 
 
+def _match(text: str) -> re.Match[str]:
+    match = _GRAMMAR.fullmatch(text)
+    if match is None or not (match["digits"] or match["fraction"]):
+        raise ValueError("must be a quantity such as 500m, 2, 1.5Gi or 1e3")
+    return match
+
+
+def _capped(text: str) -> Quantity:
+    try:
+        quantity = _parse(text)
+    except _OutOfBoundsError:
+        quantity = _parse(_within_bounds(_match(text)))
+    if abs(quantity.nano) <= _CAP:
+        return quantity
+    return Quantity(_CAP if quantity.nano > 0 else -_CAP, quantity.format)
+
+
+def _within_bounds(match: re.Match[str]) -> str:
+    """Return a text for the same amount, or for one that is capped or rounded to the same.
+
+    Linear in the length of the text, which no number here is computed from as a whole.
+    """
+    sign, suffix, fraction = match["sign"], match["suffix"], match["fraction"] or ""
+    digits = match["digits"].lstrip("0")
+    if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
+        # Written as 0.<significant digits> with the exponent that goes with it.
+        significant = (digits + fraction).lstrip("0")
+        if not significant:
+            return "0"
+        power = len(significant) - len(fraction) + _clamped(suffix[1:])
+        if power > _CAPPED_POWER:
+            return f"{sign}1e{_CAPPED_POWER}"
+        suffix, digits, fraction = f"e{max(power, -_LARGEST_EXPONENT)}", "", significant
+    if len(digits) > _DIGITS_THAT_COUNT:
+        digits, fraction = digits[:_DIGITS_THAT_COUNT], ""
+    rest = fraction[_DIGITS_THAT_COUNT:].strip("0")
+    # Amounts are rounded away from zero, so that of the digits that are cut one has to stay.
+    return f"{sign}{digits or '0'}.{fraction[:_DIGITS_THAT_COUNT]}{'1' if rest else ''}{suffix}"
+
+
+def _clamped(exponent: str) -> int:
+    """Read an exponent of any length, capped at ±10^9, which no text has the digits to undo."""
+    digits = exponent.lstrip("+-").lstrip("0") or "0"
+    amount = int(digits) if len(digits) <= 9 else 10**9
+    return -amount if exponent.startswith("-") else amount
+
+
 def _exponent(suffix: str) -> tuple[int, int, Format]:
-    exponent = int(suffix[1:])
-    if abs(exponent) > _LARGEST_EXPONENT:
-        raise ValueError(f"the exponent must be between ±{_LARGEST_EXPONENT}")
+    if abs(exponent := _clamped(suffix[1:])) > _LARGEST_EXPONENT:
+        raise _OutOfBoundsError(f"the exponent must be between ±{_LARGEST_EXPONENT}")
     return exponent, 0, Format.DECIMAL_EXPONENT
 
 

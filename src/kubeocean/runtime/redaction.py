@@ -1,27 +1,84 @@
-"""Redaction: nothing secret gets into text that people read.
+"""Secrets that cannot be printed by accident, and redaction of secrets in any text.
 
-`redact` turns any value into plain JSON data in which
+A `Secret` holds a token, a password or a private key. Every formatting (repr, str, f-string, log
+renderer, traceback with locals) shows a short fingerprint; only `reveal()` returns the value.
+Secrets are compared in constant time and cannot be pickled. The fingerprint is keyed with a random
+number of the process: within one process equal secrets have equal fingerprints, and a log cannot be
+used to test passwords.
 
-- a value under a name that means a secret (`token`, `client-key-data`, `dbPassword`) is a hash,
-- text that is a secret by its look (JWT, bearer credential, private key, password in a URL,
-  `"token": "…"` inside a longer text) has that part replaced by a hash,
-- whatever is not data (an object, an exception) is its text, redacted the same way.
+`redact` converts any value into JSON data in which
 
-The hash is the one that `Secret` shows: two lines of one process can be seen to speak of the same
-secret, and nobody can try out passwords on it.
+- a value under a secret name (`token`, `client-key-data`, `dbPassword`) is a fingerprint,
+- text that looks like a secret (JWT, bearer credential, private key, password in a URL,
+  `"token": "…"` within a longer text) has that part replaced by a fingerprint,
+- every other object (for example an exception) is its text, redacted the same way.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import AnyStr, Final, Generic, NoReturn, TypeAlias
 
-from kubeocean.runtime.secrets import Secret
+__all__ = ["Plain", "Secret", "fingerprint", "is_secret_name", "redact", "redact_text"]
 
-__all__ = ["Plain", "fingerprint", "is_secret_name", "redact", "redact_text"]
+_KEY: Final = os.urandom(16)
+_SHOWN_BYTES = 4
+
+
+class Secret(Generic[AnyStr]):
+    """A str or bytes that only `reveal()` gives away."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: AnyStr) -> None:
+        self._value: AnyStr = value
+
+    def reveal(self) -> AnyStr:
+        """The value itself; the result must not be kept, logged or formatted into an error."""
+        return self._value
+
+    def _bytes(self) -> bytes:
+        if isinstance(self._value, bytes):
+            return self._value
+        return self._value.encode("utf-8", "surrogatepass")
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        # No short cut by type before the comparison: its time must depend on lengths alone.
+        same = hmac.compare_digest(self._bytes(), other._bytes())
+        return same and type(self._value) is type(other._value)
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        shown = hashlib.blake2b(self._bytes(), key=_KEY, digest_size=_SHOWN_BYTES).hexdigest()
+        return f"Secret({shown})"
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    # A copy may be the same object, as for any immutable value; without these two
+    # `dataclasses.asdict` would go through `__reduce__`.
+    def __copy__(self) -> Secret[AnyStr]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret[AnyStr]:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled")
+
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
 
@@ -42,7 +99,7 @@ _NAMES = (
     r"|(?:api|access|secret|private|signing|client)[-_]?key(?:[-_]?data)?)"
 )
 _NEEDLES = ("token", "passw", "passphrase", "secret", "authorization", "cookie", "key")
-# Opaque credentials are told from prose ("bearer authentication") by digits or by length.
+# Opaque credentials are distinguished from prose ("bearer authentication") by digits or by length.
 _OPAQUE = r"(?=[\w.~+/=-]*[0-9]|[\w.~+/=-]{24})[\w.~+/=-]{8,}"
 
 # What a pattern needs to be worth trying, in lower case, and the pattern: it keeps its group `keep`
@@ -97,7 +154,7 @@ _LONGEST = 1 << 15  # no reader wants more of one text, and the patterns' time s
 
 
 def fingerprint(secret: str) -> str:
-    """What is shown in the place of a secret: what a `Secret` of it shows."""
+    """Return the text that stands for a secret."""
     return repr(Secret(secret))
 
 

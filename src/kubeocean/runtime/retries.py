@@ -1,41 +1,57 @@
-"""Retries: when a request may be sent again, and how long to wait first.
+"""Retry rules of requests, classification of connection failures, and a token bucket.
 
-A read may be repeated. A write is repeated only when the server cannot have carried it out: the
-connection was never made, or the server said "too many requests" before it looked. An apply says
-the same twice, so it may be repeated too. Everything else is the caller's decision, who reads the
-world again.
+Reads are retried. A write is retried only if the server cannot have executed it: the connection was
+not established, or the server answered 429 before processing. An apply is idempotent and is
+retried, too. In all other cases the caller decides, after reading the objects again.
+
+`explain` describes a failure of sockets, TLS or HTTP in one sentence, for pooled connections and
+tunnels alike; `never_sent` tells whether the request can have reached the server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
+import ssl
 from dataclasses import dataclass
 from typing import Final
 
+import aiohttp
+
 from kubeocean.errors import (
     ApiError,
+    ConfigError,
     InternalError,
     ServerTimeout,
     ServiceUnavailable,
     TooManyRequests,
     Unreachable,
 )
+from kubeocean.runtime.clock import Clock
 
-__all__ = ["RetryPolicy", "backoff_s", "jittered", "repeatable"]
+__all__ = [
+    "RetryPolicy",
+    "TokenBucket",
+    "backoff_s",
+    "explain",
+    "jittered",
+    "never_sent",
+    "repeatable",
+]
 
 _DOUBLINGS: Final = 64  # beyond any cap, below what a float can hold
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently."""
+    """Number of attempts and delays between them."""
 
     attempts: int = 4
     base_s: float = 0.1
     cap_s: float = 5.0
 
     def delay_s(self, attempt: int, error: ApiError) -> float:
-        """How long to wait after failed attempt `attempt` (from 1); the server's word wins."""
+        """Return the delay after failed attempt `attempt` (from 1); a server's Retry-After wins."""
         if error.retry_after_s is not None:
             return error.retry_after_s
         return jittered(backoff_s(attempt, self.base_s, self.cap_s))
@@ -55,10 +71,75 @@ def repeatable(error: ApiError, *, idempotent: bool) -> bool:
 
 
 def backoff_s(failures: int, first_s: float, last_s: float) -> float:
-    """How long to wait after so many failures in a row (from 1), however many they are."""
+    """Return the delay after this number of consecutive failures (from 1)."""
     return min(last_s, first_s * 2.0 ** min(failures - 1, _DOUBLINGS))
 
 
 def jittered(seconds: float) -> float:
-    """Between half and all of it, so that many who failed together do not come back together."""
+    """Return a random delay between half of it and all of it, to spread simultaneous retries."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - spreading load is not cryptography
+
+
+def explain(error: Exception) -> str:
+    """Describe a failure, as the end of a sentence about the server."""
+    # An error of TLS has its reason only where OpenSSL itself raised it.
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorSSLError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = str(getattr(error, "verify_message", "") or error)
+        return f"its certificate is not trusted ({why.rstrip('.')})"
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy refused to connect ({error.status} {error.message})"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"its answer is not HTTP ({error.message.partition(':')[0]})"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer is broken or not whole"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({getattr(error, 'reason', '') or error})"
+    return str(error) or type(error).__name__
+
+
+def never_sent(error: Exception) -> bool:
+    """Whether the connection itself did not come about: the server cannot have seen a request."""
+    return isinstance(
+        error,
+        aiohttp.ClientConnectorError
+        | aiohttp.ConnectionTimeoutError
+        | aiohttp.ClientHttpProxyError
+        | aiohttp.InvalidURL,
+    )
+
+
+class TokenBucket:
+    """Lets `rate` through a second on average, and `burst` at once after a pause.
+
+    Callers are served in the order they came: each takes its token at once, possibly one that is
+    not there yet, and sleeps until it is. Who is cancelled gives it back.
+    """
+
+    def __init__(self, rate: float, burst: int, *, clock: Clock) -> None:
+        if not rate > 0:
+            raise ConfigError("must be positive", field="qps", value=rate)
+        if burst < 1:
+            raise ConfigError("must be at least 1", field="burst", value=burst)
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock.monotonic()
+
+    async def take(self) -> None:
+        """Return when the caller may go on."""
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - 1
+        self._at = now
+        if self._tokens < 0:
+            try:
+                await self._clock.sleep(-self._tokens / self._rate)
+            except asyncio.CancelledError:
+                self._tokens += 1
+                raise

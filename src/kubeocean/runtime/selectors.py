@@ -1,30 +1,197 @@
-"""Label selectors: which objects are meant, by their labels.
+"""Label selectors and field selectors, with the validation of label keys and values.
 
-A selector is a set of requirements that must all hold. It comes from the text that `kubectl -l`
-takes, from a LabelSelector document, or from plain labels; `str` gives a text for the API that
-selects the same. Requirements have no order and `a=b` is `a in (b)`, so that selectors are equal
-when they say the same. What a server would refuse is a `ConfigError`.
+A label key is a name of at most 63 characters, optionally after a DNS subdomain and a slash; a
+label value is such a name or empty. A check returns None or raises a `ConfigError` with field and
+value.
 
-The text is read by the documented grammar, which an API server follows but for one stumble: it
-refuses an even run of commas before a parenthesis (`a in (x,,)`).
+A requirement is one condition on one label. Operators have their meaning in an API server: `NotIn`
+holds for an object without the label, `Gt` and `Lt` for labels that are integers. A label selector
+is a set of requirements that must all hold. It is parsed from the text that `kubectl -l` accepts,
+from a LabelSelector document, or from plain labels; `str` returns an equivalent text for the API.
+Requirements are unordered and `a=b` equals `a in (b)`, so equivalent selectors are equal. An API
+server follows the documented grammar except that it refuses an even run of commas before a
+parenthesis (`a in (x,,)`).
+
+A field selector is a set of terms `field=value` or `field!=value` that must all hold; a missing
+field is empty. In text, a backslash escapes commas, equals signs and backslashes of a value. The
+API server decides which fields a kind offers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.documents import join_path, read_document
-from kubeocean.runtime.labels import check_label_key, check_label_value
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.requirements import Expression, Operator, Requirement
 
-__all__ = ["EVERYTHING", "NOTHING", "LabelSelector"]
+__all__ = [
+    "EVERYTHING",
+    "NOTHING",
+    "Expression",
+    "FieldSelector",
+    "FieldTerm",
+    "LabelSelector",
+    "Operator",
+    "Requirement",
+    "check_label_key",
+    "check_label_value",
+    "check_subdomain",
+]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NAME_RULE: Final = (
+    "must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+)
+_NAME_LONGEST: Final = 63
+_SUBDOMAIN: Final = re.compile(
+    r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
+)
+_SUBDOMAIN_LONGEST: Final = 253
+
+
+def check_label_key(key: str, *, field: str = "") -> None:
+    """`name` or `prefix/name`."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > _SUBDOMAIN_LONGEST or not _SUBDOMAIN.fullmatch(prefix)):
+        raise ConfigError(
+            "the prefix of a label key must be a DNS subdomain", field=field, value=key
+        )
+    if len(name) > _NAME_LONGEST:
+        message = f"the name of a label key may have {_NAME_LONGEST} characters"
+        raise ConfigError(message, field=field, value=key)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"a label key {_NAME_RULE}", field=field, value=key)
+
+
+def check_label_value(value: str, *, field: str = "") -> None:
+    """Empty, or a name."""
+    if len(value) > _NAME_LONGEST:
+        message = f"a label value may have {_NAME_LONGEST} characters"
+        raise ConfigError(message, field=field, value=value)
+    if value and not _NAME.fullmatch(value):
+        raise ConfigError(f"a label value {_NAME_RULE}", field=field, value=value)
+
+
+def check_subdomain(name: str, *, field: str = "") -> None:
+    """Check a DNS subdomain, the form of most object names."""
+    if len(name) > _SUBDOMAIN_LONGEST or not _SUBDOMAIN.fullmatch(name):
+        raise ConfigError("must be a lowercase DNS subdomain", field=field, value=name)
+
+
+class Operator(StrEnum):
+    """Operator of a requirement, spelled as in documents."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GT = "Gt"
+    LT = "Lt"
+
+
+_WITHOUT_VALUES: Final = (Operator.EXISTS, Operator.DOES_NOT_EXIST)
+_WITH_INTEGER: Final = (Operator.GT, Operator.LT)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Requirement:
+    """Condition on one label, validated by `of`. Values are sorted and unique."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, key: str, operator: Operator, values: Iterable[str] = (), *, field: str = ""
+    ) -> Requirement:
+        """A requirement that makes sense; `field` is where it was found."""
+        given = list(values)
+        at = join_path(field, ".values")
+        check_label_key(key, field=join_path(field, ".key"))
+        for index, value in enumerate(given):
+            check_label_value(value, field=f"{at}[{index}]")
+        if operator in _WITHOUT_VALUES:
+            if given:
+                raise ConfigError(f"{operator} takes no values", field=at, value=given)
+        elif not given:
+            raise ConfigError(f"{operator} needs a value", field=at, value=given)
+        if operator in _WITH_INTEGER and (len(given) != 1 or _integer(given[0]) is None):
+            raise ConfigError(f"{operator} takes one integer", field=at, value=given)
+        return cls(key, operator, tuple(sorted(set(given))))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels meets it."""
+        match self.operator:
+            case Operator.IN:
+                return labels.get(self.key) in self.values
+            case Operator.NOT_IN:
+                return labels.get(self.key) not in self.values
+            case Operator.EXISTS:
+                return self.key in labels
+            case Operator.DOES_NOT_EXIST:
+                return self.key not in labels
+            case _:
+                return self._compares(_integer(labels.get(self.key, "")))
+
+    def _compares(self, actual: int | None) -> bool:
+        if actual is None:
+            return False
+        bound = int(self.values[0])
+        return actual > bound if self.operator is Operator.GT else actual < bound
+
+    def __str__(self) -> str:
+        match self.operator:
+            case Operator.IN if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case Operator.NOT_IN if len(self.values) == 1:
+                return f"{self.key}!={self.values[0]}"
+            case Operator.IN | Operator.NOT_IN:
+                return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+            case _:
+                return f"{self.key}{'>' if self.operator is Operator.GT else '<'}{self.values[0]}"
+
+
+class Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A requirement as documents have it.
+
+    A field that we do not know is an error: to ignore it could only select more than was meant.
+    """
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+    def requirement(self, operators: Iterable[Operator], *, field: str = "") -> Requirement:
+        """The requirement, if its operator is one of these and it makes sense."""
+        known = {str(operator): operator for operator in operators}
+        if self.operator not in known:
+            message = f"must be one of {', '.join(known)}"
+            raise ConfigError(message, field=join_path(field, ".operator"), value=self.operator)
+        return Requirement.of(self.key, known[self.operator], self.values or (), field=field)
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,63}")
+
+
+def _integer(text: str) -> int | None:
+    """The number, if it is one and fits 64 bits; a server compares no others."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
 
 # Gt and Lt exist in texts and for nodes, but not in LabelSelector documents.
 _IN_DOCUMENTS: Final = (
@@ -48,7 +215,7 @@ class LabelSelector:
 
     @classmethod
     def of(cls, requirements: Iterable[Requirement]) -> LabelSelector:
-        """All of these."""
+        """Return the selector of these requirements."""
         return cls(tuple(sorted(set(requirements))))
 
     @classmethod
@@ -148,8 +315,8 @@ class _Tokens:
         return Requirement.of(key, _OPERATORS[symbol], values, field=self._field)
 
     def unexpected(self, wanted: str) -> ConfigError:
-        found = "the end" if self.peek() is None else repr(self.peek())
-        message = f"a label selector must have {wanted} where {found} is"
+        token = "the end" if self.peek() is None else repr(self.peek())
+        message = f"a label selector must have {wanted} where {token} is"
         return ConfigError(message, field=self._field, value=self._text)
 
     def _key(self) -> str:
@@ -173,3 +340,70 @@ class _Tokens:
         if not self.skip(")"):
             raise self.unexpected("',' or ')'")
         return values
+
+
+_FIELDSELECTORS_NAME: Final = re.compile(r"[^,=!\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTerm:
+    """Field that must, or must not, have one value."""
+
+    field: str
+    value: str
+    equal: bool = True
+
+    def __post_init__(self) -> None:
+        if not _FIELDSELECTORS_NAME.fullmatch(self.field):
+            raise ConfigError("must be a path of a field", field="fieldSelector", value=self.field)
+
+    def matches(self, actual: str) -> bool:
+        """Whether a field with this value meets it."""
+        return (actual == self.value) is self.equal
+
+    def __str__(self) -> str:
+        escaped = re.sub(r"([\\,=])", r"\\\1", self.value)
+        return f"{self.field}{'=' if self.equal else '!='}{escaped}"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """Terms that must all hold, sorted by their text and unique; no terms select everything."""
+
+    terms: tuple[FieldTerm, ...] = ()
+
+    @classmethod
+    def of(cls, terms: Iterable[FieldTerm]) -> FieldSelector:
+        """Return the selector of these terms."""
+        return cls(tuple(sorted(set(terms), key=str)))
+
+    @classmethod
+    def parse(cls, text: str) -> FieldSelector:
+        """Read `spec.nodeName=a,status.phase!=Failed`; `==` is `=`, and empty terms are skipped."""
+        return cls.of(_parse_term(term, text) for term in _TERM.findall(text))
+
+    def matches(self, fields: Mapping[str, str] | Callable[[str], str]) -> bool:
+        """Whether the object with these fields, or that this function reads, is selected."""
+        if isinstance(fields, Mapping):
+            return all(term.matches(fields.get(term.field, "")) for term in self.terms)
+        return all(term.matches(fields(term.field)) for term in self.terms)
+
+    def __str__(self) -> str:
+        return ",".join(str(term) for term in self.terms)
+
+
+# An escaped comma belongs to its term; a lone backslash at the end is left for _VALUE to refuse.
+_TERM: Final = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
+_SPLIT: Final = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
+_VALUE: Final = re.compile(r"(?:[^\\,=]|\\[\\,=])*")
+
+
+def _parse_term(term: str, text: str) -> FieldTerm:
+    parts = _SPLIT.fullmatch(term)
+    if parts is None:
+        raise ConfigError(f"{term!r} has no operator", field="fieldSelector", value=text)
+    field, operator, value = parts.groups()
+    if not _VALUE.fullmatch(value):
+        message = f"each ',', '=' and '\\' in the value of {field!r} needs a '\\' before it"
+        raise ConfigError(message, field="fieldSelector", value=text)
+    return FieldTerm(field, re.sub(r"\\(.)", r"\1", value), operator != "!=")

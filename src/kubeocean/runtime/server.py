@@ -17,12 +17,12 @@ from typing import Final
 from aiohttp import web
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.lifespans import Lifespan
+from kubeocean.runtime.components import Lifespan
+from kubeocean.runtime.flags import BindAddress
 
 __all__ = ["Server"]
 
-_GRACE_S = 1.0  # answers here are small; who has not got one by then will ask again
+_GRACE_S = 1.0  # answers are small; a client without one by then will retry
 _HINTS: Final = {
     errno.EADDRINUSE: "; stop the program that listens there, or choose another address",
     errno.EACCES: "; ports below 1024 need privileges",
@@ -69,10 +69,10 @@ async def _listen(address: BindAddress) -> socket.socket:
 
 async def _bind(address: BindAddress) -> socket.socket:
     if address.host:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )
-        family, _, _, _, where = found[0]
+        family, _, _, _, where = addresses[0]
         return socket.create_server(where, family=family)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -1,15 +1,18 @@
-"""Service: the life of a program.
+"""Service: start, readiness, signals and shutdown of a program.
 
-Components start in the order given and stop in the reverse one, so that what others build on (an
-event recorder, informers) comes first. The program is ready when all of them are. It stops
+Components start in the given order and stop in reverse order, so that components on which others
+depend (an event recorder, informers) come first. The program is ready when all components are. It
+stops
 
 - on SIGTERM or SIGINT, or when `stop` is called: exit code 0;
-- when a component fails, or ends though nobody asked it to: exit code 1.
+- when a component fails, or ends without a request to stop: exit code 1.
 
-First readiness goes, then each component gets its turn to end, all within `deadline_s`. A second
-signal ends everything at once. SIGUSR1 makes the log more talkative, SIGUSR2 less.
+On shutdown readiness is withdrawn first, then each component ends, all within `deadline_s`. A
+second signal ends the program at once. SIGUSR1 raises the log level by one step, SIGUSR2 lowers it.
 
     sys.exit(run(Service("syncer", [recorder, informer, controller]).run))
+
+`cancelled_by_signals` handles the same signals before a service runs.
 """
 
 from __future__ import annotations
@@ -25,16 +28,15 @@ from functools import partial
 from typing import Final
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.components import Component, Part, components_of
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.health import Health, metrics_app
 from kubeocean.runtime.logs import get_logger, step_level
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.server import Server
 
-__all__ = ["Component", "Service", "freeze", "relax", "run"]
+__all__ = ["SIGNALLED", "Component", "Service", "cancelled_by_signals", "freeze", "relax", "run"]
 
 _COLLECT_AFTER: Final = 20_000  # new objects
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
@@ -120,7 +122,7 @@ class Service:
         """Whether every component does its work, and goes on with it."""
         return self._unfit() is None and all(part.ready() for part in self.components)
 
-    def stop(self, why: str = "asked to") -> None:
+    def stop(self, why: str = "stop was called") -> None:
         """End the service as a signal does; a second call ends it at once."""
         if not self._stopping.is_set():
             _log.info("Stopping service", service=self.name, why=why, deadline_s=self._deadline_s)
@@ -181,7 +183,7 @@ class Service:
             if not self._stopping.is_set():
                 self._fail(part, "Component was cancelled")
             raise
-        except Exception as error:  # told with its traceback, and the process ends for it
+        except Exception as error:  # logged with its traceback; the process ends
             self._fail(part, "Component failed", error)
         else:
             if not self._stopping.is_set():
@@ -238,10 +240,12 @@ class Service:
             task.cancel()
         elif not task.done():
             try:
-                asked = part.stop()
-                if inspect.isawaitable(asked):
-                    await asked
-            except Exception as error:  # one that cannot be asked must not keep the others
+                stopping = part.stop()
+                if inspect.isawaitable(stopping):
+                    await stopping
+            except (
+                Exception
+            ) as error:  # a component whose stop fails must not keep the others running
                 self._fail(part, "Component could not be stopped", error)
                 task.cancel()
         await _all_done([task])
@@ -299,3 +303,29 @@ def _step(steps: int) -> None:
 async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
     if tasks:
         await asyncio.wait(tasks)
+
+
+SIGNALLED: Final = 128  # plus the number of the signal: the exit code of a process that it ended
+_NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def cancelled_by_signals(received: list[int]) -> Iterator[None]:
+    """Let signals cancel this task and record them. The kernel does not deliver default signals
+    to the first process of a container."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def cancel(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    for number in _NUMBERS:
+        loop.add_signal_handler(number, cancel, number)
+    try:
+        yield
+    finally:
+        for number in _NUMBERS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

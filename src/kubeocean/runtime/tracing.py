@@ -1,4 +1,4 @@
-"""Tracing: where the time of a piece of work went, told with OpenTelemetry.
+"""Tracing with OpenTelemetry: spans around pieces of work.
 
     with span("reconcile", controller="pods", key=key) as current:
         current.set(outcome="done")
@@ -54,7 +54,8 @@ def configure(
     endpoint: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Callable[[], None]:
-    """Send spans to `endpoint` or to where the environment says; returns what sends the last ones.
+    """Send spans to `endpoint` or to the environment's target; return the function that flushes
+    them.
 
     That function may take some seconds: it belongs in a thread. Where nothing says where to send
     spans, or the program has a tracer provider already, nothing happens.
@@ -100,7 +101,7 @@ def enabled() -> bool:
 
 
 def tracer(name: str) -> Tracer:
-    """OpenTelemetry's own tracer, for what `span` cannot say."""
+    """Return OpenTelemetry's tracer, for features that `span` lacks."""
     from opentelemetry import trace
 
     return trace.get_tracer(name)
@@ -112,7 +113,7 @@ def span(name: str, /, **attributes: object) -> AbstractContextManager[Span]:
 
 
 def trace_headers() -> dict[str, str]:
-    """The W3C headers that let a server continue our trace; none outside of a span."""
+    """Return the W3C headers of the current span; empty outside of a span."""
     if _API not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -189,7 +190,7 @@ def _plain(attributes: Mapping[str, object]) -> dict[str, _Attribute]:
 
 
 def _target(endpoint: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Who says where spans go, and the URL; an empty one where nobody does."""
+    """Return the source of the setting and the URL of the span target, empty if unset."""
     # The names and their meaning are OpenTelemetry's: an endpoint for traces is taken as it is.
     off = (environ.get("OTEL_SDK_DISABLED"), environ.get("OTEL_TRACES_EXPORTER"))
     choices = [("tracing endpoint", _with_path(endpoint))]
@@ -219,4 +220,4 @@ def _check(source: str, url: str, environ: Mapping[str, str]) -> None:
 
 
 def _nothing() -> None:
-    """What is left to send when tracing is off."""
+    """Flush nothing, since tracing is off."""

@@ -27,11 +27,10 @@ from yarl import URL
 from kubeocean import __version__
 from kubeocean.errors import Unauthorized, Unreachable
 from kubeocean.runtime import tracing
-from kubeocean.runtime.access import Access
+from kubeocean.runtime.access import Access, ssl_context
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
-from kubeocean.runtime.failures import explain, never_sent
-from kubeocean.runtime.tls import ssl_context
+from kubeocean.runtime.retries import explain, never_sent
 from kubeocean.runtime.tunnel import HANDSHAKE_S, Tunnel, open_tunnel
 
 __all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
@@ -52,7 +51,7 @@ LARGE: Final = 1 << 19
 
 @dataclass(slots=True, frozen=True)
 class Request:
-    """One HTTP request, without host and credentials."""
+    """HTTP request, without host and credentials."""
 
     method: str
     path: str
@@ -113,13 +112,13 @@ class Transport(Protocol):
         """Grows when requests begin to go to another server: no version from before holds there."""
 
     async def send(self, request: Request) -> Response:
-        """One request, one answer.
+        """Send one request and return its answer.
 
         :raises Unreachable: there was none.
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        """A request whose answer is read piece by piece; leaving the context ends it."""
+        """Send a request and stream its answer; leaving the context ends it."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
         """Switch protocols: bytes both ways after the server's 101.
@@ -190,7 +189,7 @@ class HttpTransport:
         links = [*self._old, *([self._link] if self._link else [])]
         self._link = None
         self._old.clear()
-        # A stack: who is cancelled at one still closes the others.
+        # A stack: cancellation at one still closes the others.
         async with AsyncExitStack() as stack:
             for link in links:
                 stack.push_async_callback(link.cut)
@@ -234,7 +233,7 @@ class HttpTransport:
 
 
 def _whereabouts(access: Access) -> tuple[object, ...]:
-    """Which server it is, and how we know that it is."""
+    """Return server and trust of an access: the part that decides which connection is used."""
     return access.server, access.ca, access.insecure, access.tls_server_name
 
 
@@ -261,7 +260,8 @@ class _Link:
         self._identity = (("User-Agent", USER_AGENT), *access.headers())
 
     def reaches(self, access: Access) -> bool:
-        """Whether these connections serve that access too: only what goes into headers differs."""
+        """Return whether these connections also serve that access, which differs in headers
+        only."""
         return (
             replace(
                 access,
@@ -344,14 +344,14 @@ class _Link:
 
     async def cut(self) -> None:
         """Close every connection, busy or not."""
-        # aiohttp closes the connections of a session without telling those who read from them.
+        # aiohttp closes the connections of a session without notifying their readers.
         for answer in self._answers:
             answer.close()
         for tunnel in self._tunnels:
             tunnel.abort()
         try:
             await self._unary.close()
-        finally:  # also for who is cancelled meanwhile
+        finally:  # also on cancellation
             await self._streams.close()
 
     async def _release(self) -> None:
@@ -425,7 +425,7 @@ class _OnIdle(Protocol):
 
 
 class _HttpStream:
-    """The body of an aiohttp answer; reads are never larger than what has arrived."""
+    """Body of an aiohttp answer; a read returns at most the data that has arrived."""
 
     def __init__(self, answer: aiohttp.ClientResponse, server: str) -> None:
         self.status = answer.status

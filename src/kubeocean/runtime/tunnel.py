@@ -1,28 +1,187 @@
-"""Tunnel: bytes both ways after an HTTP upgrade.
+"""Tunnels: byte streams in both directions after an HTTP upgrade.
 
-Exec, attach and port-forward switch an HTTP/1.1 connection to SPDY or WebSocket. What flows then is
-nobody's business but the two ends': a tunnel carries bytes. It opens only on the server's 101 to
-the protocol that was asked for; any other answer is raised as the API error that it is, and
-redirects are not followed. When the block of a tunnel is left, its connection is gone.
+Exec, attach and port-forward switch an HTTP/1.1 connection to SPDY or WebSocket. A tunnel opens
+only on the server's 101 with the requested protocol; any other answer raises its `ApiError`, and
+redirects are not followed. A tunnel relays bytes and does not interpret them. Its connection is
+closed when its block ends.
+
+A `Pipe` is a connection whose two directions fail independently. An asyncio transport drops
+received data as soon as a write fails, so the last bytes of a server that closes are lost. A pipe
+reports a failed write to the writer only, and reading continues until the end of the stream. A pipe
+does not read ahead: unread data stays in the kernel, which makes the sender wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 
 from multidict import MultiMapping
 from yarl import URL
 
 from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
-from kubeocean.runtime.failures import explain
-from kubeocean.runtime.pipes import Pipe, TlsPipe, connect
+from kubeocean.runtime.retries import explain
 
-__all__ = ["Line", "Tunnel", "open_tunnel"]
+__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "connect", "open_tunnel"]
+
+_FILL: Final = 64 * 1024
+
+
+class Pipe(Protocol):
+    """Bytes both ways. One task reads, one writes."""
+
+    async def read(self, most: int) -> bytes:
+        """Return data that has arrived, at most `size` bytes; empty at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Return when it is on its way; that waits for a slow reader."""
+
+    def write_eof(self) -> None:
+        """Signal the end of the outgoing stream, where the protocol can."""
+
+    def cut(self) -> None:
+        """End it for whoever is using it."""
+
+    def close(self) -> None:
+        """Close the connection; no task may be using it."""
+
+
+class SocketPipe:
+    """A connected socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    async def read(self, most: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._socket, most)
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    def write_eof(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        # Not closed: the event loop may be waiting for it, and another socket may get its number.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class TlsPipe:
+    """TLS over another pipe."""
+
+    def __init__(self, under: Pipe, context: ssl.SSLContext, server_name: str | None) -> None:
+        self._under = under
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=False, server_hostname=server_name
+        )
+        self._sending = asyncio.Lock()
+
+    async def handshake(self) -> None:
+        """Perform the TLS handshake.
+
+        :raises OSError: they are not, or do not think that we are.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._fill()
+            except ssl.SSLError:
+                with suppress(OSError):
+                    await self._flush()  # so that they hear why
+                raise
+            else:
+                await self._flush()
+                return
+
+    async def read(self, most: int) -> bytes:
+        while True:
+            try:
+                return self._take(most)
+            except ssl.SSLWantReadError:
+                # A TLS message such as a new key; a pipe that cannot send can still read.
+                with suppress(OSError):
+                    await self._flush()
+                await self._fill()
+
+    def _take(self, most: int) -> bytes:
+        """As many records as are there, up to so many bytes."""
+        taken = bytearray()
+        try:
+            while len(taken) < most and (more := self._tls.read(most - len(taken))):
+                taken += more
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            pass  # end of the stream either way; reading meets it after the buffered data
+        except ssl.SSLWantReadError:
+            if not taken:
+                raise
+        return bytes(taken)
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._tls.write(view) :]
+        await self._flush()
+
+    def write_eof(self) -> None:
+        """TLS has no half that could be closed."""
+
+    def cut(self) -> None:
+        self._under.cut()
+
+    def close(self) -> None:
+        self._under.close()
+
+    async def _fill(self) -> None:
+        data = await self._under.read(_FILL)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    async def _flush(self) -> None:
+        # Records must leave in the order in which they were made.
+        async with self._sending:
+            while data := self._outgoing.read():
+                await self._under.write(data)
+
+
+async def connect(host: str, port: int) -> SocketPipe:
+    """A connection to the first address that accepts one.
+
+    :raises OSError: none does.
+    """
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in addresses:
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            made.close()
+            failure = error
+        except BaseException:  # cancelled: no other task would close it
+            made.close()
+            raise
+        else:
+            return SocketPipe(made)
+    raise failure
+
 
 HEAD_LIMIT: Final = 64 * 1024
 BODY_LIMIT: Final = 64 * 1024
@@ -55,9 +214,9 @@ class Tunnel:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send, waiting while the other side is slower than we are.
+        """Send data, waiting while the peer is slower.
 
-        What the other side has said already can still be read after this has failed.
+        Data that has already arrived can still be read after this has failed.
 
         :raises Unreachable: the connection broke.
         """
@@ -68,7 +227,7 @@ class Tunnel:
 
     def write_eof(self) -> None:
         """Say that no more will come, where the connection can say it: TLS cannot."""
-        with suppress(OSError):  # to one who is gone nothing need be said
+        with suppress(OSError):  # the peer is gone
             self._line.pipe.write_eof()
 
     def abort(self) -> None:
@@ -91,7 +250,8 @@ class Line:
         return taken
 
     async def read_until(self, end: bytes, limit: int) -> bytes | None:
-        """All up to and with `end`; what there was of it if it does not come; None: too much."""
+        """Read up to and including `end`; the partial data at the end of the stream; None if too
+        long."""
         while (at := self._held.find(end)) < 0:
             if len(self._held) > limit:
                 return None
@@ -238,7 +398,7 @@ async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
 
 
 async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
-    """Enough of a refusal to tell the user why; it need not be whole."""
+    """Read enough of an error answer to describe it."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))
     wanted = BODY_LIMIT if length is None else min(length, BODY_LIMIT)

@@ -4,7 +4,8 @@
 (objects and their fate, many at a time), `Listed` (the listing is whole: what it did not name is
 gone), then more `Changed` for ever. It survives everything that an API server does:
 
-- It lists by a streaming watch where the server offers it, else in pages.
+- It lists by a streaming watch where the server offers it, else in pages. A streaming list that
+  does not end, or fails twice, is counted, and a list in pages takes its place that time.
 - It resumes after the last version it saw, which bookmarks keep fresh, and lists again on 410.
 - It drops what it has seen already: a stream that repeats or rewinds changes nothing.
 - It cannot go silent: a server that says nothing for `SILENCE_S`, not even the bookmark that is due
@@ -34,16 +35,18 @@ from kubeocean.errors import (
 )
 from kubeocean.runtime.client import PAGE, Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.codec import (
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import (
+    Object,
+    ObjectT,
+    Resource,
     WatchEvent,
     decode_object,
     event_decoder,
     raw_event_decoder,
     with_raw,
 )
-from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Object, ObjectT, Resource
 from kubeocean.runtime.retries import backoff_s, jittered
 from kubeocean.runtime.transport import Stream
 
@@ -57,7 +60,15 @@ SILENCE_S: Final = 65.0
 SHORTEST_S: Final = 1_800
 LONGEST_S: Final = 3_600
 BACKOFF_S: Final = (0.2, 5.0)
+# A page that announces maintenance may ask for a day; what it stands for may be over in a minute.
+LONGEST_WAIT_S: Final = 30.0
+# How long the end of a streaming list may take after its last object, and how often one may fail,
+# before everything is listed in pages.
+LISTING_S: Final = 30.0
+LONGEST_LISTING_S: Final = 300.0  # objects that are created meanwhile come as ADDED, too
+LISTING_FAILURES: Final = 2
 REFUSAL_BYTES: Final = 1 << 16
+_REASONS: Final = ("ended", "gone", "silent", "failed", "endless")  # for a stream to begin anew
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -65,13 +76,18 @@ Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class Scope(Generic[ObjectT]):
-    """Which objects, selected at the server, and how much of them is kept."""
+    """Selection of objects at the server, and the part of them that is kept."""
 
     resource: Resource[ObjectT]
     namespace: str = ""
     labels: str = ""
     fields: str = ""
     keep_raw: bool = False
+
+    @property
+    def path(self) -> str:
+        """The URL path of the collection."""
+        return self.resource.path(self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +97,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[ObjectT]):
-    """What happened, in order, up to `version`."""
+    """Events in order, up to resourceVersion `version`."""
 
     events: list[tuple[Fate, ObjectT]]
     version: str
@@ -95,11 +111,15 @@ class Listed:
 
 
 class _Silence(Exception):
-    """The server said nothing for too long."""
+    """The server sent nothing for too long."""
+
+
+class _Endless(Exception):
+    """The server did not say where a streaming list ends."""
 
 
 class Watch(Generic[ObjectT]):
-    """One set of objects, followed for as long as someone listens."""
+    """Watch of one selection of objects, restarted as needed until its consumer stops."""
 
     def __init__(
         self,
@@ -123,6 +143,7 @@ class Watch(Generic[ObjectT]):
         self._listed = False
         self._generation = 0  # of the server that our version comes from
         self._failures = 0
+        self._stream_failures = 0  # of streaming lists, in a row
         resource = str(scope.resource)
         self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
         self._log = get_logger("watch").bind(cluster=client.cluster, resource=resource)
@@ -139,20 +160,34 @@ class Watch(Generic[ObjectT]):
                 async with aclosing(self._attempt()) as account:
                     async for news in account:
                         yield news
+                self._note_listing()
                 self._counts.restarts["ended"].inc()
             except Gone as error:
                 self._listed = False
                 await self._again("gone", error)
             except _Silence as error:
+                self._note_listing()
                 await self._again("silent", error)
+            except _Endless as error:
+                self._stream_failures = LISTING_FAILURES
+                await self._again("endless", error)
             except ApiError as error:
+                if not isinstance(error, Unreachable) or error.sent:
+                    self._note_listing()
                 await self._again("failed", error)
+
+    def _note_listing(self) -> None:
+        """Count a streaming list that was not whole when it ended."""
+        if not self._listed:
+            self._stream_failures += 1
 
     def _attempt(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         if self._listed:
             return self._stream(initial=False)
-        if self._streaming:
+        if self._streaming and self._stream_failures < LISTING_FAILURES:
             return self._stream(initial=True)
+        if self._streaming:
+            self._counts.fallbacks.inc()
         return self._paged()
 
     async def _paged(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
@@ -194,18 +229,27 @@ class Watch(Generic[ObjectT]):
             if initial:
                 self._generation = self._client.transport.generation
             elif self._moved():
-                raise Gone("another server is asked now; the old one's versions mean nothing to it")
+                raise Gone(
+                    "requests go to another server now, where the resourceVersion has no meaning"
+                )
             if stream.status != 200:
                 await self._refused(stream, initial)
                 return
             heard = False
+            began_at = added_at = self._clock.monotonic()
             try:
                 async with aclosing(self._lines(stream)) as blocks:
                     async for block in blocks:
                         heard = True
                         for news in self._read(block, initial=initial and not self._listed):
                             yield news
-            except _Silence:
+                            if isinstance(news, Changed) and _adds(news):
+                                added_at = self._clock.monotonic()
+                        if not self._listed:
+                            self._check_listing(began_at, added_at)
+            except _Silence as error:
+                if initial and heard and not self._listed:
+                    raise _Endless(f"a listing has no end: {error}") from None
                 # Not one word, not even a bookmark: it may be waiting for a version that it will
                 # not have for long, as a server does that was restored from a backup.
                 self._listed = self._listed and heard
@@ -213,8 +257,15 @@ class Watch(Generic[ObjectT]):
             if not heard:
                 raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
 
+    def _check_listing(self, began_at: float, added_at: float) -> None:
+        """Give up a streaming list that has had the time to end; objects come as ADDED only."""
+        now = self._clock.monotonic()
+        if now - added_at >= LISTING_S or now - began_at >= LONGEST_LISTING_S:
+            raise _Endless(f"a listing has no end after {now - began_at:.0f} s")
+
     def _moved(self) -> bool:
-        """Whether requests go to another server than the one that our version comes from."""
+        """Return whether requests go to another server than the one that issued the
+        resourceVersion."""
         return self._generation != self._client.transport.generation
 
     async def _refused(self, stream: Stream, initial: bool) -> None:
@@ -243,11 +294,12 @@ class Watch(Generic[ObjectT]):
         """Whole lines, as many as there are at a time, of any length."""
         parts: list[bytes] = []
         while True:
+            silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
             try:
-                async with asyncio.timeout(self._silence_s):
+                async with asyncio.timeout(silence_s):
                     chunk = await stream.read()
             except TimeoutError:
-                raise _Silence(f"nothing was heard for {self._silence_s:g} s") from None
+                raise _Silence(f"nothing was heard for {silence_s:g} s") from None
             if not chunk:
                 return
             self._counts.heard_at = self._clock.monotonic()
@@ -262,14 +314,14 @@ class Watch(Generic[ObjectT]):
             parts = [tail] if tail else []
 
     def _read(self, block: bytes, *, initial: bool) -> list[Changed[ObjectT] | Listed]:
-        """What the lines say. Nothing is awaited here: a block is taken whole or not at all."""
+        """Return the events of these lines. No await here: a block is taken whole or not at all."""
         news: list[Changed[ObjectT] | Listed] = []
         events: list[tuple[Fate, ObjectT]] = []
         listing, before = initial, self._version
         for event in self._decode(block):
             obj = event.object
             if event.type == "ERROR":
-                # What came with it in one block is not told, so it has to come again.
+                # The events of this block are not delivered, so they have to come again.
                 self._begin_at(before)
                 self._listed = self._listed and not listing
                 raise api_error(0, obj.raw, doing=f"watch {self._scope.resource}")
@@ -338,6 +390,7 @@ class Watch(Generic[ObjectT]):
     def _whole(self, version: str) -> Listed:
         self._begin_at(version)
         self._listed = True
+        self._stream_failures = 0
         return Listed(version)
 
     async def _again(self, why: str, error: Exception) -> None:
@@ -346,11 +399,15 @@ class Watch(Generic[ObjectT]):
         first, last = BACKOFF_S
         delay_s = jittered(backoff_s(self._failures, first, last))
         if isinstance(error, ApiError) and error.retry_after_s is not None:
-            delay_s = max(delay_s, error.retry_after_s)
+            delay_s = max(delay_s, min(error.retry_after_s, LONGEST_WAIT_S))
         if why == "silent" or (why == "gone" and self._failures == 1):
             delay_s = 0.0
         self._log.info("Restarted watch", why=why, error=str(error), delay_s=round(delay_s, 3))
         await self._clock.sleep(delay_s)
+
+
+def _adds(news: Changed[ObjectT]) -> bool:
+    return any(fate == "ADDED" for fate, _ in news.events)
 
 
 class _Marker(Object, frozen=True, gc=False):
@@ -358,18 +415,21 @@ class _Marker(Object, frozen=True, gc=False):
 
 
 class _Counts:
-    """The figures of one watch."""
+    """Metrics of one watch."""
 
     def __init__(self, metrics: Metrics, cluster: str, resource: str, clock: Clock) -> None:
         labels = {"cluster": cluster, "resource": resource}
         restarts = metrics.counter(
             "kubeocean_watch_restarts_total",
-            "Streams begun anew, by why: ended by the server, gone, silent, failed",
+            "Streams begun anew, by why: ended by the server, gone, silent, failed, endless",
             ["cluster", "resource", "why"],
         )
-        self.restarts = {
-            why: restarts.labels(**labels, why=why) for why in ("ended", "gone", "silent", "failed")
-        }
+        self.restarts = {why: restarts.labels(**labels, why=why) for why in _REASONS}
+        self.fallbacks = metrics.counter(
+            "kubeocean_watch_list_fallbacks_total",
+            "Lists in pages because a streaming list failed, or did not end",
+            ["cluster", "resource"],
+        ).labels(**labels)
         self.stale = metrics.counter(
             "kubeocean_watch_stale_events_total",
             "Events dropped because they, or newer ones, were seen before",

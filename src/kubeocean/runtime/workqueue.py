@@ -7,7 +7,7 @@
 - Prompt: of several delays for one key the shortest counts, and an immediate `add` ends a delay. So
   a delay is a promise to look again *by then*, not at that time.
 - Patient: `retry` doubles a key's delay from 5 ms to 5 minutes until `forget`.
-- Higher priorities go first, always; a key has the highest priority that it was asked for with.
+- Higher priorities go first, always; a key has the highest priority with which it was added.
 
 Any number of producers and consumers, one event loop. Delays pass while `run` runs, which is one
 timer for all of them. Memory is bounded by the keys that wait, are delayed, are handed out, or have
@@ -81,7 +81,7 @@ class WorkQueue(Generic[K]):
         self._measure(metrics or Metrics())
 
     def __len__(self) -> int:
-        """How many keys wait to be handed out now."""
+        """Number of keys that are ready now."""
         return len(self._ready)
 
     def add(self, key: K, *, priority: int = 0) -> None:
@@ -146,11 +146,11 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """How often `retry` was called since the last `forget`."""
+        """Return the number of calls of `retry` since the last `forget`."""
         return self._failures.get(key, 0)
 
     def priority(self, key: K) -> int:
-        """What the key was handed out with; 0 for a key that nobody works on."""
+        """Return the priority with which the key was handed out; 0 if it is not being processed."""
         handed = self._processing.get(key)
         return 0 if handed is None else handed[1]
 
@@ -201,7 +201,7 @@ class WorkQueue(Generic[K]):
             await self._idle.wait()
 
     def close(self) -> None:
-        """Accept no more keys and drop those that wait; what is handed out still needs `done`."""
+        """Accept no more keys and drop waiting ones; keys in progress still need `done`."""
         self._shut()
         self._ready.clear()
         self._lines = {0: OrderedDict()}
@@ -268,7 +268,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def _due(self) -> float | None:
-        """Move what is due to the ready keys; seconds until the next is, None without any."""
+        """Move due keys to the ready ones; return the seconds until the next is due, or None."""
         now = self._now()
         while self._timers:
             due, _, key = self._timers[0]
@@ -296,7 +296,7 @@ class WorkQueue(Generic[K]):
     def _measure(self, metrics: Metrics) -> None:
         """Resolve every series once: they exist at zero, and cost one call where they change."""
         label, name = ["name"], self.name
-        # Levels are read when somebody asks; through a weak reference, or the registry would keep
+        # Levels are read at each scrape; through a weak reference, or the registry would keep
         # every queue that ever was.
         this = weakref.ref(self)
 

@@ -1,8 +1,68 @@
-"""Sharding: every replica works, and never two on one key.
+"""Sharding: all replicas of a controller work, and never two of them on one key.
 
-Usable by any controller. A key belongs to a slot for ever; who has the slot stands in one table.
-
-Nothing is imported here: take what you need from its module.
+The package is usable by any controller. A key belongs to a slot for ever; one table records the
+owner of each slot. A name exported here is imported at its first use.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubeocean.runtime._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from kubeocean.sharding.admin import RingAdmin, RingState, find_rings
+    from kubeocean.sharding.admission import admission_objects, guard
+    from kubeocean.sharding.algorithms.base import Algorithm
+    from kubeocean.sharding.config import Config, load
+    from kubeocean.sharding.controller import Children, ResourceHandler, ShardedController
+    from kubeocean.sharding.exclusive_start import ExclusiveStart
+    from kubeocean.sharding.fencing import NotOurs
+    from kubeocean.sharding.metrics import MetricsPage
+    from kubeocean.sharding.names import Names
+    from kubeocean.sharding.ring import GaveUp, Ring
+    from kubeocean.sharding.shared_controllers import SharedControllers
+    from kubeocean.sharding.stores import StateStore
+    from kubeocean.sharding.workloads import ShardNotifier
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "admin": ("RingAdmin", "RingState", "find_rings"),
+            "admission": ("admission_objects", "guard"),
+            "algorithms.base": ("Algorithm",),
+            "config": ("Config", "load"),
+            "controller": ("Children", "ResourceHandler", "ShardedController"),
+            "exclusive_start": ("ExclusiveStart",),
+            "fencing": ("NotOurs",),
+            "metrics": ("MetricsPage",),
+            "names": ("Names",),
+            "ring": ("GaveUp", "Ring"),
+            "shared_controllers": ("SharedControllers",),
+            "stores": ("StateStore",),
+            "workloads": ("ShardNotifier",),
+        },
+    )
+
+__all__ = [
+    "Algorithm",
+    "Children",
+    "Config",
+    "ExclusiveStart",
+    "GaveUp",
+    "MetricsPage",
+    "Names",
+    "NotOurs",
+    "ResourceHandler",
+    "Ring",
+    "RingAdmin",
+    "RingState",
+    "ShardNotifier",
+    "ShardedController",
+    "SharedControllers",
+    "StateStore",
+    "admission_objects",
+    "find_rings",
+    "guard",
+    "load",
+]

@@ -1,17 +1,20 @@
-"""Admission: let the API server refuse what a replica may not write any more.
+"""Admission policy by which the API server refuses writes of a replica that lost its slot.
 
-A ValidatingAdmissionPolicy compares what a replica writes on a sharded object with the ring's
-table, which is its parameter:
+A ValidatingAdmissionPolicy compares a write to a sharded object with the ring's table, which is its
+parameter:
 
-- the epoch on the object must not be lower than that of the shard's grant, nor than the one that is
-  there already: a replica that was frozen and wakes up is refused, also when it creates something;
+- the epoch on the object must not be lower than that of the shard's grant, nor than the one already
+  on the object: a replica that was frozen and resumes is refused, also for creates;
 - the writer must be the shard's recorded owner, by the UID of its pod, or by its user name where
-  tokens are not bound to pods. This is what refuses a late deletion, which carries no epoch.
+  tokens are not bound to pods. This refuses a late delete, which carries no epoch.
 
-Only writes of the ring's own replicas are looked at, and only on objects that have a slot; without
-a table nothing is refused. The API
-server follows the table by a watch, so it may be some milliseconds behind: then it still lets an
-old owner through, whom the epoch on the object stops once the new one has written.
+Only writes of the ring's own replicas are checked, and only on objects that have a slot; without a
+table nothing is refused. The API server follows the table by a watch and may be some milliseconds
+behind: it may then still admit an old owner, which the epoch on the object stops once the new owner
+has written.
+
+Replicas of one Deployment share a service account. Their tokens are bound to their pods, so the API
+server distinguishes them by the pod's UID; without a pod, the user name is the principal.
 """
 
 from __future__ import annotations
@@ -20,12 +23,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubeocean.errors import ConfigError
+import msgspec
+
+from kubeocean.errors import ApiError, ConfigError
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Resource
 from kubeocean.sharding.names import Names
-from kubeocean.sharding.principals import POD_UID
 
-__all__ = ["Guarded", "admission_objects", "guard"]
+__all__ = ["POD_UID", "Guarded", "admission_objects", "guard", "own_principal", "principal_of"]
+
+POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+_PATH: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_BODY: Final = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+_log = get_logger(__name__)
+
+
+async def own_principal(client: Client) -> str:
+    """Return this client's principal as the API server reports it; empty if it does not."""
+    try:
+        answer = await client.request("POST", _PATH, body=_BODY, idempotent=True)
+        return principal_of(msgspec.json.decode(answer)["status"]["userInfo"])
+    except (ApiError, msgspec.DecodeError, KeyError, TypeError) as error:
+        _log.warning("Could not read own user from API server", error=str(error))
+        return ""
+
+
+def principal_of(user: dict[str, Any]) -> str:
+    """The pod's UID if the token is bound to one, else the user's name."""
+    bound = (user.get("extra") or {}).get(POD_UID) or [""]
+    return bound[0] or str(user.get("username", ""))
+
 
 _API: Final = "admissionregistration.k8s.io/v1"
 
@@ -94,7 +123,7 @@ def admission_objects(
                 "name": names.table,
                 "namespace": namespace,
                 # Else a table that is missing would lock out everybody, before any condition is
-                # looked at: users, and the assigner that has to write the table.
+                # looked at: users, and the planner that has to write the table.
                 "parameterNotFoundAction": "Allow",
             },
         },
@@ -121,9 +150,10 @@ def _by_a_replica(users: Sequence[str], groups: Sequence[str]) -> str:
 
 
 def _in_a_shard(label: str) -> str:
-    """It has a slot, and this is not the write that gives it one."""
-    there = "has({0}.metadata.labels) && '{1}' in {0}.metadata.labels"
-    old, new = there.format("oldObject", label), there.format("object", label)
+    """Return the CEL expression that is true for an object with a slot, except for the write
+    that sets it."""
+    labelled = "has({0}.metadata.labels) && '{1}' in {0}.metadata.labels"
+    old, new = labelled.format("oldObject", label), labelled.format("object", label)
     same = f"object.metadata.labels['{label}'] == oldObject.metadata.labels['{label}']"
     return (
         f"request.operation == 'CREATE' ? ({new}) : request.operation == 'DELETE' ? ({old}) : "
@@ -136,7 +166,7 @@ def _variables(names: Names) -> list[Json]:
     epoch += "int({0}.metadata.annotations['{1}']) : 0"
     user = "request.userInfo"
     pod = f"has({user}.extra) && '{POD_UID}' in {user}.extra"
-    said = {
+    expressions = {
         "meta": "request.operation == 'DELETE' ? oldObject.metadata : object.metadata",
         "slot": f"int(variables.meta.labels['{names.slot_label}'])",
         "granted": "int(params.data.grants.split(',')[variables.slot])",
@@ -148,7 +178,7 @@ def _variables(names: Names) -> list[Json]:
             "[int(params.data.owners.split(',')[variables.slot])]"
         ),
     }
-    return [{"name": name, "expression": expression} for name, expression in said.items()]
+    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
 
 
 def _validations(check_writer: bool) -> list[Json]:

@@ -1,19 +1,19 @@
-"""Balance: whose each slot should be, moving as little as possible.
+"""Balancing: the wanted owner of each slot, with as few moves as possible.
 
-Slots stay where they are, with three exceptions:
+Slots keep their owners, with three exceptions:
 
 - a slot without an owner goes to the least loaded replica;
-- a newcomer is filled up to its share, and only from those above theirs: nothing moves between two
-  others;
-- when the fullest is more than `threshold` above its share, the moves that help most are made,
-  down to half of the threshold, so that the next small change does not move something again, and at
+- a new replica is filled up to its share, and only from replicas above their share: nothing moves
+  between two others;
+- when the fullest replica exceeds its share by more than `threshold`, the most effective moves are
+  made, down to half of the threshold, so that the next small change causes no further move, and at
   most `churn` of the whole load at a time.
 
-A load is what a slot costs; without measurements all slots cost the same. Slots that cost next to
-nothing are *idle*, and shared by number, apart from the others: what they come to cost later comes
-to all alike, and nothing has to move for it. A share follows the capacity of a replica. A move is
-made only if it lowers the fuller of the two without lifting the other above it; so a plan cannot
-undo another, and under constant loads planning ends.
+The load of a slot is its measured cost; without measurements all slots have equal loads. Slots with
+almost no load are *idle* and are shared by number, apart from the others: their future load is then
+spread evenly without moves. A share is proportional to the capacity of a replica. A move is made
+only if it lowers the fuller of two replicas without lifting the other above it; so no plan undoes
+another, and under constant loads planning ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Final
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["Policy", "imbalance", "plan", "weights_of"]
+__all__ = ["Policy", "plan", "weights_of"]
 
 _IDLE: Final = 0.01  # of the mean: a slot that costs no more is one that costs nothing yet
 _POLISH: Final = 0.005  # a newcomer is not filled further than that is worth moving for
@@ -43,7 +43,7 @@ class Policy:
     - `interval_s`: not more often than this.
     - `churn`: at most this fraction of the whole load at a time.
     - `settle_s`: in a rolling update a newcomer waits for a leaver whose slots it takes; it is
-      filled from all others only after nobody has come or gone for so long.
+      filled from all others only after no member has come or gone for so long.
     """
 
     threshold: float = 0.1
@@ -68,29 +68,13 @@ class Policy:
 
 
 def weights_of(loads: Mapping[int, float], slots: int) -> list[float] | None:
-    """What each slot counts in a plan; None if nobody has measured anything."""
+    """Return the weight of each slot in a plan; None without any measurement."""
     total = sum(loads.values())
     if total <= 0:
         return None
     mean = total / len(loads)
-    # A slot that nobody has measured is taken for a mean one.
+    # An unmeasured slot counts as an average one.
     return [loads.get(slot, mean) for slot in range(slots)]
-
-
-def imbalance(
-    owners: Sequence[str], members: Mapping[str, float], weights: Sequence[float] | None = None
-) -> float:
-    """How far the fullest of `members` is above its share, as a fraction of the share."""
-    if not members:
-        return 0.0
-    loads = dict.fromkeys(members, 0.0)
-    for slot, owner in enumerate(owners):
-        if owner in loads:
-            loads[owner] += weights[slot] if weights else 1.0
-    total, capacity = sum(loads.values()), sum(members.values())
-    if total <= 0:
-        return 0.0
-    return max(load / members[each] for each, load in loads.items()) * capacity / total - 1
 
 
 def plan(
@@ -107,7 +91,7 @@ def plan(
 
     `members` are those that may be given slots, with their capacities; `fixed` slots stay; slots of
     anybody else ("" included) are placed. `newcomers` are filled. With a `threshold`, loads are
-    evened out when it is exceeded. A slot for which there is nobody stays "".
+    evened out when it is exceeded. A slot without a possible owner stays "".
     """
     wanted = list(current)
     if not members:
@@ -126,7 +110,7 @@ def plan(
 
 
 def _parts(weights: Sequence[float] | None, slots: int) -> Iterator[_Part]:
-    """The slots that are shared by what they cost, and those that are shared by number."""
+    """Return the slots that are balanced by load, and those that are balanced by number."""
     if weights is None:
         yield range(slots), None
         return
@@ -139,7 +123,7 @@ def _parts(weights: Sequence[float] | None, slots: int) -> Iterator[_Part]:
 
 
 class _Board:
-    """A plan for some slots in the making: the loads of all, and what may still move."""
+    """State of a plan: the load of each member, and the slots that may still move."""
 
     def __init__(
         self,
@@ -163,7 +147,7 @@ class _Board:
                 if slot not in fixed:
                     self.movable[owner].append((weight, slot))
             elif slot in fixed:
-                continue  # somebody keeps it who takes no part
+                continue  # its owner takes no part in balancing
             total += weight
         for movable in self.movable.values():
             movable.sort()
@@ -198,7 +182,7 @@ class _Board:
     def even(
         self, receivers: Collection[str], *, tolerance: float, budget: float | None = None
     ) -> None:
-        """Move slots to `receivers` until nobody is above its share by more than `tolerance`.
+        """Move slots to `receivers` until no member exceeds its share by more than `tolerance`.
 
         A budget is a fraction of all; one move is always allowed.
         """

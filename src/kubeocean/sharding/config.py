@@ -1,8 +1,8 @@
-"""Configuration: how a sharded controller is told what to do.
+"""Configuration of a sharded controller.
 
 One YAML file with the sections `sharding`, `node`, `state`, `metrics` and `logging`; the variable
-CONFIG_FILE names it. Every key has a default, so that no file is a configuration, too. A mistake is
-a ConfigError at the start, which names the file, the key and the value.
+CONFIG_FILE names it. Every key has a default, so the file is optional. A mistake raises a
+ConfigError at the start, which names the file, the key and the value.
 
     config = load(os.environ)
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.fields import parse_yaml
-from kubeocean.runtime.labels import check_subdomain
+from kubeocean.runtime.documents import parse_yaml
 from kubeocean.runtime.logs import LEVELS, configure
+from kubeocean.runtime.selectors import check_subdomain
 from kubeocean.sharding.algorithms import Algorithm, ShardRange, algorithm
 from kubeocean.sharding.balance import Policy
-from kubeocean.sharding.keys import (
+from kubeocean.sharding.config_fields import (
     at_least,
     boolean,
     check_known,
@@ -120,7 +120,7 @@ def _range(written: object, path: str) -> ShardRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingSection:
-    """Who does which key."""
+    """Section `sharding`: algorithm, number of shards, filter."""
 
     ring: str = key("ring", text, "sharded-controller")
     namespace: str = key("namespace", text, "default")
@@ -144,11 +144,11 @@ class ShardingSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSection:
-    """This replica, and what it thinks of the others.
+    """Section `node`: this replica, and its timeouts for others.
 
     `template` is the version of the program: in a rolling update, a replica of another one takes
     the shards of the one that leaves. Who is silent for `state.leaseDuration` loses its shards;
-    after `nodeTimeout` its Lease is removed, too, and nobody is told of it any more.
+    after `nodeTimeout` its Lease is removed, too, and it is no longer reported.
     """
 
     identity: str = key("identity", text, "")
@@ -162,7 +162,7 @@ class NodeSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSection:
-    """How long a promise holds, and how often it is renewed."""
+    """Section `state`: durations of Leases and of their renewal."""
 
     sync_interval_s: float = key("syncInterval", seconds, "10s")
     lease_s: float = key("leaseDuration", seconds, "15s")
@@ -172,7 +172,7 @@ class StateSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSection:
-    """Where figures are served."""
+    """Section `metrics`: where metrics are served."""
 
     enabled: bool = key("enabled", boolean, True)
     port: int = key("port", port, 8080)
@@ -181,7 +181,7 @@ class MetricsSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSection:
-    """What is logged, and in which form."""
+    """Section `logging`: level and format."""
 
     level: str = key("level", choice(*LEVELS), "info")
     format: str = key("format", choice("json", "console"), "json")
@@ -193,7 +193,7 @@ class LoggingSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All of it."""
+    """Configuration of a sharded controller."""
 
     sharding: ShardingSection = field(default_factory=ShardingSection)
     node: NodeSection = field(default_factory=NodeSection)
@@ -236,7 +236,7 @@ class Config:
         )
 
     def algorithm(self) -> Algorithm:
-        """What gives each key its shard, and new shards their first owner.
+        """Algorithm that maps keys to shards and gives new shards their first owner.
 
         :raises ConfigError: it cannot be made.
         """

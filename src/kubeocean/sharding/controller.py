@@ -1,15 +1,18 @@
-"""Sharded controller: a controller that works on its replica's part of the keys.
+"""Sharded controller: reconciles the keys of this replica's shards.
 
     ring = Ring(client, config)
     pods = ShardedController("pods", ring, client, PODS, reconcile=reconcile)
 
-`reconcile(key)` is called for keys of shards that are ours, one call at a time for a key over all
-replicas. It reads from `pods.get`, and writes through `pods.client`, which refuses when the shard
-is not ours any more. Objects that it creates for another one (its *children*) belong to the same
-shard: `pods.stamped` marks them so.
+`reconcile(key)` is called for keys of shards that this replica owns, one call at a time for a key
+over all replicas. It reads from `pods.get` and writes through `pods.client`, which refuses a write
+when the shard is lost. Objects that it creates for another object (its *children*) belong to the
+same shard: `pods.stamped` marks them.
 
-With `handler` instead of `reconcile`, a `ResourceHandler` is told of additions, changes and
-deletions.
+With `handler` instead of `reconcile`, a `ResourceHandler` is called with additions, updates and
+deletions. `HandlerReconciler` derives these calls from a level-triggered reconcile: it remembers
+which version of each object was handled and calls the handler with the difference, so several
+changes at once are not lost and failed calls are retried. When a shard is lost, this memory is
+dropped: the new owner handles its objects as *added*, and no deletion is reported.
 """
 
 from __future__ import annotations
@@ -24,20 +27,83 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.controller import Controller, Done, Outcome, StuckHook
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource, Untyped
-from kubeocean.sharding.cache import SlotCache
 from kubeocean.sharding.fencing import fenced, stamped, under
-from kubeocean.sharding.handlers import HandlerReconciler, ResourceHandler
-from kubeocean.sharding.labelling import Labeller, put_slot
-from kubeocean.sharding.loads import Loads
-from kubeocean.sharding.metrics import WorkMetrics
+from kubeocean.sharding.metrics import Loads, WorkMetrics
 from kubeocean.sharding.ring import Ring, WakingClock
-from kubeocean.sharding.running import Ended, Running
-from kubeocean.sharding.selection import Everything, Selection, SlotLabel, choose, named, owner_key
+from kubeocean.sharding.selection import (
+    Everything,
+    Labeller,
+    Selection,
+    SlotLabel,
+    choose,
+    named,
+    owner_key,
+    put_slot,
+)
+from kubeocean.sharding.slot_cache import SlotCache
+from kubeocean.sharding.slot_lifecycle import Ended, Running
 
-__all__ = ["Children", "ShardedController", "Work"]
+__all__ = ["Children", "HandlerReconciler", "ReconcileWork", "ResourceHandler", "ShardedController"]
 
 
-class Work(NamedTuple):
+class ResourceHandler(Generic[ObjectT]):
+    """Handler of additions, updates and deletions of one kind. Override the methods you need; a
+    call that raises is retried."""
+
+    async def handle_add(self, obj: ObjectT) -> None:
+        """Handle an object that is new, or new to this replica."""
+
+    async def handle_update(self, old: ObjectT, new: ObjectT) -> None:
+        """Handle an object that changed since it was last handled."""
+
+    async def handle_delete(self, obj: ObjectT) -> None:
+        """Handle the deletion of an object, given as it was last handled."""
+
+    def should_process(self, obj: ObjectT) -> bool:
+        """Whether it matters at all."""
+        return True
+
+    def get_resource_key(self, obj: ObjectT) -> str:
+        """Return the sharding key of an object. It must depend on nothing but the name."""
+        return str(obj.key)
+
+
+class HandlerReconciler(Generic[ObjectT]):
+    """A reconciler that calls a handler."""
+
+    def __init__(
+        self,
+        handler: ResourceHandler[ObjectT],
+        read: Callable[[Key], Awaitable[ObjectT | None]],
+    ) -> None:
+        self._handler = handler
+        self._read = read
+        self._handled: dict[Key, ObjectT] = {}
+
+    async def reconcile(self, key: Key) -> Outcome:
+        old, new = self._handled.get(key), await self._read(key)
+        if new is not None and not self._handler.should_process(new):
+            new = None
+        if old is not None and (new is None or new.uid != old.uid):
+            await self._handler.handle_delete(old)
+            del self._handled[key]
+            old = None
+        if new is None:
+            return Done()
+        if old is None:
+            await self._handler.handle_add(new)
+        elif old.resource_version != new.resource_version:
+            await self._handler.handle_update(old, new)
+        self._handled[key] = new
+        return Done()
+
+    def forget(self, keys: Collection[Key]) -> None:
+        """Forget objects that another replica owns now."""
+        for key in keys:
+            self._handled.pop(key, None)
+
+
+class ReconcileWork(NamedTuple):
     """A key and the slot that it is in."""
 
     slot: int
@@ -58,7 +124,7 @@ class Children(Generic[ObjectT]):
 
 @dataclass(slots=True)
 class _Caches(Generic[ObjectT]):
-    """What is there once the way of filtering is chosen."""
+    """Caches of a controller, once the filter is chosen."""
 
     objects: SlotCache[ObjectT]
     children: dict[str, SlotCache[Any]] = field(default_factory=dict)
@@ -85,7 +151,7 @@ class ShardedController(Generic[ObjectT]):
         keep_raw: bool = False,
         workers: int = 4,
         deadline_s: float | None = None,
-        on_stuck: StuckHook[Work] | None = None,
+        on_stuck: StuckHook[ReconcileWork] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if (reconcile is None) == (handler is None):
@@ -109,7 +175,7 @@ class ShardedController(Generic[ObjectT]):
         every_s = ring.config.node.health_check_interval_s
         self._loads = Loads(self._clock, every_s=every_s)
         self._figures = WorkMetrics(ring.metrics, ring.names.ring, name)
-        self._controller = Controller[Work](
+        self._controller = Controller[ReconcileWork](
             name,
             self._turn,
             workers=workers,
@@ -126,11 +192,11 @@ class ShardedController(Generic[ObjectT]):
 
     @property
     def objects(self) -> SlotCache[ObjectT]:
-        """The cache of our part; there once the replica is healthy."""
+        """Cache of the objects in this replica's shards; available once the replica is healthy."""
         return self._ready().objects
 
     def children(self, resource: Resource[Any]) -> SlotCache[Any]:
-        """The cache of our part of the children of this kind."""
+        """Return the cache of children of this kind in this replica's shards."""
         return self._ready().children[str(resource)]
 
     def get(self, key: Key) -> ObjectT | None:
@@ -155,11 +221,11 @@ class ShardedController(Generic[ObjectT]):
         return self.ring.shard_of(key)
 
     def stamped(self, body: Mapping[str, Any]) -> Json:
-        """An object or patch that says in whose shard, and under which grant, it was written."""
+        """Return the object or patch with its shard and the epoch of the grant."""
         return stamped(body, self.ring.names)
 
     def wrote(self, obj: ObjectT) -> None:
-        """Remember what the server answered to a write of ours."""
+        """Record the server's answer to a write of this program."""
         if self.objects.selection.whole:
             self.objects.wrote(obj)
 
@@ -168,7 +234,7 @@ class ShardedController(Generic[ObjectT]):
         cached = self.get(key)
         slot = self.objects.slot_of(cached) if cached is not None else self.shard_of(named(key))
         if slot is not None:
-            self._controller.enqueue(Work(slot, key))
+            self._controller.enqueue(ReconcileWork(slot, key))
 
     # Life
 
@@ -184,7 +250,7 @@ class ShardedController(Generic[ObjectT]):
             following.cancel()
 
     async def stop(self) -> None:
-        """Take no more keys, and let what runs come to its end."""
+        """Take no more keys, and wait for running reconciles."""
         await self._controller.stop()
 
     async def _follow(self) -> None:
@@ -221,7 +287,7 @@ class ShardedController(Generic[ObjectT]):
         self._chosen.set()
 
     async def lead(self) -> None:
-        """Label what has no slot, where slots are labels."""
+        """Label objects that have no slot, if the filter uses labels."""
         await self._chosen.wait()
         if isinstance(self.objects.selection, SlotLabel):
             await Labeller(
@@ -243,8 +309,8 @@ class ShardedController(Generic[ObjectT]):
         caches = self._ready()
         for slot in slots:
             for key in caches.objects.keys(slot):
-                self._controller.enqueue(Work(slot, key))
-            # The owner of a child may be gone: nobody else would look at what it left behind.
+                self._controller.enqueue(ReconcileWork(slot, key))
+            # The owner of a child may be gone; its children still need a reconcile.
             for cache in caches.children.values():
                 for child in cache.of(slot):
                     self._enqueue_owner(child, slot)
@@ -278,10 +344,10 @@ class ShardedController(Generic[ObjectT]):
 
     # One turn
 
-    async def _turn(self, work: Work) -> Outcome:
+    async def _turn(self, work: ReconcileWork) -> Outcome:
         assert self._reconcile is not None
         if not self.ring.owns(work.slot):
-            return Done()  # it went while the gate was asked
+            return Done()  # deleted while the gate waited
         began = self._clock.monotonic()
         ended = False
         try:
@@ -299,8 +365,8 @@ class ShardedController(Generic[ObjectT]):
             self._figures.latency.observe(spent_s)
             (self._figures.processed if ended else self._figures.errors).inc()
 
-    async def _guarded(self, work: Work) -> Outcome:
-        """Reconcile, unless the object says that it is in another slot than it is."""
+    async def _guarded(self, work: ReconcileWork) -> Outcome:
+        """Reconcile, unless the object's slot label is wrong."""
         assert self._reconcile is not None
         obj, selection = self.get(work.key), self.objects.selection
         if obj is not None and isinstance(selection, SlotLabel):
@@ -312,7 +378,7 @@ class ShardedController(Generic[ObjectT]):
                 return Done()
         return await self._reconcile(work.key)
 
-    async def _caught_up(self, work: Work) -> bool:
+    async def _caught_up(self, work: ReconcileWork) -> bool:
         return await self.objects.caught_up(work.key)
 
     # What is heard
@@ -322,7 +388,7 @@ class ShardedController(Generic[ObjectT]):
         assert obj is not None
         slot = self.objects.slot_of(obj)
         if slot is not None and slot in self.ring.tenancy.serving:
-            self._controller.enqueue(Work(slot, obj.key))
+            self._controller.enqueue(ReconcileWork(slot, obj.key))
 
     def _child_changed(self, old: Object | None, new: Object | None) -> None:
         obj = new or old
@@ -334,7 +400,7 @@ class ShardedController(Generic[ObjectT]):
     def _enqueue_owner(self, child: Object, slot: int) -> None:
         owner = owner_key(child, self.resource.kind)
         if owner is not None and slot in self.ring.tenancy.serving:
-            self._controller.enqueue(Work(slot, owner))
+            self._controller.enqueue(ReconcileWork(slot, owner))
 
     # In one place
 

@@ -1,12 +1,12 @@
-"""Fencing: nobody writes on a slot that is not its own any more.
+"""Fencing: a replica writes only to slots that it owns.
 
-Whatever runs for a slot runs under a *grant*: the slot, and the epoch at which we got it. It is in
-the context of the task, so that it reaches every request that is made on its behalf. A client that
-went through `fenced` asks before each write whether the grant still holds; what is made outside of
-a grant needs a valid Lease.
+All work for a slot runs under a *grant*: the slot, and the epoch at which this replica got it. The
+grant is in the context of the task, so that it reaches every request of that task. A client made by
+`fenced` checks before each write that the grant still holds; a write outside of a grant needs a
+valid Lease.
 
-A process that was frozen between that question and the request can still send it. So `stamped`
-puts the epoch on the object, and an admission policy (`admission`) can refuse an old one.
+A process that is frozen between the check and the request can still send it. So `stamped` puts the
+epoch on the object, and an admission policy (`admission`) refuses an old epoch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, Protocol
 
 from kubeocean.errors import KubeoceanError
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.fencing import FencedTransport
 from kubeocean.runtime.objects import Json
+from kubeocean.runtime.transport_layers import FencedTransport
 from kubeocean.sharding.names import Names
 
 __all__ = ["Grant", "Holds", "NotOurs", "current_grant", "fenced", "stamped", "under"]
 
 
 class NotOurs(KubeoceanError):
-    """We may not work on this slot, or not any more."""
+    """This replica may not, or no longer, work on this slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,11 @@ class Grant:
 
 
 class Holds(Protocol):
-    """Who knows whether a grant holds at this instant."""
+    """Object that knows whether a grant holds at this instant."""
 
     def check(self, grant: Grant | None) -> None:
-        """:raises NotOurs: it does not; None asks whether we may do anything at all."""
+        """:raises NotOurs: the grant does not hold; with None, this replica holds no valid
+        Lease."""
 
 
 _CURRENT: ContextVar[Grant | None] = ContextVar("kubeocean_shard_grant", default=None)
@@ -65,7 +66,7 @@ def under(grant: Grant) -> Iterator[Grant]:
 
 
 def fenced(client: Client, holds: Holds) -> Client:
-    """The same client, which writes only while the grant of its caller holds."""
+    """Return the client with a fence: it writes only while the caller's grant holds."""
 
     def check() -> None:
         holds.check(_CURRENT.get())

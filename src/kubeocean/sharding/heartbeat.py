@@ -1,8 +1,9 @@
-"""Heartbeat: how a replica says that it lives, and how others hear it.
+"""Heartbeat: the Lease by which a replica shows that it is alive, and the reading of all of them.
 
-Each incarnation of a replica has a Lease of its own. It renews it every `retry_s`, and at once when
-it has something to say: that it is ready, that it leaves, that it has let go of slots. What it says
-is in annotations. An incarnation that finds its Lease gone has been evicted, and never acts again.
+Each incarnation of a replica has a Lease of its own. The replica renews it every `retry_s`, and at
+once when its record changes: when it is ready, when it leaves, when it acknowledges the loss of
+slots. The record is stored in annotations. An incarnation whose Lease was deleted has been evicted
+and never acts again.
 """
 
 from __future__ import annotations
@@ -15,16 +16,13 @@ from dataclasses import replace
 from typing import Final
 
 from kubeocean.errors import ApiError, ConfigError, KubeoceanError, NotFound
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.access_reviews import may
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, within
 from kubeocean.runtime.kinds import LEASES, Lease
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.runtime.reviews import may
-from kubeocean.sharding.members import MemberRecord
-from kubeocean.sharding.membertext import decode_member, encode_loads, encode_member
+from kubeocean.sharding.members import MemberRecord, decode_member, encode_loads, encode_member
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.timing import Timing
 
@@ -43,7 +41,7 @@ class Evicted(KubeoceanError):
 class Heartbeat:
     """The Lease of one incarnation.
 
-    `renewed(started, answered)` is told of every renewal that succeeded, and answers whether it was
+    `renewed(started, answered)` is called for every successful renewal, and returns whether it was
     in time.
     """
 
@@ -84,35 +82,35 @@ class Heartbeat:
 
     @property
     def published(self) -> bool:
-        """Whether the Lease says all that we have said."""
+        """Whether the Lease contains all that was set."""
         return self._written == encode_member(self._record)
 
     def say(self, **changes: object) -> None:
-        """Change what the Lease says (`state`, `acks`, `released`), with a write at once."""
+        """Change the member's record (`state`, `acks`, `released`) and write it at once."""
         record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields by name
         if record != self._record:
             self._record = record
             self._news.set()
 
     def report(self, loads: Mapping[int, float]) -> None:
-        """What the slots cost, to be written now and then."""
+        """Set the loads of the slots, which are written at intervals."""
         self._loads = dict(loads)
 
     async def join(self) -> None:
         """Make the Lease."""
-        said = self._said()
+        lease = self._lease()
         meta = {
             "name": self.name,
             "namespace": self._namespace,
             "labels": self._names.labels(MEMBER),
-            **said["metadata"],
+            **lease["metadata"],
         }
         kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
-        body = {**kind, "metadata": meta, "spec": said["spec"]}
+        body = {**kind, "metadata": meta, "spec": lease["spec"]}
         started = self._clock.monotonic()
-        lease = await self._client.create(LEASES, body, namespace=self._namespace)
-        self._uid = lease.uid
-        self._settle(said, started)
+        created = await self._client.create(LEASES, body, namespace=self._namespace)
+        self._uid = created.uid
+        self._settle(lease, started)
 
     async def run(self) -> None:
         """Renew until the incarnation is over.
@@ -132,14 +130,14 @@ class Heartbeat:
             await self._pause(pause_s)
 
     async def beat(self) -> None:
-        """Renew once, and say what there is to say."""
+        """Renew the Lease once, with the current record."""
         self._news.clear()
-        said = self._said()
+        lease = self._lease()
         started = self._clock.monotonic()
         # The UID is the precondition: one that was made again under this name is not ours.
-        said["metadata"]["uid"] = self._uid
-        await self._client.patch(LEASES, self.name, MergePatch(said), self._namespace)
-        self._settle(said, started)
+        lease["metadata"]["uid"] = self._uid
+        await self._client.patch(LEASES, self.name, MergePatch(lease), self._namespace)
+        self._settle(lease, started)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -147,15 +145,15 @@ class Heartbeat:
         except TimeoutError:
             return
 
-    def _settle(self, said: Json, started: float) -> None:
-        annotations = said["metadata"]["annotations"]
-        self._written = annotations[self._names.said]
+    def _settle(self, lease: Json, started: float) -> None:
+        annotations = lease["metadata"]["annotations"]
+        self._written = annotations[self._names.record]
         if self._names.loads in annotations:
             self._loads_due = started + self._loads_every_s
         self._renewed(started, self._clock.monotonic())
 
-    def _said(self) -> Json:
-        annotations = {self._names.said: encode_member(self._record)}
+    def _lease(self) -> Json:
+        annotations = {self._names.record: encode_member(self._record)}
         if self._principal:
             annotations[self._names.principal] = self._principal
         if self._loads and self._clock.monotonic() >= self._loads_due:
@@ -172,15 +170,15 @@ class Heartbeat:
 
 
 def record_of(lease: Lease, names: Names) -> MemberRecord | None:
-    """What a Lease says of a member; None if no replica wrote it."""
+    """Return the member's record on a Lease; None if no replica wrote it."""
     spec, annotations = lease.spec, lease.annotations
     member = spec.holder_identity or ""
     try:
-        if lease.name != names.member(member):  # a copy, or somebody else's holder
+        if lease.name != names.member(member):  # a copy, or the Lease of another holder
             raise ConfigError("is not of its holder", field="name", value=lease.name)
         return decode_member(
             member,
-            text=annotations.get(names.said, ""),
+            text=annotations.get(names.record, ""),
             pulse=lease.resource_version,
             lease_s=float(spec.lease_duration_seconds or 0),
             loads=annotations.get(names.loads, ""),
@@ -192,20 +190,20 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
 
 
 async def read_members(client: Client, namespace: str, names: Names) -> list[MemberRecord]:
-    """All members, by a consistent read."""
+    """Read all members with a consistent list."""
     listing = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
     return records_of(listing.items, names)
 
 
 def records_of(leases: Iterable[Lease], names: Names) -> list[MemberRecord]:
     """The members among these Leases."""
-    found = (record_of(lease, names) for lease in leases)
-    return [record for record in found if record is not None]
+    records = (record_of(lease, names) for lease in leases)
+    return [record for record in records if record is not None]
 
 
 async def may_see(client: Client, namespace: str) -> bool:
-    """Whether we may know who shares there. Rights that only who shares needs are not given to
-    everybody, and whoever tries without them is a line in somebody's audit log each time.
+    """Return whether this account may list the members. Checked first, so that accounts without the
+    right cause no denied requests.
 
     :raises ApiError: the server does not say.
     """

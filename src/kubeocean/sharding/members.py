@@ -1,29 +1,43 @@
-"""Members: which replicas there are, and which of them live.
+"""Members of a ring: their records on Leases, and the rules by which they live or expire.
 
-A replica keeps a Lease. It is judged only by how long its Lease has been seen unchanged, on the
-observer's monotonic clock; what others wrote about time is not read. News of life may come from
-anywhere, a watch for example. Death is concluded only from a consistent read that *began* after the
-patience had passed and still showed the same: a watch that lags proves nothing.
+Each replica keeps a Lease. An observer judges a member only by how long it has seen the Lease
+unchanged, on its own monotonic clock; times that others wrote are not used. A sign of life may come
+from any source, such as a watch. Expiry is concluded only from a consistent read that *began* after
+the patience had passed and still showed the same record: a lagging watch proves nothing.
 
-An expired member stays expired, because it knows itself: a replica whose own deadline has passed
-once does not act again under that id (see `holder`). So nobody who judges late judges wrong.
+An expired member stays expired: a replica whose own deadline has passed once does not act again
+under that ID (see `slot_lease`), so a late judgement is never wrong.
+
+A member's record is stored in two annotations: its state and the slots whose loss it acknowledged,
+which change with every hand-over, and the loads of its slots, which are longer and change seldom.
 """
 
 from __future__ import annotations
 
+import binascii
+import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
+from kubeocean.errors import ConfigError
+from kubeocean.sharding.slots import decode_slots, encode_slots
 from kubeocean.sharding.timing import Timing
 
 __all__ = [
     "NEVER",
     "MemberRecord",
+    "MemberSighting",
     "MemberState",
-    "Sighting",
     "certain_at",
+    "decode_loads",
+    "decode_member",
+    "encode_loads",
+    "encode_member",
     "expired",
     "judge",
     "observe",
@@ -33,27 +47,27 @@ NEVER: Final = float("-inf")
 
 
 class MemberState(StrEnum):
-    """What a replica is good for."""
+    """State of a replica."""
 
     JOINING = "Joining"  # it lives, and is not ready for slots
     HEALTHY = "Healthy"  # it may be given slots
-    UNHEALTHY = "Unhealthy"  # it has been silent for longer than it acts; nobody gives it slots
+    UNHEALTHY = "Unhealthy"  # silent for longer than it acts; gets no slots
     LEAVING = "Leaving"  # it works, and its slots are given to others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
-    """What a replica says of itself.
+    """Record that a replica publishes about itself.
 
     - `pulse`: changes with every write of its Lease, as a resourceVersion does.
     - `lease_s`: what it promises; the longer of this and the observer's own counts.
-    - `state`: Joining, Healthy or Leaving, in its own words.
+    - `state`: Joining, Healthy or Leaving, as it reports itself.
     - `released`: all its work has ended, and it will never act again.
     - `template`: the version of the program; a rolling update replaces one by another.
-    - `predecessor`: the id, or the name, of whom it replaces.
+    - `predecessor`: the ID or the name of the replica that it replaces.
     - `acks`: the epochs of the drained slots on which it will not act again.
     - `seen`: it acts by a table of at least this epoch, and what was taken from it has ended. It is
-      said when somebody waits for it, not with every table.
+      published when the planner waits for it, not with every table.
     - `loads`: what its slots cost it.
     """
 
@@ -72,8 +86,8 @@ class MemberRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """What an observer knows of a member, on the observer's clock.
+class MemberSighting:
+    """An observer's knowledge of a member, on the observer's clock.
 
     `record` is None for one that is not there though the table names it. `changed` is when it was
     first seen as it is; `confirmed` is the start of the last consistent read that showed it so.
@@ -85,44 +99,46 @@ class Sighting:
 
 
 def observe(
-    before: Mapping[str, Sighting],
+    before: Mapping[str, MemberSighting],
     records: Iterable[MemberRecord],
     *,
     expected: Iterable[str] = (),
-    asked: float | None,
+    started: float | None,
     now: float,
-) -> dict[str, Sighting]:
-    """What is known after `records` were received at `now`.
+) -> dict[str, MemberSighting]:
+    """Return the sightings after `records` were received at `now`.
 
-    With `asked`, they are all there are, by a consistent read that began then; who is `expected`
-    and not among them is noted as absent. Without, they are news of some.
+    With `started`, the records are those of all members, by a consistent read that began then; an
+    `expected` member without a record is noted as absent. Without `started`, other members may
+    exist.
     """
-    after: dict[str, Sighting] = {} if asked is not None else dict(before)
+    after: dict[str, MemberSighting] = {} if started is not None else dict(before)
+    confirmed = NEVER if started is None else started
     for record in records:
         old = before.get(record.id)
         same = old is not None and old.record is not None and old.record.pulse == record.pulse
-        after[record.id] = Sighting(
+        after[record.id] = MemberSighting(
             record,
             old.changed if same and old else now,
-            max(asked if asked is not None else NEVER, old.confirmed if same and old else NEVER),
+            max(confirmed, old.confirmed if same and old else NEVER),
         )
-    if asked is not None:
+    if started is not None:
         for member in expected:
             if member not in after:
                 old = before.get(member)
                 gone = old is not None and old.record is None
-                after[member] = Sighting(None, old.changed if gone and old else now, asked)
+                after[member] = MemberSighting(None, old.changed if gone and old else now, started)
     return after
 
 
-def certain_at(sighting: Sighting, timing: Timing) -> float:
+def certain_at(sighting: MemberSighting, timing: Timing) -> float:
     """From when on a consistent read that still shows the same proves that a member is dead."""
     record = sighting.record
     promised = record.lease_s - timing.lease_s if record is not None else 0.0
     return sighting.changed + timing.patience_s + (promised if promised > 0 else 0.0)
 
 
-def expired(sighting: Sighting, timing: Timing) -> bool:
+def expired(sighting: MemberSighting, timing: Timing) -> bool:
     """Whether it is certain that the member acts no more and never will."""
     record = sighting.record
     if record is not None and record.released:
@@ -130,9 +146,116 @@ def expired(sighting: Sighting, timing: Timing) -> bool:
     return sighting.confirmed >= certain_at(sighting, timing)
 
 
-def judge(sighting: Sighting, now: float, timing: Timing) -> MemberState:
+def judge(sighting: MemberSighting, now: float, timing: Timing) -> MemberState:
     """The state of a member, as one observer sees it."""
     record = sighting.record
     if record is None or record.released or now - sighting.changed >= timing.renew_s:
         return MemberState.UNHEALTHY
     return record.state
+
+
+_LARGEST = 65504.0  # of a half-precision number
+_SAID = (MemberState.JOINING, MemberState.HEALTHY, MemberState.LEAVING)
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    state: MemberState = MemberState.HEALTHY
+    released: bool = False
+    template: str = ""
+    predecessor: str = ""
+    capacity: float = 1.0
+    acks: dict[str, str] = {}  # epoch: slots
+    seen: int = 0
+
+
+def encode_member(record: MemberRecord) -> str:
+    """Encode a member's record as JSON."""
+    acks: dict[int, list[int]] = {}
+    for slot, epoch in record.acks.items():
+        acks.setdefault(epoch, []).append(slot)
+    wire = _Wire(
+        state=record.state,
+        released=record.released,
+        template=record.template,
+        predecessor=record.predecessor,
+        capacity=record.capacity,
+        acks={str(epoch): encode_slots(slots) for epoch, slots in sorted(acks.items())},
+        seen=record.seen,
+    )
+    return msgspec.json.encode(wire).decode()
+
+
+def decode_member(
+    member: str, *, text: str, pulse: str, lease_s: float = 0.0, loads: str = "", uid: str = ""
+) -> MemberRecord:
+    """The record of a Lease's annotations.
+
+    :raises ConfigError: they are not what a replica writes.
+    """
+    try:
+        wire = msgspec.json.decode(text, type=_Wire)
+        acks = _decode_acks(wire.acks)
+    except (msgspec.MsgspecError, ValueError, ConfigError) as error:
+        raise ConfigError(f"is no record: {error}", field=f"member {member}", value=text) from error
+    if wire.state not in _SAID:
+        raise ConfigError(
+            "is not a state that a replica reports",
+            field=f"member {member}.state",
+            value=wire.state,
+        )
+    if not 0 < wire.capacity < float("inf"):
+        raise ConfigError(
+            "must be a finite number above 0",
+            field=f"member {member}.capacity",
+            value=wire.capacity,
+        )
+    return MemberRecord(
+        id=member,
+        pulse=pulse,
+        lease_s=lease_s,
+        state=wire.state,
+        released=wire.released,
+        template=wire.template,
+        predecessor=wire.predecessor,
+        capacity=wire.capacity,
+        acks=acks,
+        seen=wire.seen,
+        loads=decode_loads(loads),
+        uid=uid,
+    )
+
+
+def _decode_acks(texts: Mapping[str, str]) -> dict[int, int]:
+    """Return the epoch of each acknowledged slot; the texts are sets of slots by epoch."""
+    acks: dict[int, int] = {}
+    for epoch, text in texts.items():
+        slots = decode_slots(text)
+        # The sets of a replica are disjoint; so all of them cost no more than one of all slots.
+        if not acks.keys().isdisjoint(slots):
+            raise ValueError(f"epoch {epoch} acknowledges a slot of another epoch")
+        acks |= dict.fromkeys(slots, int(epoch))
+    return acks
+
+
+def encode_loads(loads: Mapping[int, float]) -> str:
+    """Loads to three significant digits; two bytes for each slot."""
+    ordered = sorted(loads)
+    halves = struct.pack(f"<{len(ordered)}e", *(min(loads[s], _LARGEST) for s in ordered))
+    return f"{encode_slots(ordered)} {b64encode(halves).decode()}" if ordered else ""
+
+
+def decode_loads(text: str) -> dict[int, float]:
+    """The loads of a text.
+
+    :raises ConfigError: it has none.
+    """
+    if not text:
+        return {}
+    slots, _, halves = text.partition(" ")
+    ordered = sorted(decode_slots(slots))
+    try:
+        values = struct.unpack(f"<{len(ordered)}e", b64decode(halves, validate=True))
+    except (struct.error, binascii.Error) as error:
+        raise ConfigError(f"has no loads: {error}", field="loads", value=text) from error
+    # Nobody measures less than nothing, or infinity; a nonsense load must not stop a ring.
+    return {s: v for s, v in zip(ordered, values, strict=True) if 0 <= v < float("inf")}

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.labels import check_label_value, check_subdomain
+from kubeocean.runtime.selectors import check_label_value, check_subdomain
 
 __all__ = ["DEFAULT_DOMAIN", "Names", "check_name"]
 
@@ -67,13 +67,13 @@ class Names:
         return f"writer.{self.domain}/{self.ring}"
 
     @property
-    def said(self) -> str:
-        """On a member's Lease: what the member says of itself, as JSON."""
+    def record(self) -> str:
+        """Annotation on a member's Lease: the member's record, as JSON."""
         return f"{self.domain}/member"
 
     @property
     def loads(self) -> str:
-        """On a member's Lease: what its slots cost it."""
+        """Annotation on a member's Lease: the loads of its slots."""
         return f"{self.domain}/loads"
 
     @property
@@ -90,7 +90,7 @@ class Names:
 
     @property
     def assigner(self) -> str:
-        """The Lease that assigners are elected on, unless another one is named."""
+        """Return the name of the Lease on which the planner is elected."""
         return self.election or f"{self.ring}-assigner"
 
     def member(self, member: str) -> str:

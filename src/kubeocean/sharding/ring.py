@@ -1,12 +1,12 @@
-"""Ring: one replica among those that share the keys.
+"""Ring: one replica among those that share the keys of a controller.
 
-It keeps its Lease, stands for election as the assigner, follows the table, and takes up and lets go
-of slots as the table says. What works on slots (`Workload`) and who has to know (`ShardNotifier`)
-is given to it.
+A ring keeps the replica's Lease, stands for election as the planner, follows the table, and gains
+and loses slots as the table says. Workloads (`Workload`) and notifiers (`ShardNotifier`) are added
+to it.
 
-An incarnation ends when its Lease could not be renewed in time: all that it does is cancelled and
-waited for, and the replica joins again under another id. If something does not end, the process has
-to: `run` raises `GaveUp`.
+An incarnation ends when its Lease could not be renewed in time: all of its work is cancelled and
+awaited, and the replica rejoins under another ID. If work does not end, the process must: `run`
+raises `GaveUp`.
 
     ring = Ring(client, config)
     controller = ShardedController("pods", ring, …)
@@ -26,32 +26,29 @@ from typing import Final
 
 from kubeocean.errors import ApiError, ConfigError, KubeoceanError
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.election import Election
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.sharding.assigner import Assigner
-from kubeocean.sharding.assigning import Assigning
-from kubeocean.sharding.assignments import assignment, moved_slots
+from kubeocean.sharding.admission import own_principal
 from kubeocean.sharding.config import Config
 from kubeocean.sharding.fencing import Grant, NotOurs
 from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
-from kubeocean.sharding.holder import Holder
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
-from kubeocean.sharding.principals import own_principal
-from kubeocean.sharding.stores import ConfigMapStore, state_of
-from kubeocean.sharding.table import Table, name_of
-from kubeocean.sharding.tables import TABLE, TableStore, admission_view
-from kubeocean.sharding.tenancy import Tenancy
+from kubeocean.sharding.planner import Planner
+from kubeocean.sharding.planner_loop import PlannerLoop
+from kubeocean.sharding.slot_lease import SlotLeases
+from kubeocean.sharding.slot_lifecycle import SlotLifecycle
+from kubeocean.sharding.stores import TABLE, ConfigMapStore, TableStore, admission_view, state_of
+from kubeocean.sharding.table import Table, assignment, moved_slots, name_of
 from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["GaveUp", "Ring", "WakingClock", "replica_name"]
 
-_HALF: Final = 2  # the assigner is replaced while a dead replica's Lease still runs
+_HALF: Final = 2  # the planner is replaced while a dead replica's Lease still runs
 _NONCE_BYTES: Final = 4
 
 _log = get_logger(__name__)
@@ -73,7 +70,7 @@ class _Lapsed(Exception):
 
 
 class _Left(Exception):
-    """This incarnation has given everything away, as it was asked to."""
+    """This incarnation has handed over all its slots, as requested."""
 
 
 class Ring:
@@ -137,12 +134,10 @@ class Ring:
             metrics=self._registry,
         )
         self._objects.on_change(self._table_changed)
-        assigner = Assigner(
-            timing=self.timing, policy=self.config.policy(), algorithm=self.algorithm
-        )
-        self.assigning = Assigning(
+        planner = Planner(timing=self.timing, policy=self.config.policy(), algorithm=self.algorithm)
+        self.planning = PlannerLoop(
             self._client,
-            assigner,
+            planner,
             self.tables,
             namespace=self.namespace,
             names=names,
@@ -163,12 +158,12 @@ class Ring:
         )
 
     def _incarnate(self) -> None:
-        """Be somebody new."""
+        """Start a new incarnation with a new ID."""
         self.id = f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}"
-        self._holder = Holder(self.id, timing=self.timing, now=self._clock.monotonic())
+        self._holder = SlotLeases(self.id, timing=self.timing, now=self._clock.monotonic())
         if self._table is not None:
             self._holder.see(self._table)
-        self.tenancy = Tenancy(
+        self.tenancy = SlotLifecycle(
             self._workloads,
             self._notifiers,
             clock=self._clock,
@@ -209,7 +204,7 @@ class Ring:
 
     @property
     def serving(self) -> frozenset[int]:
-        """The slots whose keys may be taken now."""
+        """Slots whose keys may be taken now."""
         return frozenset(slot for slot in self.tenancy.serving if self.owns(slot))
 
     @property
@@ -218,7 +213,7 @@ class Ring:
         return self.healthy.is_set()
 
     def add(self, workload: Workload) -> None:
-        """Let it work on our slots; before `run`."""
+        """Add a workload that works on this replica's slots; call before `run`."""
         self._workloads.append(workload)
 
     def shard_of(self, key: str) -> int:
@@ -230,7 +225,7 @@ class Ring:
         return slot in self.tenancy.serving and self._holder.may_start(slot, self._now())
 
     def grant(self, slot: int) -> Grant:
-        """Our right to work on a slot.
+        """Return this replica's grant of a slot.
 
         :raises NotOurs: we have none.
         """
@@ -239,7 +234,7 @@ class Ring:
         return grant
 
     def check(self, grant: Grant | None) -> None:
-        """:raises NotOurs: the grant does not hold, or our Lease has run out."""
+        """:raises NotOurs: the grant does not hold, or this replica's Lease has expired."""
         now = self._now()
         if grant is None:
             if not self._holder.valid(now):
@@ -264,7 +259,7 @@ class Ring:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._objects.run()),
-                    group.create_task(self.assigning.leases.run()),
+                    group.create_task(self.planning.leases.run()),
                     group.create_task(self.election.run(self._lead, rejoin=True)),
                     group.create_task(self._tell_reassigned()),
                 ]
@@ -284,7 +279,7 @@ class Ring:
         await self._ended.wait()
 
     async def _introduce(self) -> None:
-        """See that nobody lives under our name, and whether somebody died under it."""
+        """Check that no live replica has this name, and find a dead predecessor."""
         await self.tables.load()
         self._principal = await own_principal(self._client)
         namesakes = {
@@ -305,7 +300,7 @@ class Ring:
         self._incarnate()
 
     async def _live(self) -> None:
-        """One incarnation after the other, until we leave."""
+        """Run one incarnation after the other until this replica leaves."""
         while True:
             try:
                 await self._be()
@@ -343,7 +338,7 @@ class Ring:
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.assigning.run())
+            group.create_task(self.planning.run())
             for workload in self._workloads:
                 group.create_task(workload.lead())
 
@@ -376,7 +371,7 @@ class Ring:
             _log.info("Joined ring", ring=self.names.ring, replica=self.id)
 
     async def _work(self, group: asyncio.TaskGroup) -> None:
-        """Do our duties until we have left."""
+        """Carry out this incarnation's duties until it has left."""
         give_back_by = float("inf")
         while True:
             self._wake.clear()
@@ -401,14 +396,14 @@ class Ring:
                 await within(self._clock, until - now, self._wake.wait)
 
     def _may_go(self) -> bool:
-        """Whether nothing is ours any more, or nobody is there to take it."""
+        """Return whether this replica owns nothing any more, or no other replica can take it."""
         table = self._table
         if table is None or not table.owned_by(self.id):
             return True
-        return not self.assigning.others(self.id)
+        return not self.planning.others(self.id)
 
     async def _end(self) -> None:
-        """All work of this incarnation ends here, or the process does."""
+        """End all work of this incarnation; if that fails, end the process."""
         self._holder.lapse()
         limit_s = self.timing.drain_s + self.timing.cancel_s
         try:
@@ -417,7 +412,7 @@ class Ring:
             raise GaveUp(f"{self.id} cannot end its work") from None
 
     async def _release(self) -> None:
-        """Say that we are gone, so that nobody waits for our Lease to run out."""
+        """Release the Lease, so that others need not wait for its expiry."""
         self.heartbeat.say(released=True, state=MemberState.LEAVING)
         try:
             await within(self._clock, self.timing.renew_s / 2, self.heartbeat.beat)
@@ -430,7 +425,7 @@ class Ring:
 
     def _table_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None:
-            self.assigning.lost()  # it takes nothing from us, and is written anew
+            self.planning.lost()  # it takes nothing from us, and is written anew
             return
         try:
             self._see(self.tables.read(state_of(new)).table)
@@ -440,17 +435,17 @@ class Ring:
                 self._wake.set()
                 return
             _log.error("Ignored shard table that cannot be read", error=str(error))
-            self.assigning.lost()
+            self.planning.lost()
 
     def _see(self, table: Table) -> None:
         before = self._table
         if not self._holder.see(table):
             if table != before:
-                self.assigning.lost()  # old news, or nobody of us wrote that
+                self.planning.lost()  # an old table, or one that no replica wrote
             return
         self._table = table
         self._metrics.epoch.set(table.epoch)
-        self.assigning.saw(table)
+        self.planning.saw(table)
         self._wake.set()
         moved = moved_slots(before, table)
         if moved or before is None:
@@ -488,12 +483,12 @@ class Ring:
 
 
 def replica_name(config: Config, environ: Mapping[str, str]) -> str:
-    """The name of this replica: as configured, that of the pod, or one that nobody has."""
+    """Return this replica's name: configured, that of the pod, or a unique one."""
     name = config.node.identity or environ.get("POD_NAME", "")
     return name or f"{socket.gethostname()}-{secrets.token_hex(3)}"
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that the others followed from."""
-    found = errors.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

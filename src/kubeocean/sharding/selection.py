@@ -1,34 +1,43 @@
-"""Selection: how a replica gets the objects of its slots, and no others.
+"""Filters by which a replica receives the objects of its slots, and the slot labels.
 
-A ladder of three ways; `choose` takes the first that the server offers and that fits:
+`choose` takes the first of three filters that the server supports and that fits:
 
 1. *Shard selector*: the server filters by ranges of the hash of UIDs (Kubernetes 1.36 and later,
-   behind a feature gate). A server that does not know it ignores it, so it is probed: only the echo
-   in a list's `shardInfo` proves that the filter was applied. Children have UIDs of their own, so
-   it is for controllers without children.
-2. *Slot label*: every object carries its slot in a label that never changes, and the server filters
-   by `slot in (…)`. A move changes selectors, not objects. Objects without the label are given it
-   once, by whoever creates them or by the assigner.
-3. *Metadata only*: the server sends the metadata of everything, and we keep what is ours. Whole
-   objects are read one by one.
+   behind a feature gate). A server without the feature ignores the selector, so it is probed: only
+   the echo in a list's `shardInfo` proves that the filter was applied. Children have UIDs of their
+   own, so it fits controllers without children.
+2. *Slot label*: every object has its slot in a label that never changes, and the server filters by
+   `slot in (…)`. A move changes selectors, not objects.
+3. *Metadata only*: the server sends the metadata of all objects, and the replica keeps its own.
+   Whole objects are read one by one.
+
+With the second filter an object without a label has no owner. Its creator may set the label; for
+all others the planner's replica watches the metadata of unlabelled objects and labels them. A wrong
+label is corrected by the replica that notices it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from kubeocean.errors import ConfigError
-from kubeocean.runtime.client import Client
+from kubeocean.errors import ConfigError, NotFound
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.controller import Controller, Done, Outcome
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Meta, Object, ObjectT, Resource, controller_of
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
-from kubeocean.sharding.hashing import HASHES, hash_ranges, slot_of_uid
+from kubeocean.sharding.slots import HASHES, hash_ranges, slot_of_uid
 
 __all__ = [
     "Everything",
+    "Labeller",
     "Selection",
     "ShardSelector",
     "SlotLabel",
@@ -38,6 +47,7 @@ __all__ = [
     "named",
     "owner_key",
     "probe",
+    "put_slot",
     "rewritten",
     "shard_selector",
     "slot_requirement",
@@ -51,7 +61,7 @@ _METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=
 
 
 class Selection(Protocol[_ObjectT]):
-    """One way. `whole` says whether objects come whole, or as metadata only."""
+    """Filter for the objects of some slots. `whole` is False if only metadata is received."""
 
     @property
     def name(self) -> str: ...
@@ -60,7 +70,7 @@ class Selection(Protocol[_ObjectT]):
     def whole(self) -> bool: ...
 
     def client(self, slots: Collection[int]) -> Client:
-        """A client whose lists and watches of the resource give at least these slots."""
+        """Return a client whose lists and watches of the resource contain at least these slots."""
 
     def labels(self, slots: Collection[int]) -> str:
         """The label selector that goes with it."""
@@ -110,14 +120,14 @@ class SlotLabel(Generic[ObjectT]):
         return f"{self.among},{chosen}" if self.among else chosen
 
     def slot(self, obj: ObjectT) -> int | None:
-        said = obj.labels.get(self.label, "")
-        slot = int(said) if said.isdecimal() and said.isascii() else -1
+        value = obj.labels.get(self.label, "")
+        slot = int(value) if value.isdecimal() and value.isascii() else -1
         return slot if 0 <= slot < self.slots else None
 
 
 @dataclass(frozen=True, slots=True)
 class Everything(Generic[ObjectT]):
-    """The third way: everybody's metadata, of which we keep ours.
+    """Third filter: receives all metadata and keeps the objects of this replica's slots.
 
     `kind` is that of the owners; the slot of what they control is theirs.
     """
@@ -156,7 +166,7 @@ def owner_key(obj: Object, kind: str) -> Key | None:
     return Key(obj.namespace, owner.name)
 
 
-# What is said to the server
+# Selectors
 
 
 def shard_selector(slots: Collection[int], total: int) -> str:
@@ -196,9 +206,9 @@ async def probe(client: Client, resource: Resource[Any], *, namespace: str = "")
 
 
 def echoes(answer: Mapping[str, Any], selector: str) -> bool:
-    """Whether the answer to a list says that this selector was applied."""
-    said = (answer.get("metadata") or {}).get("shardInfo") or {}
-    return "".join(str(said.get("selector", "")).split()) == "".join(selector.split())
+    """Return whether the answer to a list proves that this selector was applied."""
+    shard_info = (answer.get("metadata") or {}).get("shardInfo") or {}
+    return "".join(str(shard_info.get("selector", "")).split()) == "".join(selector.split())
 
 
 async def choose(
@@ -213,9 +223,9 @@ async def choose(
     among: str = "",
     family: bool = False,
 ) -> Selection[ObjectT]:
-    """The first way that the server offers, or the one that is asked for.
+    """Return the first filter that the server supports, or the configured one.
 
-    :raises ConfigError: the one that is asked for is not to be had.
+    :raises ConfigError: the server does not support the configured filter.
     """
     if asked in ("auto", "shard-selector"):
         if family and asked != "auto":
@@ -241,7 +251,7 @@ async def choose(
 
 
 def rewritten(client: Client, rewrite: Callable[[Request], Request]) -> Client:
-    """The same client, all of whose requests are changed on their way out."""
+    """Return the client with a function that changes its requests."""
     return Client(
         _Rewriting(client.transport, rewrite),
         cluster=client.cluster,
@@ -273,7 +283,7 @@ def _metadata_only(resource: Resource[Any]) -> Callable[[Request], Request]:
 
 
 class _Rewriting:
-    """A transport that changes requests; it does not own the one below it."""
+    """Transport that changes requests; the wrapped transport belongs to another client."""
 
     def __init__(self, inner: Transport, rewrite: Callable[[Request], Request]) -> None:
         self._inner = inner
@@ -293,4 +303,74 @@ class _Rewriting:
         return self._inner.upgrade(self._rewrite(request), protocol)
 
     async def close(self) -> None:
-        """Nothing: the connections are another client's."""
+        """Do nothing: the connections belong to another client."""
+
+
+_WORKERS = 16
+
+
+async def put_slot(
+    client: Client, resource: Resource[ObjectT], obj: Object, *, label: str, slot: int
+) -> None:
+    """Write the label of one object; another object of the same name is left alone."""
+    meta = {"uid": obj.uid, "labels": {label: str(slot)}}
+    try:
+        await client.patch(resource, obj.name, MergePatch({"metadata": meta}), obj.namespace)
+    except NotFound:
+        return  # it needs none any more
+
+
+class Labeller(Generic[ObjectT]):
+    """Labels the objects of one resource that have no slot."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[ObjectT],
+        *,
+        label: str,
+        slot_of: SlotOf,
+        namespace: str = "",
+        among: str = "",
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._label = label
+        self._slot_of = slot_of
+        metadata = Everything(client, resource, slot_of)
+        self._bare = Informer(
+            metadata.client(()),
+            resource,
+            namespace=namespace,
+            labels=f"{among},!{label}" if among else f"!{label}",
+            clock=clock,
+            metrics=metrics,
+        )
+        self._controller = Controller[Key](
+            f"label-{resource.plural}",
+            self._reconcile,
+            workers=_WORKERS,
+            clock=clock,
+            metrics=metrics,
+        )
+        self._bare.on_change(self._changed)
+
+    async def run(self) -> None:
+        """Label until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._bare.run())
+            group.create_task(self._controller.run())
+
+    def _changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
+        if new is not None:
+            self._controller.enqueue(new.key)
+
+    async def _reconcile(self, key: Key) -> Outcome:
+        obj = self._bare.get(key)
+        if obj is not None:
+            await put_slot(
+                self._client, self._resource, obj, label=self._label, slot=self._slot_of(obj)
+            )
+        return Done()

@@ -1,33 +1,39 @@
-"""Stores: state that only one writer at a time can change.
+"""Stores of versioned state, and the ring's table in such a store.
 
-Every state has a version, which its next write must name: whoever decided upon an older one gets a
-`Conflict`, and nothing is lost. `ConfigMapStore` keeps a state in an API server, `MemoryStore` for
-as long as the process lives.
+Every state has a version, which its next write must name: a writer that decided from an older
+version gets a `Conflict`, and nothing is lost. `ConfigMapStore` keeps a state in an API server.
+
+Beside the table the store keeps the *grants*: for each slot the epoch of the grant under which its
+owner may write. That is the table's epoch of the slot; while the slot drains, it is still the epoch
+of the owner that hands it over. An admission policy compares a writer's epoch with the grants.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
 from kubeocean.errors import AlreadyExists, ConfigError, Conflict, NotFound
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
+from kubeocean.sharding.table import SlotState, Table, empty_table
+from kubeocean.sharding.table_encoding import decode_table, encode_table
 
 __all__ = [
     "ABSENT",
+    "TABLE",
     "ConfigMapStore",
-    "MemoryStore",
+    "LoadedTable",
     "StateStore",
     "Stored",
+    "TableStore",
     "Unreadable",
+    "admission_view",
+    "loaded_of",
     "state_of",
 ]
 
@@ -37,7 +43,7 @@ _decode = msgspec.json.Decoder(dict).decode
 
 
 class Unreadable(ConfigError):
-    """What is stored was not written by us; `version` is what a write in its place has to name."""
+    """Stored state that no replica wrote; a write that replaces it must name `version`."""
 
     def __init__(self, message: str, *, version: str) -> None:
         super().__init__(message)
@@ -53,7 +59,7 @@ class Stored:
 
 
 class StateStore(Protocol):
-    """Where states live."""
+    """Store of versioned states."""
 
     async def save(self, key: str, state: Json, expected_version: str) -> str:
         """Write the state if it is still at that version (`ABSENT`: if there is none); the new
@@ -76,40 +82,6 @@ class StateStore(Protocol):
 
     async def list(self, prefix: str = "") -> list[str]:
         """The keys that begin so, in order."""
-
-
-class MemoryStore:
-    """A `StateStore` in this process."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, Stored] = {}
-        self._versions = itertools.count(1)
-
-    async def save(self, key: str, state: Json, expected_version: str) -> str:
-        self._check(key, expected_version)
-        version = str(next(self._versions))
-        self._states[key] = Stored(deepcopy(state), version)
-        return version
-
-    async def load(self, key: str) -> Stored | None:
-        found = self._states.get(key)
-        return None if found is None else Stored(deepcopy(found.state), found.version)
-
-    async def delete(self, key: str, expected_version: str) -> None:
-        self._check(key, expected_version)
-        self._states.pop(key, None)
-
-    async def list(self, prefix: str = "") -> list[str]:
-        return sorted(key for key in self._states if key.startswith(prefix))
-
-    def _check(self, key: str, expected_version: str) -> None:
-        found = self._states.get(key)
-        version = ABSENT if found is None else found.version
-        if version != expected_version:
-            raise Conflict(
-                f"could not write state {key}: it is at version {version or 'none'}, "
-                f"not {expected_version or 'none'}"
-            )
 
 
 class ConfigMapStore:
@@ -155,10 +127,10 @@ class ConfigMapStore:
 
     async def load(self, key: str) -> Stored | None:
         try:
-            found = await self._client.get(CONFIG_MAPS, key, self._namespace)
+            config = await self._client.get(CONFIG_MAPS, key, self._namespace)
         except NotFound:
             return None
-        return state_of(found)
+        return state_of(config)
 
     async def delete(self, key: str, expected_version: str) -> None:
         try:
@@ -172,20 +144,20 @@ class ConfigMapStore:
     async def list(self, prefix: str = "") -> list[str]:
         chosen = ",".join(f"{name}={value}" for name, value in sorted(self._labels.items()))
         listing = await self._client.list(CONFIG_MAPS, self._namespace, labels=chosen)
-        return sorted(found.name for found in listing.items if found.name.startswith(prefix))
+        return sorted(config.name for config in listing.items if config.name.startswith(prefix))
 
 
-def state_of(found: ConfigMap) -> Stored:
+def state_of(config: ConfigMap) -> Stored:
     """The state that a ConfigMap holds.
 
     :raises Unreadable: somebody else wrote it.
     """
     try:
-        state: Json = _decode((found.data or {}).get(_FIELD, ""))
+        state: Json = _decode((config.data or {}).get(_FIELD, ""))
     except msgspec.DecodeError as error:
-        message = f"could not read the state in ConfigMap {found.key}: {error}"
-        raise Unreadable(message, version=found.resource_version) from None
-    return Stored(state, found.resource_version)
+        message = f"could not read the state in ConfigMap {config.key}: {error}"
+        raise Unreadable(message, version=config.resource_version) from None
+    return Stored(state, config.resource_version)
 
 
 def _nothing(state: Json) -> Mapping[str, str]:
@@ -194,3 +166,115 @@ def _nothing(state: Json) -> Mapping[str, str]:
 
 def _conflict(error: AlreadyExists | NotFound) -> Conflict:
     return Conflict(str(error), status=error.status, reason=error.reason)
+
+
+_TABLE: Final = "table"
+_GRANTS: Final = "grants"
+_PRINCIPALS: Final = "principals"
+TABLE: Final = "table"  # the role of the object
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """A table as it was read, with the version that the next write has to name."""
+
+    table: Table
+    version: str
+    grants: tuple[int, ...]
+
+
+class TableStore:
+    """The table of one ring."""
+
+    def __init__(self, store: StateStore, *, key: str, ring: str, slots: int) -> None:
+        self._store = store
+        self._key = key
+        self._ring = ring
+        self._slots = slots
+
+    async def load(self) -> LoadedTable:
+        """The table as it is now; the empty one if there is none yet.
+
+        :raises Unreadable: it is none, or not of this ring, or has another number of slots.
+        """
+        stored = await self._store.load(self._key)
+        if stored is None:
+            return LoadedTable(empty_table(self._ring, self._slots), ABSENT, (0,) * self._slots)
+        return self.read(stored)
+
+    def read(self, stored: Stored) -> LoadedTable:
+        """The table in a state.
+
+        :raises Unreadable: as of `load`.
+        """
+        try:
+            loaded = loaded_of(stored, ring=self._ring)
+            if loaded.table.slots != self._slots:
+                raise ConfigError(
+                    f"the ring {self._ring} has {loaded.table.slots}, and cannot be cut anew",
+                    field="sharding.slots",
+                    value=self._slots,
+                )
+        except ConfigError as error:
+            raise Unreadable(str(error), version=stored.version) from error
+        return loaded
+
+    async def save(
+        self, table: Table, upon: LoadedTable, *, principals: Mapping[str, str] | None = None
+    ) -> LoadedTable:
+        """Write the table, if `upon` is still the stored version.
+
+        :raises Conflict: it is not.
+        """
+        grants = _grants(table, upon)
+        state = {
+            _TABLE: msgspec.json.decode(encode_table(table)),
+            _GRANTS: list(grants),
+            _PRINCIPALS: {
+                member: principal
+                for member, principal in sorted((principals or {}).items())
+                if member in table.owners
+            },
+        }
+        version = await self._store.save(self._key, state, upon.version)
+        return LoadedTable(table, version, grants)
+
+
+def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
+    """The table in a state.
+
+    :raises ConfigError: there is none, or it is of another ring.
+    """
+    table = decode_table(msgspec.json.encode(stored.state.get(_TABLE)), ring=ring)
+    try:
+        grants = msgspec.convert(stored.state.get(_GRANTS), tuple[int, ...])
+    except msgspec.ValidationError:
+        grants = ()
+    if len(grants) != table.slots:  # as written by hand: no grant is known to be older
+        grants = tuple(entry.epoch for entry in table.entries)
+    return LoadedTable(table, stored.version, grants)
+
+
+def admission_view(state: Json) -> dict[str, str]:
+    """Return the data that an admission policy reads: each slot's grant and its writer."""
+    table = decode_table(msgspec.json.encode(state[_TABLE]))
+    known: Mapping[str, str] = state.get(_PRINCIPALS) or {}
+    # The first is nobody: who owns nothing, and whom the API server does not know.
+    principals = ["", *sorted(set(known.values()))]
+    number = {member: principals.index(principal) for member, principal in known.items()}
+    return {
+        "epoch": str(table.epoch),
+        "grants": ",".join(str(grant) for grant in state[_GRANTS]),
+        "owners": ",".join(str(number.get(entry.owner, 0)) for entry in table.entries),
+        "principals": "\n".join(principals),
+    }
+
+
+def _grants(table: Table, upon: LoadedTable) -> tuple[int, ...]:
+    before = upon.table.entries
+    return tuple(
+        upon.grants[slot]
+        if entry.state is SlotState.DRAINING and before[slot].owner == entry.owner
+        else entry.epoch
+        for slot, entry in enumerate(table.entries)
+    )

@@ -1,4 +1,4 @@
-"""Table: who owns which slot, as the one agreed record of a ring.
+"""Table: the owner of each slot, as the one agreed record of a ring.
 
 A slot goes through
 
@@ -7,10 +7,10 @@ A slot goes through
 
 and each change gives it the epoch of the write that made it. Epochs only grow: the epoch of an
 Owned slot is the fencing token of its owner. Owners are incarnations of replicas, not replicas: a
-process that comes back comes back as somebody else.
+process that restarts gets a new ID.
 
-A table is a value. What changes it returns another one, to be written upon the version that it was
-decided from.
+A table is an immutable value. A change returns another table, which is written with the version
+from which it was decided.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.hashing import SLOTS
+from kubeocean.sharding.slots import SLOTS, encode_slots
 
 __all__ = [
     "HISTORY",
@@ -30,7 +30,9 @@ __all__ = [
     "SlotEntry",
     "SlotState",
     "Table",
+    "assignment",
     "empty_table",
+    "moved_slots",
     "name_of",
 ]
 
@@ -38,7 +40,7 @@ HISTORY: Final = 5  # how many earlier assignments a table remembers
 
 
 class SlotState(StrEnum):
-    """Where a slot stands."""
+    """State of a slot."""
 
     OWNED = "Owned"
     DRAINING = "Draining"
@@ -47,7 +49,7 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """One slot. `owner` is who may act on it, "" for nobody; `to` is who gets it next."""
+    """Entry of one slot. `owner` may act on it (empty: none); `to` gets it next."""
 
     owner: str = ""
     epoch: int = 0
@@ -61,7 +63,7 @@ class SlotEntry:
 
     @property
     def heir(self) -> str:
-        """Who owns it when nothing else happens."""
+        """Owner of the slot when its present move is finished."""
         return self.to or self.owner
 
 
@@ -70,7 +72,7 @@ UNOWNED: Final = SlotEntry()
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """An earlier assignment: whose each slot was to be, up to an epoch."""
+    """Earlier assignment of the slots, up to an epoch."""
 
     epoch: int
     owners: tuple[str, ...]
@@ -78,7 +80,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All slots of a ring, and what people have said about them.
+    """All slots of a ring, and the operators' settings for them.
 
     - `epoch`: of the last write.
     - `frozen`: nothing moves but by hand, or because its owner is dead.
@@ -101,12 +103,12 @@ class Table:
 
     @property
     def heirs(self) -> tuple[str, ...]:
-        """Whose each slot is or is to be."""
+        """Return the present or coming owner of each slot."""
         return tuple([entry.to or entry.owner for entry in self.entries])
 
     @property
     def owners(self) -> frozenset[str]:
-        """Everybody whose word counts about some slot, now or next."""
+        """Return all members that own a slot now or next."""
         named = {entry.owner for entry in self.entries} | {entry.to for entry in self.entries}
         return frozenset(named - {""})
 
@@ -150,3 +152,22 @@ def empty_table(ring: str, slots: int = SLOTS) -> Table:
 def name_of(member: str) -> str:
     """The name of the replica of which `member` is an incarnation."""
     return member.rpartition("_")[0] or member
+
+
+def assignment(table: Table | None) -> dict[str, str]:
+    """The slots of each replica, for a log line."""
+    if table is None:
+        return {}
+    return {owner: encode_slots(table.owned_by(owner)) for owner in sorted(table.owners)}
+
+
+def moved_slots(before: Table | None, after: Table) -> list[tuple[int, str, str]]:
+    """The slots that changed hands: slot, old owner, new owner."""
+    if before is None or before.slots != after.slots:
+        return []
+    pairs = zip(before.entries, after.entries, strict=True)
+    return [
+        (slot, old.owner, new.owner)
+        for slot, (old, new) in enumerate(pairs)
+        if old.owner != new.owner
+    ]

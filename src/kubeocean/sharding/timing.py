@@ -1,13 +1,13 @@
-"""Timing: how long everybody may take, and why that keeps two replicas apart.
+"""Timing: durations of Leases and drains, and the proof that they keep two replicas apart.
 
-A replica acts until `renew_s` after the start of its last renewal, on its own clock. The assigner
-gives its slots away when it has seen its Lease unchanged for `lease_s` and `margin_s`, on its own
+A replica acts until `renew_s` after the start of its last renewal, on its own clock. The planner
+reassigns its slots when it has seen its Lease unchanged for `lease_s` and `margin_s`, on its own
 clock, counted from when it *saw* the renewal, which is later than its start. No two clocks are
 compared. They may run at different rates: as long as
 
     renew_s × fastest/slowest rate  <  lease_s + margin_s
 
-the replica has stopped before anybody else starts. `drift` is the rate error of each clock that is
+the replica has stopped before any other starts. `drift` is the rate error of each clock that is
 still safe.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["FAST", "Timing"]
+__all__ = ["Timing"]
 
 _JITTER: Final = 1.2  # a renewal is tried after retry_s and up to a fifth
 
@@ -28,10 +28,10 @@ class Timing:
     """The periods of a ring, in seconds; all replicas of a ring have the same.
 
     - `lease_s`, `renew_s`, `retry_s`: as of a leader election.
-    - `margin_s`: what the assigner waits beyond a lease.
+    - `margin_s`: what the planner waits beyond a lease.
     - `drain_s`: how long a running reconcile may go on in a slot that moves; then it is cancelled.
     - `cancel_s`: how long a cancelled one may take; then the replica gives itself up.
-    - `handover_s`: how long the assigner waits for a living replica to let go; then it evicts it.
+    - `handover_s`: how long the planner waits for a living replica to let go; then it evicts it.
     - `forget_s`: how long the Lease of a replica that died is still shown after its last renewal.
     """
 
@@ -46,7 +46,7 @@ class Timing:
 
     @property
     def patience_s(self) -> float:
-        """How long a silent replica keeps its slots."""
+        """Time for which a silent replica keeps its slots."""
         return self.lease_s + self.margin_s
 
     @property
@@ -74,12 +74,6 @@ class Timing:
         _more(self.lease_s, self.renew_s, "state.leaseDuration", "renewDeadline")
         least = self.drain_s + self.cancel_s
         _more(self.handover_s, least, "sharding.handoverDeadline", "drainDeadline + cancelDeadline")
-
-
-# A crash is made good in 6.5 s and a look; what a frozen replica still sends meets the fence.
-FAST: Final = Timing(
-    lease_s=6.0, renew_s=4.0, retry_s=1.0, drain_s=5.0, cancel_s=2.0, handover_s=15.0
-)
 
 
 def _more(value: float, least: float, field: str, what: str) -> None:

@@ -1,7 +1,6 @@
-"""The syncer: everything that lends one worker, wired and run.
+"""The syncer: the caches of both clusters and all controllers of one binding, wired and run.
 
-`Syncer` is what a leader does: the caches of both clusters, then the controllers on them. It runs
-until it is cancelled, and may be run again.
+A `Syncer` runs while its process leads. It runs until it is cancelled, and may be run again.
 """
 
 from __future__ import annotations
@@ -9,95 +8,99 @@ from __future__ import annotations
 import asyncio
 
 from kubeocean.runtime.components import Runnable
-from kubeocean.syncer.bottomup.bindings import Bindings
-from kubeocean.syncer.bottomup.book import Book
-from kubeocean.syncer.bottomup.csinodes import CsiNodes
-from kubeocean.syncer.bottomup.drain import Unconfirmed
-from kubeocean.syncer.bottomup.guests import Guests
-from kubeocean.syncer.bottomup.hostports import HostPorts
-from kubeocean.syncer.bottomup.leases import Leases
-from kubeocean.syncer.bottomup.nodes import Nodes
-from kubeocean.syncer.bottomup.policies import Policies
-from kubeocean.syncer.bottomup.reclaims import Reclaims
-from kubeocean.syncer.figures import Figures
-from kubeocean.syncer.leftovers import Leftovers
+from kubeocean.syncer.cleanup.binding_deletion import BindingDeletion
+from kubeocean.syncer.cleanup.deletion_progress import Leftovers, Unconfirmed
+from kubeocean.syncer.cleanup.sweep import Sweep
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.metrics import SyncerMetrics
+from kubeocean.syncer.nodes.controller import NodeController
+from kubeocean.syncer.nodes.csinodes import CsiNodes
+from kubeocean.syncer.nodes.evictions import Evictor
+from kubeocean.syncer.nodes.heartbeats import Heartbeats
+from kubeocean.syncer.nodes.host_ports import HostPorts
+from kubeocean.syncer.nodes.policies import PolicyController
+from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
+from kubeocean.syncer.pods.controller import PodController
+from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
+from kubeocean.syncer.replication.dependents import Dependents
+from kubeocean.syncer.replication.log_configs import LogConfigs
+from kubeocean.syncer.replication.services import Services
 from kubeocean.syncer.settings import Given
-from kubeocean.syncer.sweep import Sweep
-from kubeocean.syncer.topdown.dependents import Dependents
-from kubeocean.syncer.topdown.logconfigs import LogConfigs
-from kubeocean.syncer.topdown.pods import Pods
-from kubeocean.syncer.topdown.services import Services
-from kubeocean.syncer.topdown.surroundings import Surroundings
-from kubeocean.syncer.world import World
 
 __all__ = ["Syncer"]
 
 
 class Syncer:
-    """All controllers of one binding; `given` is what flags say of the computing cluster."""
+    """All controllers of one binding; `given` are the flags about the computing cluster.
 
-    def __init__(self, world: World, given: Given | None = None) -> None:
-        self.world = world
-        book = Book(world)
-        reclaims, unconfirmed = Reclaims(), Unconfirmed()
-        guests = Guests(world, reclaims, unconfirmed)
-        self.nodes = Nodes(world, book, guests, reclaims, unconfirmed)
-        self.policies = Policies(world, book, reclaims, self.nodes.enqueue_all)
-        self.leases = Leases(world)
-        self.csinodes = CsiNodes(world)
-        self.hostports = HostPorts(world)
-        self.surroundings = Surroundings(world, given)
-        self.services = Services(world, self.surroundings)
-        self.logconfigs = LogConfigs(world)
-        self.dependents = Dependents(world)
-        self.pods = Pods(world, self.dependents, self.surroundings)
-        self.bindings = Bindings(
-            world,
+    Handlers of a cache run in the order in which they were registered, which is the order of
+    construction here. For virtual pods that is: nodes, references of pods, pods (admission first),
+    metrics, evictions. None of them depends on another's having run before.
+    """
+
+    def __init__(self, clusters: Clusters, given: Given | None = None) -> None:
+        self.clusters = clusters
+        policy_cache = PolicyCache(clusters)
+        reclaims, unconfirmed = ReclaimProgress(), Unconfirmed()
+        evictor = Evictor(clusters, reclaims, unconfirmed)
+        self.nodes = NodeController(clusters, policy_cache, evictor, reclaims, unconfirmed)
+        self.policies = PolicyController(clusters, policy_cache, reclaims, self.nodes.enqueue_all)
+        self.heartbeats = Heartbeats(clusters)
+        self.csinodes = CsiNodes(clusters)
+        self.host_ports = HostPorts(clusters)
+        self.endpoints = ClusterEndpoints(clusters, given)
+        self.services = Services(clusters, self.endpoints)
+        self.log_configs = LogConfigs(clusters)
+        self.dependents = Dependents(clusters)
+        self.pods = PodController(clusters, self.dependents, self.endpoints)
+        self.bindings = BindingDeletion(
+            clusters,
             reclaims,
             unconfirmed,
             held=self.policies.held,
             marked=self.nodes.marks.left,
             claimed=self.policies.claimed,
-            leftovers=Leftovers(self.pods, self.dependents, self.services, self.logconfigs),
+            leftovers=Leftovers(self.pods, self.dependents, self.services, self.log_configs),
         )
         self.sweep = Sweep(
-            world,
+            clusters,
             self.dependents,
             self.csinodes,
-            self.hostports,
+            self.host_ports,
             nudge=self.pods.controller.enqueue,
         )
-        self.figures = Figures(world, self.nodes.counting.of)
-        world.vpods.on_change(guests.follow)
+        self.metrics = SyncerMetrics(clusters, self.nodes.counting.of)
+        clusters.vpods.on_change(evictor.follow)
 
     @property
     def ready(self) -> bool:
-        return self.world.synced
+        return self.clusters.synced
 
     @property
     def parts(self) -> tuple[Runnable, ...]:
-        """Bottom-up: what others stand on comes first."""
+        """Everything that runs, each after the parts that it reads from."""
         return (
-            self.world.events,
-            self.world.worker_events,
-            self.world.reach,
-            *self.world.caches,
+            self.clusters.events,
+            self.clusters.worker_events,
+            self.clusters.worker_health,
+            *self.clusters.caches,
             self.bindings.controller,
             self.policies.controller,
             self.nodes.controller,
-            *self.leases.parts,
+            *self.heartbeats.parts,
             *self.csinodes.parts,
-            *self.hostports.parts,
-            *self.surroundings.parts,
+            *self.host_ports.parts,
+            *self.endpoints.parts,
             *self.services.parts,
-            *self.logconfigs.parts,
+            *self.log_configs.parts,
             *self.dependents.parts,
             *self.pods.parts,
             *self.sweep.parts,
         )
 
     async def run(self) -> None:
-        """Lend until cancelled."""
+        """Run all controllers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for part in self.parts:
                 group.create_task(part.run())

@@ -1,16 +1,16 @@
-"""The process of a syncer: from its settings to a program that runs until it is told to stop.
+"""The process of a syncer: from its settings to a service that runs until it is stopped.
 
-Replicas compete for a Lease, and only the one that leads lends: it watches the binding's Secret,
-fills its caches and starts the controllers. The others wait, ready. A leader that loses its Lease
-ends with exit code 1 rather than wait for another turn: what it knows of its own writes, timers and
-counts belongs to a reign that is over, and a fresh process costs a second. Whatever it still tries
-on its way out is not sent: both clients ask the election before each write.
+Replicas compete for a Lease, and only the leader works: it watches the binding's Secret, fills its
+caches and starts the controllers. The others wait, ready. A leader that loses its Lease exits with
+code 1 instead of waiting to be elected again: its pending writes, timers and counts are outdated,
+and a new process costs a second. Writes that it attempts while it stops are not sent: both clients
+check the election before each write.
 
-With `--sharding` all replicas lend, each its part (see `sharing`), and before each write the
-clients ask the ring. The replica that is elected for what is not shared is elected on the same
-Lease, so that the first to share waits for the last that led alone.
+With `--sharding` all replicas work, each on its shards (see `sharding`), and the clients check the
+ring before each write. The replica that does what cannot be sharded is elected on the same Lease,
+so that the first sharded replica waits for the last leader that worked alone.
 
-The worker need not answer, not even at the start: its caches fill when it does.
+The worker need not answer, not even at the start: its caches sync when it does.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from kubeocean.api.binding import CLUSTER_BINDINGS, ClusterBinding, problems
-from kubeocean.api.reasons import BindingEvent
-from kubeocean.bound.constancy import Constancy, ConstantTransport, recorded_worker
-from kubeocean.bound.identities import identity_of
-from kubeocean.bound.replicas import Replica
-from kubeocean.bound.rotation import Rotation, kubeconfig_namespaces
-from kubeocean.bound.startup import open_client, run_process
-from kubeocean.bound.verbosity import Verbosity
-from kubeocean.bound.workers import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding, problems
+from kubeocean.api.conditions import BindingEvent
 from kubeocean.errors import ConfigError, NotFound
+from kubeocean.process.log_level import LogLevel
+from kubeocean.process.replicas import Replica
+from kubeocean.process.startup import open_client, run_process
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Part, Runnable
 from kubeocean.runtime.events import EventRecorder
@@ -40,22 +36,30 @@ from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 from kubeocean.syncer.app import Syncer
-from kubeocean.syncer.reach import Reach
+from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.settings import Settings
-from kubeocean.syncer.sharing import known, share
-from kubeocean.syncer.world import World
+from kubeocean.syncer.sharding import share, until_synced
+from kubeocean.syncer.worker_health import WorkerHealth
+from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.identity import (
+    IdentityCheckedTransport,
+    WorkerIdentity,
+    identity_of,
+    recorded_worker,
+)
+from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
 __all__ = ["Program", "run"]
 
-_DEADLINE_S: Final = 20.0  # a kubelet kills after 30
-_NAMED: Final = 5
-_NEEDED: Final = ("spec.clusterID", "spec.secretRef")  # of a binding, before anything can start
+_DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
+_LISTED: Final = 5
+_REQUIRED: Final = ("spec.clusterID", "spec.secretRef")  # without them no syncer can start
 
 _log = get_logger(__name__)
 
 
 async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> int:
-    """Lend until told to stop; the exit code."""
+    """Run a syncer until it is stopped; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
         return await Program(settings, environ, stack).prepare()
@@ -65,9 +69,9 @@ async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) ->
 
 
 class Program:
-    """Everything that one process holds; `stack` gives it back at the end.
+    """The clients, the replica and the syncer of one process; `stack` closes them at the end.
 
-    `syncer` is there once it is prepared, and writes only while the program leads.
+    `syncer` is set by `prepare`, and writes only while the process leads.
     """
 
     def __init__(
@@ -77,47 +81,47 @@ class Program:
         self._environ = environ
         self._stack = stack
         self._metrics = Metrics(process=True)
-        self._reach = Reach()
-        self._everywhere: list[Runnable] = []  # what every replica runs, where all of them work
+        self._worker_health = WorkerHealth()
+        self._everywhere: list[Runnable] = []  # what every replica runs, with sharding
 
     async def prepare(self) -> Service:
-        """Read what has to be read before anything can start.
+        """Read the binding and the kubeconfig of its worker, and wire the syncer.
 
-        :raises KubeoceanError: it cannot be had, or makes no sense.
+        :raises KubeoceanError: the binding or its Secret cannot be read, or is invalid.
         """
         settings, domain = self._settings, self._settings.label_domain
         self._replica = Replica(
             settings,
             domain.syncer,
             self._stack,
-            prepared=lambda: known(self.syncer.world),
+            prepared=lambda: until_synced(self.syncer.clusters),
             metrics=self._metrics,
             environ=self._environ,
         )
-        control = self._replica.control  # what we start from is not held up either
+        control = self._replica.control  # without rate limit: the start is not delayed
         binding = await _binding(control, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         access = SecretAccess(secret)
-        world = self._world(binding, await identity_of(control), access)
+        clusters = self._clusters(binding, await identity_of(control), access)
         self._rotation = Rotation(
             control,
             access,
             reference,
             namespaces=namespaces,
-            refused=lambda named, said: world.events.emit(
-                event_reference(CLUSTER_BINDINGS, named),
+            refused=lambda binding, message: clusters.events.emit(
+                event_reference(CLUSTER_BINDINGS, binding),
                 "Warning",
                 BindingEvent.KUBECONFIG_REFUSED,
-                said,
+                message,
             ),
-            taken=self._reach.failed,
+            taken=self._worker_health.failed,
             metrics=self._metrics,
         )
-        world.bindings.on_change(self._rotation.follow)
-        world.bindings.on_change(Verbosity(domain).follow)
-        self.syncer = Syncer(world, settings.given)
+        clusters.bindings.on_change(self._rotation.follow)
+        clusters.bindings.on_change(LogLevel(domain).follow)
+        self.syncer = Syncer(clusters, settings.given)
         return Service(
             domain.syncer,
             self._components(),
@@ -133,15 +137,15 @@ class Program:
         if sharing is None:
             return [syncer]
         self._everywhere = share(self.syncer, sharing)
-        # The ring comes last, so that it ends first: parts are handed over while all still works.
+        # The ring comes last, so that it stops first: shards are handed over while all else runs.
         return [syncer, sharing.ring]
 
-    # Life
+    # Running
 
     async def _work(self) -> None:
-        await self._replica.run(self._lend)
+        await self._replica.run(self._run_syncer)
 
-    async def _lend(self) -> None:
+    async def _run_syncer(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._rotation.run())
             await self._rotation.informed()
@@ -151,23 +155,25 @@ class Program:
     def _ready(self) -> bool:
         return self._replica.ready(self.syncer.ready)
 
-    # Parts
+    # Clients and caches
 
-    def _world(self, binding: ClusterBinding, computing_id: str, access: SecretAccess) -> World:
+    def _clusters(
+        self, binding: ClusterBinding, computing_id: str, access: SecretAccess
+    ) -> Clusters:
         settings, metrics = self._settings, self._metrics
         domain = settings.label_domain
         computing = self._replica.client(
             qps=settings.virtual_client_qps, burst=settings.virtual_client_burst
         )
-        constancy = Constancy(
-            access, lambda: recorded_worker(world.binding or binding, access, domain)
+        identity = WorkerIdentity(
+            access, lambda: recorded_worker(clusters.binding or binding, access, domain)
         )
-        constancy.on_change(self._reach.mistake)
-        # The fence is outside: a write that we keep back says nothing about the worker.
-        way = ConstantTransport(self._replica.counted(constancy), constancy)
+        identity.on_change(self._worker_health.mistake)
+        # The fence is outside: a write that is not sent says nothing about the worker.
+        transport = IdentityCheckedTransport(self._replica.counted(identity), identity)
         worker = open_client(
             self._stack,
-            self._replica.fenced(self._reach.wrap(way)),
+            self._replica.fenced(self._worker_health.wrap(transport)),
             "worker",
             qps=settings.physical_client_qps,
             burst=settings.physical_client_burst,
@@ -175,42 +181,43 @@ class Program:
         recorder = partial(
             EventRecorder, component=domain.syncer, instance=self._replica.identity, metrics=metrics
         )
-        world = World(
+        clusters = Clusters(
             binding_name=binding.name,
             cluster_id=binding.spec.cluster_id,
             computing_id=computing_id,
             mount_namespace=binding.spec.mount_namespace,
             computing=computing,
             worker=worker,
-            reach=self._reach,
+            worker_health=self._worker_health,
             events=recorder(computing),
             worker_events=recorder(worker),
             domain=domain,
             zone=settings.zone(self._environ),
-            worker_id=lambda: constancy.worker_id,
+            worker_id=lambda: identity.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
             metrics=metrics,
         )
-        return world
+        return clusters
 
 
 async def _binding(client: Client, name: str) -> ClusterBinding:
-    """The binding, with all that is needed to reach its worker."""
+    """Read the binding; all fields that are needed to reach its worker are valid."""
     try:
         binding = await client.get(CLUSTER_BINDINGS, name)
     except NotFound as error:
-        raise ConfigError(await _why_not(client), source=f"ClusterBinding {name}") from error
+        raise ConfigError(await _why_missing(client), source=f"ClusterBinding {name}") from error
     for problem in problems(binding.spec):
-        if problem.field.startswith(_NEEDED):
+        if problem.field.startswith(_REQUIRED):
             raise ConfigError(str(problem), source=f"ClusterBinding {name}")
     return binding
 
 
-async def _why_not(client: Client) -> str:
-    """Why there is no binding of some name, so that people know what to do."""
+async def _why_missing(client: Client) -> str:
+    """Why there is no binding of a name, and which bindings there are instead."""
     try:
-        there = [each.name for each in (await client.list(CLUSTER_BINDINGS)).items]
+        names = [binding.name for binding in (await client.list(CLUSTER_BINDINGS)).items]
     except NotFound:
         return "this cluster does not know the kind: install its definition (kubeocean install)"
-    named = ", ".join(there[:_NAMED]) or "none"
-    return f"is not in this cluster, which has {named}{' and more' if there[_NAMED:] else ''}"
+    listed = ", ".join(names[:_LISTED]) or "none"
+    more = " and more" if names[_LISTED:] else ""
+    return f"is not in this cluster, which has {listed}{more}"

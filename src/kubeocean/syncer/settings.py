@@ -1,6 +1,6 @@
-"""Settings of the syncer: the flags that it always had, and some of its own.
+"""Settings of the syncer: its flags, and what they say of the computing cluster.
 
-What can be checked without a cluster is checked here; an error names the flag and its value.
+Values are validated as far as possible without a cluster; an error names the flag and its value.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from datetime import UTC, tzinfo
 from typing import Final
 
 from kubeocean.api import group, naming
-from kubeocean.api.zones import zone_names
-from kubeocean.bound import flags
-from kubeocean.bound.settings import ReplicaSettings, kubeconfig_namespaces_flag
+from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.windows import zone_of
-from kubeocean.runtime.goflags import boolean, flag, integer, number
-from kubeocean.runtime.labels import check_subdomain
-from kubeocean.runtime.localzone import local_zone
-from kubeocean.syncer.forge.podcontext import CLUSTER_DOMAIN
+from kubeocean.process import flags
+from kubeocean.process.settings import ReplicaSettings, kubeconfig_namespaces_flag
+from kubeocean.runtime.clock import local_zone
+from kubeocean.runtime.flags import boolean, flag, integer, number
+from kubeocean.runtime.selectors import check_subdomain
+from kubeocean.syncer.pods.forge_context import CLUSTER_DOMAIN
 
 __all__ = ["Address", "Given", "Settings"]
 
@@ -33,14 +33,14 @@ _BRACKETED: Final = re.compile(r"\[([^\]]*)\](?::([^:]*))?")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An IP address or a name of DNS, and a port if that matters."""
+    """An IP address or a DNS name, and a port where one is used."""
 
     host: str
     port: int = 0
 
 
 def _server(written: str, flag: str) -> Address | None:
-    """HOST or HOST:PORT; an IPv6 address goes in brackets before a port."""
+    """Parse HOST or HOST:PORT; an IPv6 address is in brackets before a port."""
     if not written:
         return None
     form = _BRACKETED.fullmatch(written) or _WITH_PORT.fullmatch(written)
@@ -57,7 +57,7 @@ def _host(host: str, flag: str, written: str) -> str:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
-        # What looks like an address and is none must not pass for a name.
+        # An invalid IP address must not pass for a name.
         if not host.replace(".", "").isdigit() and ":" not in host:
             try:
                 check_subdomain(host)
@@ -65,29 +65,29 @@ def _host(host: str, flag: str, written: str) -> str:
                 pass
             else:
                 return host
-    said = "must be an IP address or a lowercase DNS name"
-    raise ConfigError(said, source=flag, value=written)
+    message = "must be an IP address or a lowercase DNS name"
+    raise ConfigError(message, source=flag, value=written)
 
 
 def _zone(written: str, flag: str) -> str:
     if written and written not in zone_names():
-        said = "must be a name of the tz database, such as Europe/Berlin"
-        raise ConfigError(said, source=flag, value=written)
+        message = "must be a name of the tz database, such as Europe/Berlin"
+        raise ConfigError(message, source=flag, value=written)
     return written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What pods in the worker are told of the computing cluster, as far as flags say it."""
+    """What flags say of the computing cluster, for pods in the worker."""
 
     cluster_domain: str = CLUSTER_DOMAIN
-    server: Address | None = None  # none: the Service says it
+    server: Address | None = None  # None: the address of the Service
     dns: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(ReplicaSettings):
-    """What one syncer is told."""
+    """The flags of one syncer."""
 
     cluster_binding_name: str = flag(
         "cluster-binding-name",
@@ -101,26 +101,38 @@ class Settings(ReplicaSettings):
         "sharding",
         boolean,
         "false",
-        "Let all replicas work, each on its part of the nodes and pods; one of them is elected for "
-        "what cannot be shared.",
+        "Let all replicas work, each on its shards of the nodes and pods; one of them is elected "
+        "for what cannot be sharded.",
     )
     leader_election_id: str = flag(
         "leader-election-id",
         flags.name,
         "",
-        "The Lease that replicas compete for; without it kubeocean-syncer-<binding>.",
+        "Name of the Lease that replicas compete for (default: kubeocean-syncer-<binding>).",
     )
     virtual_client_qps: float = flag(
-        "virtual-client-qps", number, "0", "Requests a second to the computing cluster; 0: any."
+        "virtual-client-qps",
+        number,
+        "0",
+        "Limit of requests per second to the computing cluster; 0 means no limit.",
     )
     virtual_client_burst: int = flag(
-        "virtual-client-burst", integer, "0", "How many of them at once; 0: 10."
+        "virtual-client-burst",
+        integer,
+        "0",
+        "How many requests to the computing cluster may exceed the limit at once; 0 means 10.",
     )
     physical_client_qps: float = flag(
-        "physical-client-qps", number, "0", "Requests a second to the worker cluster; 0: any."
+        "physical-client-qps",
+        number,
+        "0",
+        "Limit of requests per second to the worker cluster; 0 means no limit.",
     )
     physical_client_burst: int = flag(
-        "physical-client-burst", integer, "0", "How many of them at once; 0: 10."
+        "physical-client-burst",
+        integer,
+        "0",
+        "How many requests to the worker cluster may exceed the limit at once; 0 means 10.",
     )
     prometheus_vnode_base_port: int = flag(
         "prometheus-vnode-base-port",
@@ -132,8 +144,8 @@ class Settings(ReplicaSettings):
         "time-zone",
         _zone,
         "",
-        "The zone of policies that name none, such as Europe/Berlin; without it $TZ, then "
-        "/etc/localtime, then UTC.",
+        "Time zone of policies that set none, such as Europe/Berlin (default: $TZ, then "
+        "/etc/localtime, then UTC).",
     )
 
     cluster_domain: str = flag(
@@ -170,7 +182,7 @@ class Settings(ReplicaSettings):
 
     @property
     def given(self) -> Given:
-        """What pods in the worker are told of the computing cluster."""
+        """What these flags say of the computing cluster, for pods in the worker."""
         return Given(
             cluster_domain=self.cluster_domain or CLUSTER_DOMAIN,
             server=self.kubernetes_service_address,
@@ -178,8 +190,8 @@ class Settings(ReplicaSettings):
         )
 
     def zone(self, environ: Mapping[str, str] = os.environ) -> tzinfo:
-        """The zone of policies that name none.
+        """The time zone of policies that set none.
 
-        :raises ConfigError: none is given, and the environment's is no zone.
+        :raises ConfigError: the flag is not set, and the environment's zone is invalid.
         """
         return zone_of(self.time_zone, local=UTC) if self.time_zone else local_zone(environ)

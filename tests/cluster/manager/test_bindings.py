@@ -4,254 +4,261 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.installation.rights import Rule
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.install.permissions import Rule
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults
-from kubeocean.manager.rolloutviews import DEPLOYMENTS
+from kubeocean.manager.rollout_state import DEPLOYMENTS
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NAMESPACES, SECRETS
 from kubeocean.runtime.objects import controller_of
-from kubeocean.runtime.patches import MergePatch
-from managing import SYSTEM, Harbour, granted_kubeconfig, relayed
-from straits import quiet
-from waiting import until
+from support.controller_env import quiet
+from support.faults import Faults
+from support.manager_env import SYSTEM, ManagerEnv, granted_kubeconfig, relayed
+from support.wait import until
 
 MANAGER = "system:serviceaccount:kubeocean-system:kubeocean-manager"
 SEEN_WITHIN_S = 30.0  # that a worker is down
 
 
-def admin(harbour: Harbour) -> bytes:
-    return harbour.worker.kubeconfig.read_bytes()
+def admin(env: ManagerEnv) -> bytes:
+    return env.worker.kubeconfig.read_bytes()
 
 
-async def owner(harbour: Harbour) -> str:
+async def owner(env: ManagerEnv) -> str:
     """The UID of whoever owns the syncers of that clusterID."""
-    there = await harbour.above.get(DEPLOYMENTS, harbour.deployment("syncer"), SYSTEM)
-    found = controller_of(there)
-    return found.uid if found is not None else ""
+    deployment = await env.computing_client.get(DEPLOYMENTS, env.deployment("syncer"), SYSTEM)
+    owner = controller_of(deployment)
+    return owner.uid if owner is not None else ""
 
 
 # Set up
 
 
-async def test_a_binding_becomes_ready_and_tells_when_it_is_not(harbour: Harbour) -> None:
-    faults, since = Faults(), harbour.home.audit.mark()
-    async with harbour.managed(faults):
-        await harbour.bind(admin(harbour))
-        await until(harbour.are_rolled_out)
-        await harbour.is_in("Pending")
-        said = await harbour.says("Ready", "False", "Initializing")
-        assert "its controller has not looked yet" in said
-        await harbour.says("Connected", "True", "ConnectivityPassed")
-        await harbour.says("Permitted", "True", "PermissionsGranted")
-        await harbour.says("SyncerReady", "False", "SyncerNotReady")
-        await harbour.says("ProxierReady", "False", "ProxierNotReady")
+async def test_a_binding_becomes_ready_and_reports_when_it_is_not(env: ManagerEnv) -> None:
+    faults, since = Faults(), env.computing_cluster.audit.mark()
+    async with env.managed(faults):
+        await env.bind(admin(env))
+        await until(env.is_rolled_out)
+        await env.wait_for_phase("Pending")
+        message = await env.wait_for_condition("Ready", "False", "Initializing")
+        assert "its controller has not observed that yet" in message
+        await env.wait_for_condition("Connected", "True", "ConnectivityPassed")
+        await env.wait_for_condition("Permitted", "True", "PermissionsGranted")
+        await env.wait_for_condition("SyncerReady", "False", "SyncerNotReady")
+        await env.wait_for_condition("ProxierReady", "False", "ProxierNotReady")
 
-        await harbour.run()
-        await harbour.is_in("Ready")
-        await harbour.says("Ready", "True", "ValidationPassed")
-        await harbour.says("SyncerReady", "True", "SyncerCreated")
-        await harbour.says("ProxierReady", "True", "ProxierCreated")
-        there = await harbour.binding()
-        assert there.status.last_sync_time
-        assert there.status.observed_generation == there.metadata.generation
-        assert "kubeocean.io/clusterbinding-manager" in (there.metadata.finalizers or ())
+        await env.run()
+        await env.wait_for_phase("Ready")
+        await env.wait_for_condition("Ready", "True", "ValidationPassed")
+        await env.wait_for_condition("SyncerReady", "True", "SyncerCreated")
+        await env.wait_for_condition("ProxierReady", "True", "ProxierCreated")
+        binding = await env.binding()
+        assert binding.status.last_sync_time
+        assert binding.status.observed_generation == binding.metadata.generation
+        assert "kubeocean.io/clusterbinding-manager" in (binding.metadata.finalizers or ())
         for reason in ("StatusUpdated", "Reconciling", "RolledOut", "Ready"):
-            await harbour.happened(reason)
+            await env.wait_for_event(reason)
         await quiet(faults)
 
-        await harbour.run("syncer", replicas=1)
-        await harbour.says("SyncerReady", "True", "SyncerUpdating")
-        await harbour.says("Ready", "True", "ValidationPassed")
-        await harbour.run("syncer", replicas=0)
-        await harbour.says("SyncerReady", "False", "SyncerNotReady")
-        await harbour.says("Ready", "False", "SyncerFailed")
-        await harbour.is_in("Failed")
-        await harbour.run("proxier", replicas=0)
-        await harbour.says("Ready", "False", "ProxierFailed")
-        await harbour.run()
-        await harbour.is_in("Ready")
-    made = harbour.home.audit.requests(user=MANAGER, since=since)
+        await env.run("syncer", replicas=1)
+        await env.wait_for_condition("SyncerReady", "True", "SyncerUpdating")
+        await env.wait_for_condition("Ready", "True", "ValidationPassed")
+        await env.run("syncer", replicas=0)
+        await env.wait_for_condition("SyncerReady", "False", "SyncerNotReady")
+        await env.wait_for_condition("Ready", "False", "SyncerFailed")
+        await env.wait_for_phase("Failed")
+        await env.run("proxier", replicas=0)
+        await env.wait_for_condition("Ready", "False", "ProxierFailed")
+        await env.run()
+        await env.wait_for_phase("Ready")
+    made = env.computing_cluster.audit.requests(user=MANAGER, since=since)
     assert {"watch", "create", "patch"} <= {each.verb for each in made}
     assert [each for each in made if each.code == 403] == []
 
 
-async def test_a_broken_template_fails_and_what_runs_goes_on(harbour: Harbour) -> None:
-    async with harbour.managed():
-        await harbour.bind(admin(harbour))
-        await harbour.becomes_ready()
-        before = await harbour.deployments()
-        good = harbour.syncers.files["deployment.yaml"]
-        harbour.syncers.write(deployment__yaml="{{ if }")
-        await harbour.says("SyncerReady", "False", "SyncerFailed")
-        said = await harbour.says("Ready", "False", "SyncerFailed")
-        assert "deployment.yaml" in said
-        harbour.proxiers.write(service__yaml=None)
-        harbour.syncers.write(deployment__yaml=good)
-        await harbour.says("ProxierReady", "False", "ProxierFailed")
-        await harbour.says("Ready", "False", "ProxierFailed")
-        await harbour.says("SyncerReady", "True", "SyncerCreated")
-        await harbour.is_in("Failed")
-        assert await harbour.deployments() == before
+async def test_an_invalid_template_fails_and_running_objects_stay(env: ManagerEnv) -> None:
+    async with env.managed():
+        await env.bind(admin(env))
+        await env.make_ready()
+        before = await env.deployments()
+        good = env.syncers.files["deployment.yaml"]
+        env.syncers.write(deployment__yaml="{{ if }")
+        await env.wait_for_condition("SyncerReady", "False", "SyncerFailed")
+        message = await env.wait_for_condition("Ready", "False", "SyncerFailed")
+        assert "deployment.yaml" in message
+        env.proxiers.write(service__yaml=None)
+        env.syncers.write(deployment__yaml=good)
+        await env.wait_for_condition("ProxierReady", "False", "ProxierFailed")
+        await env.wait_for_condition("Ready", "False", "ProxierFailed")
+        await env.wait_for_condition("SyncerReady", "True", "SyncerCreated")
+        await env.wait_for_phase("Failed")
+        assert await env.deployments() == before
 
 
-async def test_what_makes_no_sense_is_named_and_may_be_corrected(harbour: Harbour) -> None:
-    async with harbour.managed():
-        await harbour.bind(admin(harbour), mountNamespace="", serviceNamespaces=["a", ""])
-        said = await harbour.says("Ready", "False", "ValidationFailed")
-        assert "spec.mountNamespace: must name a namespace of the worker cluster" in said
-        assert "spec.serviceNamespaces[1]: must name a namespace" in said
-        await harbour.is_in("Failed")
-        assert (await harbour.happened("ValidationFailed")).type == "Warning"
-        assert await harbour.deployments() == {}
+async def test_an_invalid_binding_is_named_and_can_be_corrected(env: ManagerEnv) -> None:
+    async with env.managed():
+        await env.bind(admin(env), mountNamespace="", serviceNamespaces=["a", ""])
+        message = await env.wait_for_condition("Ready", "False", "ValidationFailed")
+        assert "spec.mountNamespace: must name a namespace of the worker cluster" in message
+        assert "spec.serviceNamespaces[1]: must name a namespace" in message
+        await env.wait_for_phase("Failed")
+        assert (await env.wait_for_event("ValidationFailed")).type == "Warning"
+        assert await env.deployments() == {}
         better = {"mountNamespace": "default", "serviceNamespaces": ["a"]}
-        await harbour.above.patch(CLUSTER_BINDINGS, harbour.name, MergePatch({"spec": better}))
-        await harbour.becomes_ready()
+        await env.computing_client.patch(CLUSTER_BINDINGS, env.name, MergePatch({"spec": better}))
+        await env.make_ready()
 
 
-async def test_a_duplicate_harms_nobody_and_goes_ahead_when_it_may(harbour: Harbour) -> None:
-    harbour.name += "-a"
-    other = harbour.neighbour()
-    other.name = harbour.name[:-1] + "b"  # as old, if the server counts seconds; so second
-    shared = {"clusterID": harbour.cluster_id}
-    async with harbour.managed():
-        first = await harbour.bind(admin(harbour))
-        await harbour.becomes_ready()
-        before = await harbour.deployments()
+async def test_a_duplicate_binding_is_rolled_out_when_the_first_is_deleted(
+    env: ManagerEnv,
+) -> None:
+    env.name += "-a"
+    other = env.other_binding()
+    other.name = env.name[:-1] + "b"  # as old, if the server counts seconds; so second
+    shared = {"clusterID": env.cluster_id}
+    async with env.managed():
+        first = await env.bind(admin(env))
+        await env.make_ready()
+        before = await env.deployments()
 
-        await other.bind(admin(harbour), **shared)
-        said = await other.says("Ready", "False", "ValidationFailed")
-        assert f"spec.clusterID: must be unique, and binding {harbour.name} had it before" in said
-        await other.is_in("Failed")
-        assert await owner(harbour) == first.uid
+        await other.bind(admin(env), **shared)
+        message = await other.wait_for_condition("Ready", "False", "ValidationFailed")
+        assert f"spec.clusterID: must be unique; binding {env.name} has it already" in message
+        await other.wait_for_phase("Failed")
+        assert await owner(env) == first.uid
 
         await other.unbind()
         await until(other.is_gone)
-        assert await harbour.deployments() == before
-        await harbour.is_in("Ready")
+        assert await env.deployments() == before
+        await env.wait_for_phase("Ready")
 
-        second = await other.bind(admin(harbour), **shared)
-        await other.is_in("Failed")
-        await harbour.unbind()
-        await until(harbour.is_gone)
+        second = await other.bind(admin(env), **shared)
+        await other.wait_for_phase("Failed")
+        await env.unbind()
+        await until(env.is_gone)
 
         async def taken() -> bool:
-            return len(await harbour.deployments()) == 2 and await owner(harbour) == second.uid
+            return len(await env.deployments()) == 2 and await owner(env) == second.uid
 
         await until(taken)
-        await harbour.run()
-        await other.is_in("Ready")
+        await env.run()
+        await other.wait_for_phase("Ready")
 
 
 # The way to the worker
 
 
-async def test_a_secret_may_come_late_make_no_sense_and_be_rotated(harbour: Harbour) -> None:
-    worker = harbour.worker
-    async with harbour.managed():
-        await harbour.bind()
-        said = await harbour.says("Connected", "False", "ConnectivityFailed")
-        assert f"there is no Secret {SYSTEM}/{harbour.name}" in said
-        await harbour.says("Ready", "False", "ConnectivityFailed")
-        await harbour.is_in("Failed")
-        assert (await harbour.happened("ConnectivityFailed")).type == "Warning"
+async def test_a_secret_may_be_created_late_be_invalid_and_be_rotated(env: ManagerEnv) -> None:
+    worker = env.worker
+    async with env.managed():
+        await env.bind()
+        message = await env.wait_for_condition("Connected", "False", "ConnectivityFailed")
+        assert f"Secret {SYSTEM}/{env.name} does not exist" in message
+        await env.wait_for_condition("Ready", "False", "ConnectivityFailed")
+        await env.wait_for_phase("Failed")
+        assert (await env.wait_for_event("ConnectivityFailed")).type == "Warning"
 
-        await harbour.keep_secret(b"apiVersion: v1\nkind: Config\nclusters: 7\n")
-        await until(lambda: mentions(harbour, "clusters"))
-        await harbour.above.patch(SECRETS, harbour.name, MergePatch({"data": None}), SYSTEM)
-        await until(lambda: mentions(harbour, "data.kubeconfig: is missing or empty"))
-        assert await harbour.deployments() == {}
+        await env.write_secret(b"apiVersion: v1\nkind: Config\nclusters: 7\n")
+        await until(lambda: mentions(env, "clusters"))
+        await env.computing_client.patch(SECRETS, env.name, MergePatch({"data": None}), SYSTEM)
+        await until(lambda: mentions(env, "data.kubeconfig: is missing or empty"))
+        assert await env.deployments() == {}
 
-        users = [f"{harbour.name}-{n}" for n in range(2)]
-        await harbour.keep_secret(worker.user(users[0], ["system:masters"]).read_bytes())
-        await harbour.becomes_ready()
-        before = await harbour.deployments()
-        assert not [each for each in await harbour.events() if each.reason == "KubeconfigRotated"]
-        await harbour.keep_secret(worker.user(users[1], ["system:masters"]).read_bytes())
-        rotated = await harbour.happened("KubeconfigRotated")
+        users = [f"{env.name}-{n}" for n in range(2)]
+        await env.write_secret(worker.user(users[0], ["system:masters"]).read_bytes())
+        await env.make_ready()
+        before = await env.deployments()
+        assert not [each for each in await env.events() if each.reason == "KubeconfigRotated"]
+        await env.write_secret(worker.user(users[1], ["system:masters"]).read_bytes())
+        rotated = await env.wait_for_event("KubeconfigRotated")
         assert worker.server in rotated.message
         await until(lambda: worker.audit.requests(user=users[1]))
-        await harbour.is_in("Ready")
-        assert await harbour.deployments() == before
+        await env.wait_for_phase("Ready")
+        assert await env.deployments() == before
 
-        await harbour.keep_secret(worker.user(users[1]).read_bytes())
-        await harbour.says("Permitted", "False", "PermissionsMissing")
-
-
-async def mentions(harbour: Harbour, text: str) -> bool:
-    return text in (await harbour.condition("Ready"))[2]
+        await env.write_secret(worker.user(users[1]).read_bytes())
+        await env.wait_for_condition("Permitted", "False", "PermissionsMissing")
 
 
-async def test_a_credential_that_the_worker_does_not_know_is_no_connection(
-    harbour: Harbour,
+async def mentions(env: ManagerEnv, text: str) -> bool:
+    return text in (await env.condition("Ready"))[2]
+
+
+async def test_a_credential_that_the_worker_rejects_is_no_connection(
+    env: ManagerEnv,
 ) -> None:
-    namespace = f"m-{harbour.name}"
-    path = await granted_kubeconfig(harbour.worker, namespace)
-    async with harbour.managed():
+    namespace = f"m-{env.name}"
+    path = await granted_kubeconfig(env.worker, namespace)
+    async with env.managed():
         broken = path.read_text().replace("token: ", "token: not")
         assert broken != path.read_text()
-        await harbour.bind(broken.encode(), mountNamespace=namespace)
-        said = await harbour.says("Connected", "False", "ConnectivityFailed")
+        await env.bind(broken.encode(), mountNamespace=namespace)
+        said = await env.wait_for_condition("Connected", "False", "ConnectivityFailed")
         assert "Unauthorized" in said
-        await harbour.keep_secret(path.read_bytes())
-        await harbour.becomes_ready()
+        await env.write_secret(path.read_bytes())
+        await env.make_ready()
 
 
-async def test_rights_that_are_missing_are_named_to_the_letter(harbour: Harbour) -> None:
-    namespace, worker = f"m-{harbour.name}", harbour.worker
+async def test_each_missing_permission_is_named(env: ManagerEnv) -> None:
+    namespace, worker = f"m-{env.name}", env.worker
     without = ("create pods", "delete pods", "list endpointslices", "list nodes")
     path = await granted_kubeconfig(worker, namespace, without=without)
-    async with harbour.managed():
-        await harbour.bind(path.read_bytes(), mountNamespace=namespace)
-        said = await harbour.says("Permitted", "False", "PermissionsMissing")
-        assert said == (
+    async with env.managed():
+        await env.bind(path.read_bytes(), mountNamespace=namespace)
+        message = await env.wait_for_condition("Permitted", "False", "PermissionsMissing")
+        assert message == (
             f"The credential may not: list nodes; create, delete pods in {namespace};"
             f" list endpointslices.discovery.k8s.io in {namespace}"
         )
-        assert "create, delete pods" in await harbour.says("Ready", "False", "PermissionsMissing")
-        await harbour.is_in("Failed")
-        await harbour.says("Connected", "True", "ConnectivityPassed")
-        assert await harbour.deployments() == {}
+        assert "create, delete pods" in await env.wait_for_condition(
+            "Ready", "False", "PermissionsMissing"
+        )
+        await env.wait_for_phase("Failed")
+        await env.wait_for_condition("Connected", "True", "ConnectivityPassed")
+        assert await env.deployments() == {}
 
         path = await granted_kubeconfig(worker, namespace, make=False)
-        await harbour.keep_secret(path.read_bytes())
-        said = await harbour.says("Permitted", "True", "PermissionsGranted")
-        assert "add-ons without rights: volumes, node-labels, metrics" in said
-        await harbour.becomes_ready()
+        await env.write_secret(path.read_bytes())
+        message = await env.wait_for_condition("Permitted", "True", "PermissionsGranted")
+        assert "add-ons without permissions: volumes, node-labels, metrics" in message
+        await env.make_ready()
 
 
-async def test_rights_that_are_taken_away_are_named_and_nothing_is_touched(
-    harbour: Harbour,
+async def test_removed_permissions_are_named_and_running_objects_stay(
+    env: ManagerEnv,
 ) -> None:
-    namespace, worker = f"m-{harbour.name}", harbour.worker
+    namespace, worker = f"m-{env.name}", env.worker
     path = await granted_kubeconfig(worker, namespace)
-    async with harbour.managed(review_s=1):
-        await harbour.bind(path.read_bytes(), mountNamespace=namespace)
-        await harbour.becomes_ready()
-        before = await harbour.deployments()
+    async with env.managed(review_s=1):
+        await env.bind(path.read_bytes(), mountNamespace=namespace)
+        await env.make_ready()
+        before = await env.deployments()
         await granted_kubeconfig(worker, namespace, without=("create pods",), make=False)
-        said = await harbour.says("Permitted", "False", "PermissionsMissing")
-        assert said == f"The credential may not: create pods in {namespace}"
-        await harbour.says("Ready", "False", "PermissionsMissing")
-        await harbour.is_in("Failed")
-        assert await harbour.deployments() == before
+        message = await env.wait_for_condition("Permitted", "False", "PermissionsMissing")
+        assert message == f"The credential may not: create pods in {namespace}"
+        await env.wait_for_condition("Ready", "False", "PermissionsMissing")
+        await env.wait_for_phase("Failed")
+        assert await env.deployments() == before
 
 
-async def test_a_mount_namespace_is_made_where_that_is_allowed(harbour: Harbour) -> None:
-    namespace, home = f"made-{harbour.name}", f"m-{harbour.name}"
-    other = harbour.neighbour()
+async def test_a_missing_mount_namespace_is_created_if_permitted(env: ManagerEnv) -> None:
+    namespace, computing_cluster = f"made-{env.name}", f"m-{env.name}"
+    other = env.other_binding()
     looking = Rule(("namespaces",), ("get",))
-    path = await granted_kubeconfig(harbour.worker, home, extra=[looking])
-    async with harbour.managed():
+    path = await granted_kubeconfig(env.worker, computing_cluster, extra=[looking])
+    async with env.managed():
         await other.bind(path.read_bytes(), mountNamespace=namespace)
-        said = await other.says("Ready", "False", "MountNamespaceMissing")
-        assert f"no namespace {namespace} in the worker, and the credential may not make" in said
-        await other.is_in("Failed")
+        message = await other.wait_for_condition("Ready", "False", "MountNamespaceMissing")
+        assert (
+            f"namespace {namespace} does not exist in the worker, and the credential may not"
+            in message
+        )
+        await other.wait_for_phase("Failed")
 
-        await harbour.bind(admin(harbour), mountNamespace=namespace)
-        await harbour.happened("MountNamespaceCreated")
-        await until(harbour.are_rolled_out)
-        labels = (await harbour.below.get(NAMESPACES, namespace)).labels
+        await env.bind(admin(env), mountNamespace=namespace)
+        await env.wait_for_event("MountNamespaceCreated")
+        await until(env.is_rolled_out)
+        labels = (await env.worker_client.get(NAMESPACES, namespace)).labels
         assert labels["app.kubernetes.io/part-of"] == "kubeocean"
 
 
@@ -259,60 +266,62 @@ async def test_a_mount_namespace_is_made_where_that_is_allowed(harbour: Harbour)
 
 
 @pytest.mark.slow
-async def test_one_dead_worker_is_seen_soon_and_disturbs_no_other(
-    harbour: Harbour, cluster: Cluster
+async def test_an_unreachable_worker_is_noticed_and_delays_no_other_binding(
+    env: ManagerEnv, cluster: Cluster
 ) -> None:
-    alive, never = harbour.neighbour(), harbour.neighbour()
-    async with relayed(cluster) as relay, relayed(cluster) as nowhere, harbour.managed():
+    alive, never = env.other_binding(), env.other_binding()
+    async with relayed(cluster) as relay, relayed(cluster) as nowhere, env.managed():
         await nowhere.cut()
         await never.bind(nowhere.kubeconfig())
-        await harbour.bind(relay.kubeconfig())
-        await alive.bind(admin(harbour))
-        for each in (harbour, alive):
-            await each.becomes_ready()
-        await never.says("Connected", "False", "ConnectivityFailed")
-        await never.says("Ready", "False", "ConnectivityFailed")
+        await env.bind(relay.kubeconfig())
+        await alive.bind(admin(env))
+        for each in (env, alive):
+            await each.make_ready()
+        await never.wait_for_condition("Connected", "False", "ConnectivityFailed")
+        await never.wait_for_condition("Ready", "False", "ConnectivityFailed")
         assert await never.deployments() == {}
-        before = await alive.binding(), await harbour.deployments()
+        before = await alive.binding(), await env.deployments()
 
         relay.mute()
-        await harbour.says("Connected", "False", "ConnectivityFailed", within=SEEN_WITHIN_S)
-        await harbour.says("Ready", "False", "ConnectivityFailed")
-        await harbour.is_in("Failed")
+        await env.wait_for_condition(
+            "Connected", "False", "ConnectivityFailed", within=SEEN_WITHIN_S
+        )
+        await env.wait_for_condition("Ready", "False", "ConnectivityFailed")
+        await env.wait_for_phase("Failed")
         assert (await alive.binding()).resource_version == before[0].resource_version
-        assert await harbour.deployments() == before[1]
+        assert await env.deployments() == before[1]
 
         relay.unmute()
         await nowhere.start()
-        await harbour.is_in("Ready")
-        await harbour.says("Connected", "True", "ConnectivityPassed")
-        await until(never.are_rolled_out)
+        await env.wait_for_phase("Ready")
+        await env.wait_for_condition("Connected", "True", "ConnectivityPassed")
+        await until(never.is_rolled_out)
         assert (await alive.binding()).resource_version == before[0].resource_version
 
 
-async def test_a_syncer_that_leads_has_the_word_on_the_connection(harbour: Harbour) -> None:
-    async with harbour.managed():
-        await harbour.bind(admin(harbour))
-        await harbour.becomes_ready()
-        await harbour.lead(duration_s=2)
-        await harbour.hold()
+async def test_the_leading_syncer_writes_the_condition_connected(env: ManagerEnv) -> None:
+    async with env.managed():
+        await env.bind(admin(env))
+        await env.make_ready()
+        await env.lead(duration_s=2)
+        await env.set_syncer_finalizer()
         lost = {"type": "Connected", "status": "False", "reason": "WorkerUnreachable"}
-        await harbour.tell(lost | {"message": "The worker has not answered since noon"})
-        said = await harbour.says("Ready", "False", "ConnectivityFailed")
-        assert said.endswith("The worker has not answered since noon")
-        await harbour.says("Connected", "False", "WorkerUnreachable")
+        await env.write_condition(lost | {"message": "The worker has not answered since noon"})
+        message = await env.wait_for_condition("Ready", "False", "ConnectivityFailed")
+        assert message.endswith("The worker has not answered since noon")
+        await env.wait_for_condition("Connected", "False", "WorkerUnreachable")
         # No replica is available, but one may still lead; until it is seen not to.
-        await harbour.run("syncer", replicas=0)
-        await harbour.says("SyncerReady", "False", "SyncerNotReady")
-        await harbour.says("Connected", "False", "WorkerUnreachable")
-        await harbour.says("Connected", "True", "ConnectivityPassed")
-        await harbour.says("Ready", "False", "SyncerFailed")
+        await env.run("syncer", replicas=0)
+        await env.wait_for_condition("SyncerReady", "False", "SyncerNotReady")
+        await env.wait_for_condition("Connected", "False", "WorkerUnreachable")
+        await env.wait_for_condition("Connected", "True", "ConnectivityPassed")
+        await env.wait_for_condition("Ready", "False", "SyncerFailed")
 
 
-async def test_a_secret_that_may_not_be_read_is_told(harbour: Harbour) -> None:
-    async with harbour.managed():
-        reference = {"name": harbour.name, "namespace": "default"}
-        await harbour.bind(secretRef=reference)
-        said = await harbour.says("Ready", "False", "ConnectivityFailed")
-        assert "secrets" in said
-        assert "forbidden" in said
+async def test_a_secret_without_read_permission_is_reported(env: ManagerEnv) -> None:
+    async with env.managed():
+        reference = {"name": env.name, "namespace": "default"}
+        await env.bind(secretRef=reference)
+        message = await env.wait_for_condition("Ready", "False", "ConnectivityFailed")
+        assert "secrets" in message
+        assert "forbidden" in message

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from kubeocean.local.cluster import Cluster
-from managers import manager
-from managing import Harbour
-from syncers import LEASE_S
-from waiting import until
+from support.manager_env import ManagerEnv
+from support.manager_process import manager
+from support.syncer_process import LEASE_S
+from support.wait import until
 
 READS = ("get", "list", "watch")
 MANAGER = "system:serviceaccount:kubeocean-system:kubeocean-manager"
 
 
-def admin(harbour: Harbour) -> bytes:
-    return harbour.worker.kubeconfig.read_bytes()
+def admin(env: ManagerEnv) -> bytes:
+    return env.worker.kubeconfig.read_bytes()
 
 
 def written(cluster: Cluster, user: str, since: int) -> list[str]:
@@ -28,60 +28,60 @@ def written(cluster: Cluster, user: str, since: int) -> list[str]:
     ]
 
 
-async def test_one_leads_and_a_paused_leader_writes_nothing_more(
-    harbour: Harbour, tmp_path: Path
+async def test_one_manager_leads_and_a_paused_leader_writes_nothing_more(
+    env: ManagerEnv, tmp_path: Path
 ) -> None:
-    home, templates = harbour.home, harbour.templates
-    user, later, begun = f"{harbour.name}-old", harbour.neighbour(), home.audit.mark()
-    path = home.user(user, ["system:masters"])
+    computing_cluster, templates = env.computing_cluster, env.templates
+    user, later, begun = f"{env.name}-old", env.other_binding(), computing_cluster.audit.mark()
+    path = computing_cluster.user(user, ["system:masters"])
     async with manager("old", kubeconfig=path, directory=tmp_path, templates=templates) as old:
-        await harbour.bind(admin(harbour))
-        await harbour.becomes_ready()
+        await env.bind(admin(env))
+        await env.make_ready()
         await until(old.is_ready)
         assert await old.page("health", "/healthz") == (200, "ok")
         bound = await old.says("Bound cluster")
-        assert (bound["logger"], bound["binding"]) == ("kubeocean.audit", harbour.name)
+        assert (bound["logger"], bound["binding"]) == ("kubeocean.audit", env.name)
         _, text = await old.page("metrics", "/metrics")
         assert 'kubeocean_clusterbindings_total{status="Ready"} 1.0' in text
-        assert f'kubeocean_manager_sync_total{{clusterbinding="{harbour.name}"}}' in text
-        assert f'kubeocean_manager_sync_errors_total{{clusterbinding="{harbour.name}"}}' in text
+        assert f'kubeocean_manager_sync_total{{clusterbinding="{env.name}"}}' in text
+        assert f'kubeocean_manager_sync_errors_total{{clusterbinding="{env.name}"}}' in text
         assert "kubeocean_manager_sync_duration_seconds_bucket" in text
         assert 'leader_election_master_status{name="kubeocean-manager-leader"} 1.0' in text
         async with manager(
-            "new", kubeconfig=harbour.account, directory=tmp_path, templates=templates
+            "new", kubeconfig=env.account, directory=tmp_path, templates=templates
         ) as new:
-            await until(new.is_ready)  # who waits is ready to
+            await until(new.is_ready)  # a standby is ready
             assert not new.lines("Became leader")
 
             old.process.pause()
             await new.says("Became leader", within=LEASE_S + 30)
-            # The old one will wake up to hear of a binding that it would have to look after.
-            await later.bind(admin(harbour))
-            await later.becomes_ready()
-            since = home.audit.mark()
+            # The resumed leader would have to reconcile this new binding.
+            await later.bind(admin(env))
+            await later.make_ready()
+            since = computing_cluster.audit.mark()
             old.process.resume()
             assert await old.process.wait() == 1
             await old.says("Lost leadership")
-            assert written(home, user, since) == []
+            assert written(computing_cluster, user, since) == []
 
             await later.unbind()
             await until(later.is_gone)
             assert (await new.says("Unbound cluster"))["binding"] == later.name
-            await harbour.is_in("Ready")
+            await env.wait_for_phase("Ready")
             assert await new.process.stop() == 0
-    assert len(await harbour.deployments()) == 2
-    made = home.audit.requests(user=MANAGER, since=begun)
+    assert len(await env.deployments()) == 2
+    made = computing_cluster.audit.requests(user=MANAGER, since=begun)
     assert {"leases", "clusterbindings", "deployments"} <= {each.resource for each in made}
     assert [each for each in made if each.code == 403] == []
 
 
-async def test_what_cannot_start_says_so_in_a_line(harbour: Harbour, tmp_path: Path) -> None:
+async def test_a_manager_that_cannot_start_prints_one_line(env: ManagerEnv, tmp_path: Path) -> None:
     async with manager(
         "one",
         "--leader-election-namespace=",
-        kubeconfig=harbour.account,
+        kubeconfig=env.account,
         directory=tmp_path,
-        templates=harbour.templates,
+        templates=env.templates,
     ) as one:
         assert await one.process.wait() == 1
         (line,) = one.lines()

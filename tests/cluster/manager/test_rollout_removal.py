@@ -1,4 +1,4 @@
-"""Removal on a real API server: in order, by UID, and of nobody else's."""
+"""Tests of the deletion of rolled-out objects on a real API server."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cryptography.x509.oid import NameOID
 from kubeocean.api import group, naming
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import NotFound
-from kubeocean.installation.applying import resource_of
-from kubeocean.installation.parts import accounts, granted
-from kubeocean.installation.rights import Rights
-from kubeocean.installation.roles import manager_rights
-from kubeocean.local.faults import Faults
+from kubeocean.install.apply import resource_of
+from kubeocean.install.object_parts import accounts, granted
+from kubeocean.install.permissions import Rights
+from kubeocean.install.roles import manager_rights
 from kubeocean.manager.rollout import Rollout
-from kubeocean.manager.rolloutviews import DEPLOYMENTS, Standing
+from kubeocean.manager.rollout_state import DEPLOYMENTS, ComponentPhase
+from kubeocean.runtime.client import JsonPatch, MergePatch
 from kubeocean.runtime.kinds import SECRETS
 from kubeocean.runtime.objects import Json, Resource, Untyped
-from kubeocean.runtime.patches import JsonPatch, MergePatch
-from rollouts import Yard, settled
-from waiting import until
+from support.faults import Faults
+from support.rollout_env import RolloutEnv, settled
+from support.wait import until
 
 CSRS = Resource(
     "certificates.k8s.io",
@@ -37,14 +37,14 @@ CSRS = Resource(
 )
 
 
-def tls_secret(yard: Yard, *, instance: str) -> Json:
+def tls_secret(rollout_env: RolloutEnv, *, instance: str) -> Json:
     labels = {
         group.APP_NAME: "kubeocean-proxier",
         group.APP_INSTANCE: instance,
         group.APP_COMPONENT: group.COMPONENT_TLS,
     }
-    name = naming.tls_secret(yard.binding.spec.cluster_id)
-    return {"metadata": {"name": name, "namespace": yard.namespace, "labels": labels}}
+    name = naming.tls_secret(rollout_env.binding.spec.cluster_id)
+    return {"metadata": {"name": name, "namespace": rollout_env.namespace, "labels": labels}}
 
 
 def signing_request(binding: str) -> Json:
@@ -62,117 +62,129 @@ def signing_request(binding: str) -> Json:
     }
 
 
-async def test_all_that_a_binding_had_goes_in_order(yard: Yard) -> None:
-    other = await yard.bind()
+async def test_all_objects_of_a_binding_are_deleted_in_order(rollout_env: RolloutEnv) -> None:
+    other = await rollout_env.bind()
     faults = Faults()
-    async with yard.running(faults) as rollout:
-        await rollout.ensure(yard.binding)
+    async with rollout_env.running(faults) as rollout:
+        await rollout.ensure(rollout_env.binding)
         await rollout.ensure(other)
-        await yard.client.create(SECRETS, tls_secret(yard, instance=yard.binding.name))
-        for name in (yard.binding.name, f"{yard.binding.name}-more"):
-            await yard.client.create(CSRS, signing_request(name))
-        assert await rollout.remove(yard.binding) == []
+        await rollout_env.client.create(
+            SECRETS, tls_secret(rollout_env, instance=rollout_env.binding.name)
+        )
+        for name in (rollout_env.binding.name, f"{rollout_env.binding.name}-more"):
+            await rollout_env.client.create(CSRS, signing_request(name))
+        assert await rollout.remove(rollout_env.binding) == []
         deleted = [each.path.split("/")[-2:] for each in faults.requests if each.method == "DELETE"]
-        cluster_id = yard.binding.spec.cluster_id
+        cluster_id = rollout_env.binding.spec.cluster_id
         assert deleted == [
             ["deployments", f"kubeocean-syncer-{cluster_id}"],
             ["deployments", f"kubeocean-proxier-{cluster_id}"],
             ["services", f"kubeocean-proxier-{cluster_id}-svc"],
             ["secrets", f"{cluster_id}-logs-proxy-tls"],
-            ["certificatesigningrequests", f"kubeocean-proxier-{yard.binding.name}-p-1"],
+            ["certificatesigningrequests", f"kubeocean-proxier-{rollout_env.binding.name}-p-1"],
         ]
-        left = await yard.names()
+        left = await rollout_env.names()
         assert len(left) == 3
         assert all(other.spec.cluster_id in name for name in left)
-        await yard.client.get(CSRS, f"kubeocean-proxier-{yard.binding.name}-more-p-1")
-        assert await rollout.remove(yard.binding) == []
+        await rollout_env.client.get(CSRS, f"kubeocean-proxier-{rollout_env.binding.name}-more-p-1")
+        assert await rollout.remove(rollout_env.binding) == []
 
 
-async def test_what_cannot_go_yet_is_named_and_its_certificate_stays(yard: Yard) -> None:
-    name = f"kubeocean-syncer-{yard.binding.spec.cluster_id}"
-    await yard.client.create(SECRETS, tls_secret(yard, instance=yard.binding.name))
-    async with yard.running() as rollout:
-        await rollout.ensure(yard.binding)
+async def test_objects_that_still_exist_are_named_and_the_certificate_stays(
+    rollout_env: RolloutEnv,
+) -> None:
+    name = f"kubeocean-syncer-{rollout_env.binding.spec.cluster_id}"
+    await rollout_env.client.create(
+        SECRETS, tls_secret(rollout_env, instance=rollout_env.binding.name)
+    )
+    async with rollout_env.running() as rollout:
+        await rollout.ensure(rollout_env.binding)
         held = MergePatch({"metadata": {"finalizers": ["example.org/held"]}})
-        await yard.client.patch(DEPLOYMENTS, name, held, yard.namespace)
-        assert await rollout.remove(yard.binding) == [f"Deployment {yard.namespace}/{name}"]
-        assert await yard.names() == [name]
-        secret = naming.tls_secret(yard.binding.spec.cluster_id)
-        await yard.client.get(SECRETS, secret, yard.namespace)
+        await rollout_env.client.patch(DEPLOYMENTS, name, held, rollout_env.namespace)
+        assert await rollout.remove(rollout_env.binding) == [
+            f"Deployment {rollout_env.namespace}/{name}"
+        ]
+        assert await rollout_env.names() == [name]
+        secret = naming.tls_secret(rollout_env.binding.spec.cluster_id)
+        await rollout_env.client.get(SECRETS, secret, rollout_env.namespace)
         free = JsonPatch([{"op": "remove", "path": "/metadata/finalizers"}])
-        await yard.client.patch(DEPLOYMENTS, name, free, yard.namespace)
-        assert await rollout.remove(yard.binding) == []
+        await rollout_env.client.patch(DEPLOYMENTS, name, free, rollout_env.namespace)
+        assert await rollout.remove(rollout_env.binding) == []
         with pytest.raises(NotFound):
-            await yard.client.get(SECRETS, secret, yard.namespace)
+            await rollout_env.client.get(SECRETS, secret, rollout_env.namespace)
 
 
-async def test_a_certificate_of_somebody_else_stays(yard: Yard) -> None:
-    await yard.client.create(SECRETS, tls_secret(yard, instance="somebody-else"))
-    async with yard.running() as rollout:
-        assert await rollout.remove(yard.binding) == []
-    await yard.client.get(SECRETS, naming.tls_secret(yard.binding.spec.cluster_id), yard.namespace)
+async def test_a_foreign_certificate_stays(rollout_env: RolloutEnv) -> None:
+    await rollout_env.client.create(SECRETS, tls_secret(rollout_env, instance="somebody-else"))
+    async with rollout_env.running() as rollout:
+        assert await rollout.remove(rollout_env.binding) == []
+    await rollout_env.client.get(
+        SECRETS, naming.tls_secret(rollout_env.binding.spec.cluster_id), rollout_env.namespace
+    )
 
 
-async def test_removal_needs_no_templates(yard: Yard) -> None:
-    made = await yard.go_made(yard.binding)
-    for mounted in (yard.syncers, yard.proxiers):
+async def test_removal_needs_no_templates(rollout_env: RolloutEnv) -> None:
+    made = await rollout_env.create_go_objects(rollout_env.binding)
+    for mounted in (rollout_env.syncers, rollout_env.proxiers):
         mounted.write(deployment__yaml=None)
-    async with yard.running() as rollout:
-        rolled = await rollout.ensure(yard.binding)
-        assert rolled.syncer.standing is rolled.proxier.standing is Standing.TEMPLATE
-        assert await yard.names() == sorted(made)
-        assert await rollout.remove(yard.binding) == []
-    assert await yard.names() == []
+    async with rollout_env.running() as rollout:
+        rolled = await rollout.ensure(rollout_env.binding)
+        assert rolled.syncer.phase is rolled.proxier.phase is ComponentPhase.TEMPLATE
+        assert await rollout_env.names() == sorted(made)
+        assert await rollout.remove(rollout_env.binding) == []
+    assert await rollout_env.names() == []
 
 
-async def under_shipped_rights(yard: Yard) -> None:
-    """Let rollouts of this yard do what the manager may, and nothing else."""
+async def under_shipped_rights(rollout_env: RolloutEnv) -> None:
+    """Give rollouts of this test exactly the permissions of the manager."""
     shipped = manager_rights()
-    own = {yard.namespace: shipped.within[DEFAULT.system_namespace]}
+    own = {rollout_env.namespace: shipped.within[DEFAULT.system_namespace]}
     rights = Rights(shipped.everywhere, own)
-    name = f"manager-{yard.namespace}"
-    (account,) = accounts([name], yard.namespace, labels={})
-    roles = granted(name, rights, account=name, namespace=yard.namespace, labels={})
+    name = f"manager-{rollout_env.namespace}"
+    (account,) = accounts([name], rollout_env.namespace, labels={})
+    roles = granted(name, rights, account=name, namespace=rollout_env.namespace, labels={})
     for body in (account, *roles):
-        await yard.client.create(resource_of(body), body)
-    yard.kubeconfig = await yard.cluster.service_account(yard.namespace, name)
+        await rollout_env.client.create(resource_of(body), body)
+    rollout_env.kubeconfig = await rollout_env.cluster.service_account(rollout_env.namespace, name)
 
 
-async def test_the_rights_that_we_ship_are_enough(yard: Yard) -> None:
-    await under_shipped_rights(yard)
-    await yard.go_made(yard.binding)
-    await yard.client.create(SECRETS, tls_secret(yard, instance=yard.binding.name))
-    await yard.client.create(CSRS, signing_request(yard.binding.name))
-    async with yard.running() as rollout:
-        rolled = await rollout.ensure(yard.binding)
+async def test_the_shipped_permissions_suffice_for_a_removal(rollout_env: RolloutEnv) -> None:
+    await under_shipped_rights(rollout_env)
+    await rollout_env.create_go_objects(rollout_env.binding)
+    await rollout_env.client.create(
+        SECRETS, tls_secret(rollout_env, instance=rollout_env.binding.name)
+    )
+    await rollout_env.client.create(CSRS, signing_request(rollout_env.binding.name))
+    async with rollout_env.running() as rollout:
+        rolled = await rollout.ensure(rollout_env.binding)
         assert not rolled.failed
         assert len(rolled.adopted) == len(rolled.written) == 3
-        await settled(rollout, yard.binding)
+        await settled(rollout, rollout_env.binding)
         edit = MergePatch({"spec": {"replicas": 0}})
-        name = f"kubeocean-syncer-{yard.binding.spec.cluster_id}"
-        await yard.client.patch(DEPLOYMENTS, name, edit, yard.namespace)
-        await until(lambda: is_written(rollout, yard, name))
-        assert await rollout.remove(yard.binding) == []
-    assert await yard.names() == []
+        name = f"kubeocean-syncer-{rollout_env.binding.spec.cluster_id}"
+        await rollout_env.client.patch(DEPLOYMENTS, name, edit, rollout_env.namespace)
+        await until(lambda: is_written(rollout, rollout_env, name))
+        assert await rollout.remove(rollout_env.binding) == []
+    assert await rollout_env.names() == []
     with pytest.raises(NotFound):
-        request = naming.signing_request(yard.binding.name, "p", now_ns=1)
-        await yard.client.get(CSRS, request)
+        request = naming.signing_request(rollout_env.binding.name, "p", now_ns=1)
+        await rollout_env.client.get(CSRS, request)
 
 
-async def is_written(rollout: Rollout, yard: Yard, name: str) -> bool:
+async def is_written(rollout: Rollout, rollout_env: RolloutEnv, name: str) -> bool:
     """Whether a look changed what is called so."""
-    written = (await rollout.ensure(yard.binding)).written
+    written = (await rollout.ensure(rollout_env.binding)).written
     return any(title.endswith(f"/{name}") for title in written)
 
 
-async def test_a_kind_that_we_have_no_right_to_is_told(yard: Yard) -> None:
-    await under_shipped_rights(yard)
+async def test_a_kind_without_permission_is_reported(rollout_env: RolloutEnv) -> None:
+    await under_shipped_rights(rollout_env)
     role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"
-    yard.syncers.write(role__yaml=role)
-    async with yard.running() as rollout:
-        rolled = await rollout.ensure(yard.binding)
-        assert rolled.syncer.standing is Standing.REFUSED
+    rollout_env.syncers.write(role__yaml=role)
+    async with rollout_env.running() as rollout:
+        rolled = await rollout.ensure(rollout_env.binding)
+        assert rolled.syncer.phase is ComponentPhase.REFUSED
         assert 'cannot get resource "roles"' in rolled.syncer.reason
         assert len(rolled.written) == 3  # the others are there all the same
-        yard.syncers.write(role__yaml=None)
-        assert not (await rollout.ensure(yard.binding)).failed
+        rollout_env.syncers.write(role__yaml=None)
+        assert not (await rollout.ensure(rollout_env.binding)).failed

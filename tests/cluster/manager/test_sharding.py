@@ -8,24 +8,24 @@ from pathlib import Path
 
 from kubeocean.errors import ConfigError
 from kubeocean.local.audit import AuditedRequest
+from kubeocean.sharding.admin import RingAdmin
 from kubeocean.sharding.names import Names
-from kubeocean.sharding.overseer import Overseer
-from managers import manager
-from managing import SYSTEM, Harbour
-from syncers import SyncerProcess
-from waiting import until
+from support.manager_env import SYSTEM, ManagerEnv
+from support.manager_process import manager
+from support.syncer_process import SyncerProcess
+from support.wait import until
 
 BINDINGS = 8
 
 
-async def test_each_looks_after_its_own_bindings_and_one_killed_is_replaced(
-    harbour: Harbour, tmp_path: Path
+async def test_replicas_share_the_bindings_and_a_killed_replica_is_replaced(
+    env: ManagerEnv, tmp_path: Path
 ) -> None:
-    home, since = harbour.home, harbour.home.audit.mark()
-    users = {each: f"{harbour.name}-{each}" for each in ("one", "two")}
-    overseer = Overseer(harbour.above, Names("kubeocean-manager"), namespace=SYSTEM)
-    bindings = [harbour.neighbour() for _ in range(BINDINGS)]
-    kubeconfig = harbour.worker.kubeconfig.read_bytes()
+    computing_cluster, since = env.computing_cluster, env.computing_cluster.audit.mark()
+    users = {each: f"{env.name}-{each}" for each in ("one", "two")}
+    overseer = RingAdmin(env.computing_client, Names("kubeocean-manager"), namespace=SYSTEM)
+    bindings = [env.other_binding() for _ in range(BINDINGS)]
+    kubeconfig = env.worker.kubeconfig.read_bytes()
     replicas: dict[str, SyncerProcess] = {}
 
     async def shared() -> bool:
@@ -34,26 +34,26 @@ async def test_each_looks_after_its_own_bindings_and_one_killed_is_replaced(
         try:
             table = (await overseer.state()).table
         except ConfigError:
-            return False  # who is ready need not have been assigned anything yet
+            return False  # a ready replica may have no shards yet
         owners = {entry.owner for entry in table.entries}
         return len(owners) == len(replicas) and not table.draining()
 
     def did(name: str) -> list[AuditedRequest]:
-        asked = home.audit.requests(user=users[name], since=since)
-        return [each for each in asked if each.verb in ("create", "patch") and each.code < 300]
+        requests = computing_cluster.audit.requests(user=users[name], since=since)
+        return [each for each in requests if each.verb in ("create", "patch") and each.code < 300]
 
     def looked_after(name: str) -> set[str]:
-        told = [each for each in did(name) if each.resource == "clusterbindings"]
-        return {each.name for each in told if each.subresource == "status"}
+        written = [each for each in did(name) if each.resource == "clusterbindings"]
+        return {each.name for each in written if each.subresource == "status"}
 
     async with AsyncExitStack() as stack:
         for name, user in users.items():
             replica = manager(
                 name,
                 "--sharding",
-                kubeconfig=home.user(user, ["system:masters"]),
+                kubeconfig=computing_cluster.user(user, ["system:masters"]),
                 directory=tmp_path,
-                templates=harbour.templates,
+                templates=env.templates,
             )
             replicas[name] = await stack.enter_async_context(replica)
         for each in replicas.values():
@@ -62,7 +62,7 @@ async def test_each_looks_after_its_own_bindings_and_one_killed_is_replaced(
         for binding in bindings:
             await binding.bind(kubeconfig)
         for binding in bindings:
-            await binding.becomes_ready()
+            await binding.make_ready()
         mine, theirs = looked_after("one"), looked_after("two")
         assert mine | theirs >= {binding.name for binding in bindings}
         assert not mine & theirs

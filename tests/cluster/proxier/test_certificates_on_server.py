@@ -1,4 +1,4 @@
-"""The certificate of a replica, signed by a real cluster: had, renewed in time, and ours alone."""
+"""A serving certificate that a real cluster signs: obtained, renewed, and no other approved."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.errors import Conflict
 from kubeocean.local.pki import Authority
 from kubeocean.proxier.certificates import SIGNER, SignedCertificate
-from kubeocean.proxier.identity import Identity
+from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.objects import Json
-from waiting import until
+from support.wait import until
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 ADDRESS = "10.1.2.3"
 
 
-def wanting(
-    client: Client, identity: Identity, clock: VirtualClock, name: str
+def certificate_for(
+    client: Client, tls: ServerTls, clock: VirtualClock, name: str
 ) -> SignedCertificate:
     return SignedCertificate(
         client,
-        identity,
+        tls,
         binding=name,
         cluster_id=name,
         address=ADDRESS,
@@ -52,77 +52,77 @@ async def running(certificate: SignedCertificate) -> AsyncIterator[None]:
 
 
 async def requests(client: Client, name: str) -> list[Json]:
-    found = await client.request_json("GET", REQUESTS)
-    return [each for each in found["items"] if name in each["metadata"]["name"]]
+    listed = await client.request_json("GET", REQUESTS)
+    return [each for each in listed["items"] if name in each["metadata"]["name"]]
 
 
-async def test_a_certificate_is_had_and_renewed_when_a_third_of_its_life_is_left(
+async def test_a_certificate_is_obtained_and_renewed_when_a_third_of_its_life_is_left(
     client: Client, namespace: str
 ) -> None:
-    clock, identity = VirtualClock(), Identity()
-    identity.believe(Authority.create("callers").certificate)
-    async with running(wanting(client, identity, clock, namespace)):
+    clock, tls = VirtualClock(), ServerTls()
+    tls.trust_clients(Authority.create("callers").certificate)
+    async with running(certificate_for(client, tls, clock, namespace)):
 
-        async def shown() -> bool:
+        async def obtained() -> bool:
             await clock.advance(1.0)
-            return identity.pair is not None
+            return tls.certificate is not None
 
-        await until(shown)
-        first = identity.pair
+        await until(obtained)
+        first = tls.certificate
         assert first is not None
-        assert identity.ready
+        assert tls.ready
         assert {ADDRESS, "127.0.0.1", "localhost"} <= first.names
 
-        async def tidied() -> bool:
+        async def deleted() -> bool:
             return not await requests(client, namespace)
 
-        await until(tidied)
-        left = (first.not_after - clock.now()).total_seconds()
-        await clock.advance(left * 0.6)
-        assert identity.pair == first
-        await clock.advance(left * 0.1)
+        await until(deleted)
+        left_s = (first.not_after - clock.now()).total_seconds()
+        await clock.advance(left_s * 0.6)
+        assert tls.certificate == first
+        await clock.advance(left_s * 0.1)
 
         async def renewed() -> bool:
             await clock.advance(1.0)
-            return identity.pair != first
+            return tls.certificate != first
 
         await until(renewed)
-        assert identity.ready
-        await until(tidied)
+        assert tls.ready
+        await until(deleted)
 
 
 class _Interfered(SignedCertificate):
-    """Somebody puts a request of their own in the place of ours, before it is approved."""
+    """Another client replaces the request before it is approved."""
 
-    async def _approve(self, made: Json) -> None:
-        name = made["metadata"]["name"]
+    async def _approve(self, created: Json) -> None:
+        name = created["metadata"]["name"]
         await self._computing.request("DELETE", f"{REQUESTS}/{name}")
         key = ec.generate_private_key(ec.SECP256R1())
         builder = x509.CertificateSigningRequestBuilder().subject_name(
-            x509.load_pem_x509_csr(base64.b64decode(made["spec"]["request"])).subject
+            x509.load_pem_x509_csr(base64.b64decode(created["spec"]["request"])).subject
         )
         names = x509.SubjectAlternativeName([x509.DNSName("kube-apiserver")])
-        wanted = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+        replacement = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
         body: Json = {
             "metadata": {"name": name},
             "spec": {
                 "request": base64.b64encode(
-                    wanted.public_bytes(serialization.Encoding.PEM)
+                    replacement.public_bytes(serialization.Encoding.PEM)
                 ).decode(),
                 "signerName": SIGNER,
-                "usages": made["spec"]["usages"],
+                "usages": created["spec"]["usages"],
             },
         }
         await self._computing.request_json("POST", REQUESTS, body=body)
-        await super()._approve(made)
+        await super()._approve(created)
 
 
-async def test_nobody_elses_request_is_approved_in_the_place_of_ours(
+async def test_a_request_that_took_the_name_is_neither_approved_nor_deleted(
     client: Client, namespace: str
 ) -> None:
     certificate = _Interfered(
         client,
-        Identity(),
+        ServerTls(),
         binding=namespace,
         cluster_id=namespace,
         address=ADDRESS,
@@ -131,6 +131,6 @@ async def test_nobody_elses_request_is_approved_in_the_place_of_ours(
     )
     with pytest.raises(Conflict):
         await certificate._obtain()
-    (theirs,) = await requests(client, namespace)  # nor is it deleted in the place of ours
+    (theirs,) = await requests(client, namespace)
     assert not theirs.get("status")
     await client.request("DELETE", f"{REQUESTS}/{theirs['metadata']['name']}")

@@ -10,17 +10,15 @@ import pytest
 
 from kubeocean.errors import ConfigError, Forbidden
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.runtime.objects import Json, Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.sharding.admission import admission_objects, guard
 from kubeocean.sharding.fencing import Grant, stamped
 from kubeocean.sharding.names import Names
-from kubeocean.sharding.stores import ConfigMapStore
+from kubeocean.sharding.stores import TABLE, ConfigMapStore, LoadedTable, TableStore, admission_view
 from kubeocean.sharding.table import SlotEntry
-from kubeocean.sharding.tables import TABLE, Loaded, TableStore, admission_view
-from waiting import until
+from support.wait import until
 
 GROUP = "admissionregistration.k8s.io"
 KINDS = {
@@ -36,7 +34,7 @@ class Guarded:
     namespace: str
     names: Names
     tables: TableStore
-    loaded: Loaded
+    loaded: LoadedTable
     clients: dict[str, Client]
 
     async def give(self, entry: SlotEntry) -> int:

@@ -13,11 +13,10 @@ import yaml
 
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process import Process
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import PODS
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
-from waiting import until
+from support.wait import until
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "sharded.py"

@@ -9,13 +9,9 @@ import pytest
 
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Key, Object
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.sharding.cache import SlotCache
-from kubeocean.sharding.hashing import slot_of, slot_of_uid
 from kubeocean.sharding.selection import (
     Everything,
     Selection,
@@ -24,10 +20,13 @@ from kubeocean.sharding.selection import (
     choose,
     probe,
 )
-from rings import APP, SLOTS, Shoal, make_objects
-from running import running
-from shardselectors import ShardFiltering
-from waiting import until
+from kubeocean.sharding.slot_cache import SlotCache
+from kubeocean.sharding.slots import slot_of, slot_of_uid
+from support.background import running
+from support.faults import Faults, watches
+from support.ring_env import APP, SLOTS, RingEnv, make_objects
+from support.shard_selectors import ShardFiltering
+from support.wait import until
 
 LABEL = "slot.example/ring"
 TOTAL = 8
@@ -165,8 +164,8 @@ async def test_with_metadata_only_nothing_is_written_and_objects_are_read_whole(
 ) -> None:
     keys = await make_objects(client, namespace, 12)
     await client.patch(CONFIG_MAPS, "o3", MergePatch({"data": {"a": "b"}}), namespace)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b", sharding={"filter": "metadata"})
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b", sharding={"filter": "metadata"})
         assert len(a.controller.objects) + len(b.controller.objects) == 12
         key = Key(namespace, "o3")
         owner = a if a.controller.get(key) is not None else b
@@ -176,15 +175,15 @@ async def test_with_metadata_only_nothing_is_written_and_objects_are_read_whole(
         assert await owner.controller.read(Key(namespace, "none")) is None
         listing = await client.list(CONFIG_MAPS, namespace, labels=APP)
         assert not any(a.ring.names.slot_label in item.labels for item in listing.items)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_a_label_that_somebody_changed_is_put_right_and_two_never_work_on_one_key(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 6)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b")
         label, right = a.ring.names.slot_label, a.ring.shard_of(keys[0])
         other = next(iter((b if right in a.slots else a).slots))
         assert other != right
@@ -197,5 +196,5 @@ async def test_a_label_that_somebody_changed_is_put_right_and_two_never_work_on_
             patch = MergePatch({"metadata": {"labels": {label: wrong}}})
             await client.patch(CONFIG_MAPS, "o0", patch, namespace)
             await until(labelled)
-        assert set(shoal.by(keys[0])) == {"a" if right in a.slots else "b"}
+        assert set(ring_env.by(keys[0])) == {"a" if right in a.slots else "b"}
         assert len(a.slots | b.slots) == SLOTS

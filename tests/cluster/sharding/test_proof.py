@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import NewCluster
-from shardproof import Proof
+from support.sharding_proof import Proof
 
 
 @pytest.mark.slow

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kubeocean.api import naming
-from kubeocean.api.binding import BindingSpec, ClusterBinding
+from kubeocean.api.bindings import BindingSpec, ClusterBinding
 from kubeocean.api.group import DEFAULT
 from kubeocean.local.cluster import Cluster
-from kubeocean.manager.leaders import Leaders
+from kubeocean.manager.syncer_leader import SyncerLeaders
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.objects import Meta
-from rings import SLOTS, Shoal
-from waiting import until
+from support.ring_env import SLOTS, RingEnv
+from support.wait import until
 
 
 async def test_a_ring_goes_with_its_binding_and_no_other_does(
@@ -24,15 +24,15 @@ async def test_a_ring_goes_with_its_binding_and_no_other_does(
 
     election = naming.syncer_election("b", DEFAULT)
     gone = {"ring": naming.syncer_ring("b", DEFAULT), "election": election}
-    async with Shoal.open(cluster, namespace) as shoal:
-        staying = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        staying = ring_env.join("a")
         names = staying.ring.names
-        sharing = [shoal.join(name, sharding=gone) for name in ("b", "c")]
+        sharing = [ring_env.join(name, sharding=gone) for name in ("b", "c")]
         await until(lambda: len(staying.slots) == SLOTS and all(each.slots for each in sharing))
         kept = {names.table, names.assigner, names.member(staying.ring.id)}
         assert await remains() > kept
         binding = ClusterBinding(metadata=Meta(name="b"), spec=BindingSpec(cluster_id="c"))
-        leaders = Leaders(client, homes=lambda: [namespace], domain=DEFAULT)
+        leaders = SyncerLeaders(client, homes=lambda: [namespace], domain=DEFAULT)
         # As long as somebody works it stays.
         assert [each.name for each in await leaders.remove(binding, [])] == [election]
         assert all(each.slots for each in sharing)

@@ -8,59 +8,58 @@ import pytest
 
 from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import SkewedClock
-from kubeocean.runtime.client import Client
-from kubeocean.runtime.fencing import Fenced
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.transport import Request
-from kubeocean.sharding.overseer import Overseer
+from kubeocean.runtime.transport_layers import Fenced
+from kubeocean.sharding.admin import RingAdmin
 from kubeocean.sharding.ring import GaveUp, WakingClock
-from rings import MANY, SLOTS, Deaf, Replica, Shoal, make_objects
-from waiting import until
+from support.faults import SkewedClock
+from support.ring_env import MANY, SLOTS, Deaf, Replica, RingEnv, make_objects
+from support.wait import until
 
 
 async def test_one_replica_does_everything(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        alone = shoal.join("a")
-        await until(lambda: set(shoal.done()) == set(keys))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        alone = ring_env.join("a")
+        await until(lambda: set(ring_env.done()) == set(keys))
         assert len(alone.slots) == SLOTS
         more = await make_objects(client, namespace, 5, start=100)
-        await until(lambda: set(shoal.done()) == {*keys, *more})
-        shoal.check_exclusive()
+        await until(lambda: set(ring_env.done()) == {*keys, *more})
+        ring_env.check_exclusive()
 
 
 async def test_replicas_share_and_every_key_has_one_owner(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 40)
-    async with Shoal.open(cluster, namespace) as shoal:
-        replicas = await shoal.at_work(keys, "a", "b", "c")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        replicas = await ring_env.at_work(keys, "a", "b", "c")
         cached = [len(replica.controller.objects) for replica in replicas]
         assert sum(cached) == 40
         assert all(cached)
         held = [replica.slots for replica in replicas]
         assert sorted(slot for slots in held for slot in slots) == list(range(SLOTS))
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_who_leaves_hands_over_and_nothing_is_done_twice(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b")
         mine = {key for key in keys if a.ring.shard_of(key) in a.slots}
-        mark = len(shoal.acts)
+        mark = len(ring_env.acts)
         await a.leave()
         await until(lambda: len(b.slots) == SLOTS)
         # What came is taken up once; what stayed is not touched.
-        await until(lambda: shoal.done(mark).keys() == mine)
-        assert set(shoal.done(mark).values()) == {1}
+        await until(lambda: ring_env.done(mark).keys() == mine)
+        assert set(ring_env.done(mark).values()) == {1}
         assert sorted(a.notes.lost) == sorted(a.notes.gained)
 
         async def only_one_lease() -> bool:
@@ -68,14 +67,14 @@ async def test_who_leaves_hands_over_and_nothing_is_done_twice(
             return [lease.spec.holder_identity for lease in leases.items] == [b.ring.id]
 
         await until(only_one_lease)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_the_last_one_leaves_at_once(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        alone = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        alone = ring_env.join("a")
         await until(lambda: len(alone.slots) == SLOTS)
         async with asyncio.timeout(3):
             await alone.leave()
@@ -87,11 +86,11 @@ async def test_the_notifier_is_awaited_before_somebody_else_gets_the_shard(
 ) -> None:
     keys = await make_objects(client, namespace, 20)
     slow = {"sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"}}
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", **slow)
-        await until(lambda: set(shoal.done()) == set(keys))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", **slow)
+        await until(lambda: set(ring_env.done()) == set(keys))
         a.notes.hold = asyncio.Event()
-        b = shoal.join("b", **slow)
+        b = ring_env.join("b", **slow)
         table = await until(lambda: (t := a.ring.table) and t.draining() and t)
         going = set(table.draining())
         # The shards are asked back, and given up; but the layer above has not let go.
@@ -119,10 +118,10 @@ async def test_running_reconciles_end_before_the_hand_over(
 
     keys = await make_objects(client, namespace, MANY)
     slow = {"sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"}}
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=wait, workers=MANY, **slow)
-        await until(lambda: len(shoal.acts) == len(keys))
-        b = shoal.join("b", reconcile=wait, **slow)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", reconcile=wait, workers=MANY, **slow)
+        await until(lambda: len(ring_env.acts) == len(keys))
+        b = ring_env.join("b", reconcile=wait, **slow)
         busy = {a.ring.shard_of(key) for key in keys}
         # Shards without work go at once, the others wait.
         draining = await until(lambda: (t := a.ring.table) and set(t.draining()) & busy)
@@ -130,8 +129,8 @@ async def test_running_reconciles_end_before_the_hand_over(
         assert not b.slots & busy
         may_end.set()
         await until(lambda: draining <= b.slots)
-        await until(lambda: set(shoal.done()) == set(keys))
-        shoal.check_exclusive()
+        await until(lambda: set(ring_env.done()) == set(keys))
+        ring_env.check_exclusive()
 
 
 async def test_a_reconcile_that_takes_too_long_is_cancelled_and_done_by_the_next_owner(
@@ -142,15 +141,15 @@ async def test_a_reconcile_that_takes_too_long_is_cancelled_and_done_by_the_next
             await asyncio.Event().wait()
 
     keys = await make_objects(client, namespace, MANY)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=stuck, workers=MANY)
-        await until(lambda: len(shoal.acts) == len(keys))
-        b = shoal.join("b", reconcile=stuck)
-        await shoal.share([a, b])
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", reconcile=stuck, workers=MANY)
+        await until(lambda: len(ring_env.acts) == len(keys))
+        b = ring_env.join("b", reconcile=stuck)
+        await ring_env.share([a, b])
         moved = {key for key in keys if b.ring.shard_of(key) in b.slots}
         assert moved
-        await until(lambda: {key for key in keys if "b" in shoal.by(key)} == moved)
-        shoal.check_exclusive()
+        await until(lambda: {key for key in keys if "b" in ring_env.by(key)} == moved)
+        ring_env.check_exclusive()
 
 
 async def test_who_cannot_end_its_work_ends_itself(
@@ -158,10 +157,10 @@ async def test_who_cannot_end_its_work_ends_itself(
 ) -> None:
     deaf = Deaf("a")
     await make_objects(client, namespace, MANY)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=deaf, workers=MANY)
-        await until(lambda: len(shoal.acts) == MANY)
-        b = shoal.join("b", reconcile=deaf)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", reconcile=deaf, workers=MANY)
+        await until(lambda: len(ring_env.acts) == MANY)
+        b = ring_env.join("b", reconcile=deaf)
         with pytest.raises(GaveUp, match="cannot end its work"):
             await asyncio.wait_for(asyncio.shield(a._tasks[0]), 90)
         deaf.free.set()
@@ -174,25 +173,25 @@ async def test_a_crash_is_made_good_by_the_others(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        replicas = await shoal.at_work(keys, "a", "b", "c")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        replicas = await ring_env.at_work(keys, "a", "b", "c")
         # The assigner of all: it is missed twice.
         dead = next(replica for replica in replicas if replica.ring.election.is_leader)
         theirs = {key for key in keys if dead.ring.shard_of(key) in dead.slots}
-        mark = len(shoal.acts)
+        mark = len(ring_env.acts)
         await dead.crash()
-        await shoal.share([replica for replica in replicas if replica is not dead])
-        await until(lambda: shoal.done(mark).keys() >= theirs)
-        assert set(shoal.done(mark)) == theirs
-        shoal.check_exclusive()
+        await ring_env.share([replica for replica in replicas if replica is not dead])
+        await until(lambda: ring_env.done(mark).keys() >= theirs)
+        assert set(ring_env.done(mark)) == theirs
+        ring_env.check_exclusive()
 
 
 async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b")
         before = a.ring.id
         a.faults.partition()
         # It stops by itself before anybody else may start.
@@ -202,10 +201,10 @@ async def test_who_is_cut_off_stops_and_comes_back_as_somebody_else(
         await until(lambda: len(b.slots) == SLOTS)
         assert sorted(a.notes.lost) == sorted(a.notes.gained)
         a.faults.heal()
-        await shoal.share([a, b])
+        await ring_env.share([a, b])
         assert a.ring.id != before
-        assert a.metrics.value("sharded_controller_lapses_total", {"ring": "shoal"}) >= 1
-        shoal.check_exclusive()
+        assert a.metrics.value("sharded_controller_lapses_total", {"ring": "ring"}) >= 1
+        ring_env.check_exclusive()
 
 
 async def test_a_writer_that_lost_its_shard_is_refused_before_it_sends(
@@ -226,11 +225,11 @@ async def test_a_writer_that_lost_its_shard_is_refused_before_it_sends(
                 refused.set()
 
     await make_objects(client, namespace, 1)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=write)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", reconcile=write)
         await asyncio.wait_for(frozen.wait(), 20)
         a.faults.partition()
-        shoal.join("b", reconcile=write)
+        ring_env.join("b", reconcile=write)
         await asyncio.wait_for(refused.wait(), 20)
         found = await client.get(CONFIG_MAPS, "o0", namespace)
         assert not found.data
@@ -240,24 +239,24 @@ async def test_clocks_that_are_wrong_do_not_matter(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
+    async with RingEnv.open(cluster, namespace) as ring_env:
         ahead = SkewedClock(3600, rate=1.05, inner=WakingClock())
         behind = SkewedClock(-3600, rate=0.95, inner=WakingClock())
-        a, b = shoal.join("a", clock=ahead), shoal.join("b", clock=behind)
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+        a, b = ring_env.join("a", clock=ahead), ring_env.join("b", clock=behind)
+        await ring_env.share([a, b])
+        await until(lambda: set(ring_env.done()) == set(keys))
         await a.crash()
         await until(lambda: len(b.slots) == SLOTS)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_two_replicas_of_one_name_are_refused(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        first = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        first = ring_env.join("a")
         await until(lambda: len(first.slots) == SLOTS)
-        twin = shoal.join("a")
+        twin = ring_env.join("a")
         with pytest.raises(ConfigError, match=r"node\.identity: another replica .* \(got 'a'\)"):
             await twin._tasks[0]
         twin._tasks = twin._tasks[1:]
@@ -268,11 +267,11 @@ async def test_who_comes_back_under_its_name_gets_its_shards_again(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     patient = {"sharding": {"settlePeriod": "8s"}}
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work([], "a", "b", **patient)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work([], "a", "b", **patient)
         held, lost = a.slots, len(b.notes.lost)  # b may have been there first, and had all
         await a.crash()
-        again = shoal.join("a", **patient)
+        again = ring_env.join("a", **patient)
         await until(lambda: again.slots == held)
         assert b.slots == frozenset(range(SLOTS)) - held
         assert len(b.notes.lost) == lost
@@ -281,8 +280,8 @@ async def test_who_comes_back_under_its_name_gets_its_shards_again(
 async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, _ = await shoal.at_work([], "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, _ = await ring_env.at_work([], "a", "b")
         # Who was there first had everything for a moment.
         held, lost, epoch = a.slots, len(a.notes.lost), a.ring.table.epoch
         await client.delete(CONFIG_MAPS, a.ring.names.table, namespace, uid=None)
@@ -292,11 +291,11 @@ async def test_a_table_that_is_deleted_is_written_anew_with_a_higher_epoch(
 
 
 async def test_a_ring_is_not_cut_anew(cluster: Cluster, client: Client, namespace: str) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
-        other = shoal.join("b", sharding={"slots": 64})
-        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring shoal has 32"):
+        other = ring_env.join("b", sharding={"slots": 64})
+        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring ring has 32"):
             await other._tasks[0]
         other._tasks = other._tasks[1:]
 
@@ -305,8 +304,8 @@ async def test_a_quiet_ring_writes_only_its_leases(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 10)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b")
 
         def requests(replica: Replica) -> list[Request]:
             return [r for r in replica.faults.requests if not r.watches]
@@ -329,16 +328,16 @@ async def test_load_is_measured_and_evened_out(
 ) -> None:
     keys = await make_objects(client, namespace, 40)
     loaded = {"node": {"healthCheckInterval": "1s"}, "sharding": {"churnBudget": 1.0}}
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a", **loaded), shoal.join("b", **loaded)
-        await until(lambda: a.slots and b.slots and set(shoal.done()) == set(keys))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = ring_env.join("a", **loaded), ring_env.join("b", **loaded)
+        await until(lambda: a.slots and b.slots and set(ring_env.done()) == set(keys))
 
         def even() -> bool:
             counts = [len(replica.controller.objects) for replica in (a, b)]
             return sum(counts) == 40 and max(counts) <= 24
 
         # Nothing happens to the objects, so what counts is how many there are.
-        overseer = Overseer(client, a.ring.names, namespace=namespace)
+        overseer = RingAdmin(client, a.ring.names, namespace=namespace)
 
         async def told() -> bool:
             members = (await overseer.state()).members
@@ -346,14 +345,14 @@ async def test_load_is_measured_and_evened_out(
 
         await until(told)
         await until(even, within=40)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_who_is_cut_off_and_told_to_end_ends(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
         a.faults.partition()
         await until(lambda: not a.ring.healthy.is_set())

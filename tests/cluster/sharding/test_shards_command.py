@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from commands import Home, Result
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.sharding.names import Names
-from rings import SLOTS, Shoal, make_objects
-from waiting import until
+from support.commands import Home, Result
+from support.ring_env import SLOTS, RingEnv, make_objects
+from support.wait import until
 
 
 class Command:
@@ -48,20 +48,20 @@ async def test_a_ring_is_shown_and_steered_by_hand(
     cluster: Cluster, client: Client, namespace: str, command: Command
 ) -> None:
     keys = await make_objects(client, namespace, 10)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = shoal.join("a"), shoal.join("b")
-        await shoal.share([a, b])
-        await until(lambda: set(shoal.done()) == set(keys))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = ring_env.join("a"), ring_env.join("b")
+        await ring_env.share([a, b])
+        await until(lambda: set(ring_env.done()) == set(keys))
 
         # Looking.
         ring = await command.listed()
-        assert (ring["ring"], ring["slots"], ring["frozen"]) == ("shoal", SLOTS, False)
+        assert (ring["ring"], ring["slots"], ring["frozen"]) == ("ring", SLOTS, False)
         assert {each["id"]: each["count"] for each in ring["replicas"]} == {
             a.ring.id: SLOTS // 2,
             b.ring.id: SLOTS // 2,
         }
         text = await command.ok("list")
-        assert f"{namespace}/shoal: {SLOTS} shards" in text
+        assert f"{namespace}/ring: {SLOTS} shards" in text
         assert a.ring.id in text
         slot = a.ring.shard_of(keys[0])
         who = json.loads(await command.ok("owner", keys[0], "-o", "json"))
@@ -99,7 +99,7 @@ async def test_a_ring_is_shown_and_steered_by_hand(
         # By force: the owner sees it taken, and nobody works on it beside another.
         await command.ok("release", "0", "--yes")
         await until(lambda: 0 in a.slots | b.slots)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_mistakes_are_explained(
@@ -107,11 +107,14 @@ async def test_mistakes_are_explained(
 ) -> None:
     result = await command.run("list")
     assert (result.code, result.err.startswith("error: there is no ring: no Lease")) == (2, True)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
         for words, said in (
-            (("list", "--ring", "other"), f"there is no such ring; there are: {namespace}/shoal"),
+            (
+                ("list", "--ring", "other"),
+                f"there is no such ring; there are: {namespace}/ring",
+            ),
             (("move", "0", "--to", "zoe"), "there is no such replica; replicas: a_"),
             (("move", "0-x", "--to", "a"), "slots: is no set of slots"),
             (("rollback", "77"), "epoch: is not remembered"),
@@ -133,7 +136,7 @@ async def test_two_rings_of_one_name_are_told_apart_by_their_namespaces(
     words = ("shards", "freeze", "--kubeconfig", str(cluster.kubeconfig), "--ring", names.ring)
     result = await Home(tmp_path / "home").run(*words)
     both = ", ".join(sorted(f"{where}/{names.ring}" for where in (namespace, "default")))
-    assert (result.code, result.err) == (2, f"error: --namespace: say which of {both}\n")
+    assert (result.code, result.err) == (2, f"error: --namespace: must name one of {both}\n")
 
 
 async def test_the_policy_is_printed_for_kubectl(command: Command) -> None:

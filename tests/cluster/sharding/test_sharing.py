@@ -12,19 +12,18 @@ import pytest
 
 from kubeocean.errors import KubeoceanError
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.controller import Controller, Done, Outcome
-from kubeocean.runtime.fencing import Fenced, FencedTransport
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.patches import MergePatch
+from kubeocean.runtime.transport_layers import Fenced, FencedTransport
 from kubeocean.sharding.fencing import NotOurs
 from kubeocean.sharding.ring import Ring
-from kubeocean.sharding.sharing import Sharing
-from rings import APP, SLOTS, config, make_objects
-from waiting import until
+from kubeocean.sharding.shared_controllers import SharedControllers
+from support.faults import Faults
+from support.ring_env import APP, SLOTS, config, make_objects
+from support.wait import until
 
 OTHER = "asked for here"
 
@@ -46,7 +45,7 @@ class Program:
         self.client = self.cluster.client(wrap=self.faults.wrap)
         self.ring = Ring(self.client, config(self.namespace, name=self.name))
         self.cache = Informer(self.client, CONFIG_MAPS, namespace=self.namespace, labels=APP)
-        self.sharing = Sharing(self.ring, prepared=self.cache.synced)
+        self.sharing = SharedControllers(self.ring, prepared=self.cache.synced)
         self.fenced = Client(FencedTransport(self.client.transport, self.sharing.check))
         self.controller: Controller[Key] = Controller("shared", self.reconcile)
         self.cache.on_change(lambda old, new: self.controller.enqueue((new or old).key))

@@ -8,18 +8,17 @@ import pytest
 
 from kubeocean.errors import Conflict, NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import writes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.transport import Request
-from kubeocean.sharding.operations import freeze
-from kubeocean.sharding.overseer import Overseer
-from kubeocean.sharding.principals import own_principal
-from kubeocean.sharding.stores import ABSENT, ConfigMapStore, Unreadable
+from kubeocean.sharding.admin import RingAdmin
+from kubeocean.sharding.admission import own_principal
+from kubeocean.sharding.stores import ABSENT, ConfigMapStore, TableStore, Unreadable, admission_view
 from kubeocean.sharding.table import SlotEntry
-from kubeocean.sharding.tables import TableStore, admission_view
-from rings import SLOTS, Shoal
-from waiting import until
+from kubeocean.sharding.table_operations import freeze
+from support.faults import writes
+from support.ring_env import SLOTS, RingEnv
+from support.wait import until
 
 
 async def test_a_state_is_written_only_upon_the_version_that_was_read(
@@ -88,20 +87,20 @@ async def test_an_assigner_whose_answers_are_lost_or_refused_goes_on(
     def tables(request: Request) -> bool:
         return writes(request) and "configmaps" in request.path
 
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
         a.faults.answer(409, times=2, when=tables, reason="Conflict")
         a.faults.lose_answer(times=1, when=tables)
         await until(lambda: len(a.slots) == SLOTS)
         a.faults.lose_answer(times=2, when=tables)
         a.faults.answer(503, times=2, when=tables)
-        b = shoal.join("b")
-        await shoal.share([a, b])
+        b = ring_env.join("b")
+        await ring_env.share([a, b])
         # Somebody steers by hand at the same time.
-        overseer = Overseer(client, a.ring.names, namespace=namespace)
+        overseer = RingAdmin(client, a.ring.names, namespace=namespace)
         await overseer.change(lambda state: freeze(state.table))
         await until(lambda: a.ring.table is not None and a.ring.table.frozen)
-        shoal.check_exclusive()
+        ring_env.check_exclusive()
 
 
 async def test_a_pod_s_token_is_known_by_the_pod_s_uid(

@@ -11,14 +11,13 @@ import pytest
 
 from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.sharding import operations
-from kubeocean.sharding.overseer import Overseer
+from kubeocean.sharding import table_operations
+from kubeocean.sharding.admin import RingAdmin
 from kubeocean.sharding.ring import GaveUp
-from rings import MANY, SLOTS, Deaf, Replica, Shoal, make_objects
-from waiting import until
+from support.ring_env import MANY, SLOTS, Deaf, Replica, RingEnv, make_objects
+from support.wait import until
 
 
 def _fewer(state: dict[str, Any]) -> str:
@@ -62,14 +61,14 @@ async def test_a_table_that_makes_no_sense_is_written_anew(
     nonsense: Callable[[dict[str, Any]], str], cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work(keys, "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work(keys, "a", "b")
         held = a.slots
         found = await client.get(CONFIG_MAPS, a.ring.names.table, namespace)
         state = nonsense(msgspec.json.decode((found.data or {})["state"]))
         patch = MergePatch({"data": {"state": state}})
         await client.patch(CONFIG_MAPS, a.ring.names.table, patch, namespace)
-        overseer = Overseer(client, a.ring.names, namespace=namespace)
+        overseer = RingAdmin(client, a.ring.names, namespace=namespace)
 
         async def mended() -> bool:
             try:
@@ -81,23 +80,23 @@ async def test_a_table_that_makes_no_sense_is_written_anew(
         await until(mended)
         assert (a.slots, b.slots) == (held, frozenset(range(SLOTS)) - held)
         # And it goes on: who comes gets its share.
-        c = shoal.join("c")
-        await shoal.share([a, b, c])
-        shoal.check_exclusive()
+        c = ring_env.join("c")
+        await ring_env.share([a, b, c])
+        ring_env.check_exclusive()
 
 
 async def test_who_cuts_keys_otherwise_ends_before_it_works(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
+    async with RingEnv.open(cluster, namespace) as ring_env:
         # It begins when there is no table yet, and the other one is elected.
-        other = Replica(shoal, "b", sharding={"slots": 2 * SLOTS})
+        other = Replica(ring_env, "b", sharding={"slots": 2 * SLOTS})
         other.faults.answer(503, times=1000, when=lambda request: "assigner" in request.path)
-        shoal.replicas.append(other)
+        ring_env.replicas.append(other)
         other.start()
         await until(other.ring.healthy.is_set)
-        a = shoal.join("a")
-        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring shoal has 32"):
+        a = ring_env.join("a")
+        with pytest.raises(ConfigError, match=r"sharding\.slots: the ring ring has 32"):
             await asyncio.wait_for(asyncio.shield(other._tasks[0]), 60)
         other._tasks = other._tasks[1:]
         assert not other.notes.gained
@@ -109,11 +108,11 @@ async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_a
 ) -> None:
     deaf = Deaf("a")
     await make_objects(client, namespace, MANY)
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a", reconcile=deaf, workers=MANY)
-        await until(lambda: len(shoal.acts) == MANY)
-        overseer = Overseer(client, a.ring.names, namespace=namespace)
-        await overseer.change(lambda state: operations.release(state.table, range(SLOTS)))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a", reconcile=deaf, workers=MANY)
+        await until(lambda: len(ring_env.acts) == MANY)
+        overseer = RingAdmin(client, a.ring.names, namespace=namespace)
+        await overseer.change(lambda state: table_operations.release(state.table, range(SLOTS)))
         try:
             with pytest.raises(GaveUp, match="cannot end its work"):
                 await asyncio.wait_for(asyncio.shield(a._tasks[0]), 30)
@@ -121,19 +120,19 @@ async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_a
             deaf.free.set()
         a._tasks = a._tasks[1:]
         await a.crash()
-        b = shoal.join("b")
+        b = ring_env.join("b")
         await until(lambda: len(b.slots) == SLOTS)
 
 
 async def test_a_shard_that_is_released_while_the_layer_above_hangs_is_served_again(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work([], "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work([], "a", "b")
         a.notes.hold = asyncio.Event()
         released = sorted(a.slots)[:2]
-        overseer = Overseer(client, a.ring.names, namespace=namespace)
-        await overseer.change(lambda state: operations.release(state.table, released))
+        overseer = RingAdmin(client, a.ring.names, namespace=namespace)
+        await overseer.change(lambda state: table_operations.release(state.table, released))
         await until(lambda: not {*released} & a.slots)
         await until(lambda: {*released} <= a.slots | b.slots)
 
@@ -142,8 +141,8 @@ async def test_a_shard_that_is_released_while_the_layer_above_hangs_is_served_ag
 async def test_a_lease_that_no_replica_wrote_gets_no_shards(
     holder: str | None, cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a = shoal.join("a")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
         names = a.ring.names
         lease = await client.get(LEASES, names.member(a.ring.id), namespace)
@@ -151,8 +150,8 @@ async def test_a_lease_that_no_replica_wrote_gets_no_shards(
         meta = {"name": "zz-copy", "labels": lease.labels, "annotations": lease.annotations}
         body = {"metadata": meta, "spec": {**spec, "leaseDurationSeconds": 3000}}
         await client.create(LEASES, body, namespace=namespace)
-        b = shoal.join("b")
-        await shoal.share([a, b], within=20)
+        b = ring_env.join("b")
+        await ring_env.share([a, b], within=20)
         # Nor is it taken for somebody who lives on.
         await a.crash()
         await until(lambda: len(b.slots) == SLOTS, within=20)
@@ -162,28 +161,28 @@ async def test_people_who_steer_at_the_same_time_do_not_meet_the_assigner(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     keys = await make_objects(client, namespace, 20)
-    async with Shoal.open(cluster, namespace) as shoal:
-        replicas = await shoal.at_work(keys, "a", "b", "c")
-        overseer = Overseer(client, replicas[0].ring.names, namespace=namespace)
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        replicas = await ring_env.at_work(keys, "a", "b", "c")
+        overseer = RingAdmin(client, replicas[0].ring.names, namespace=namespace)
 
         async def steer(to: str, slots: range) -> None:
             for _ in range(6):
                 await overseer.change(
-                    lambda state: operations.move(state.table, slots, state.member(to))
+                    lambda state: table_operations.move(state.table, slots, state.member(to))
                 )
 
         async with asyncio.TaskGroup() as group:
             group.create_task(steer("a", range(16)))
             group.create_task(steer("b", range(8, 24)))
-        await shoal.share(replicas)
-        shoal.check_exclusive()
+        await ring_env.share(replicas)
+        ring_env.check_exclusive()
 
 
 async def test_an_assigner_is_elected_whatever_its_lease_said(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    async with Shoal.open(cluster, namespace) as shoal:
-        a, b = await shoal.at_work([], "a", "b")
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a, b = await ring_env.at_work([], "a", "b")
         for spec in (
             None,
             {
@@ -202,5 +201,5 @@ async def test_an_assigner_is_elected_whatever_its_lease_said(
                 return lease.spec.holder_identity in holders
 
             await until(elected)
-        c = shoal.join("c")
-        await shoal.share([a, b, c])
+        c = ring_env.join("c")
+        await ring_env.share([a, b, c])

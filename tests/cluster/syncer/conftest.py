@@ -9,14 +9,14 @@ import pytest
 
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster, Programs
-from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client
-from oceans import Sea
-from ourkinds import install_our_kinds
-from planes import plane
-from podseas import PodSea
-from porters import MOUNT, make_namespace
-from straits import Strait
+from support.binding_env import BindingEnv
+from support.control_planes import plane
+from support.controller_env import ControllerEnv
+from support.crds import install_our_kinds
+from support.dependents_driver import MOUNT, make_namespace
+from support.pod_env import PodEnv
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +27,13 @@ async def worker(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster
 
 
 @pytest.fixture
-async def sea(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Sea]:
+async def binding_env(
+    cluster: Cluster, client: Client, worker: Cluster
+) -> AsyncIterator[BindingEnv]:
     """A binding of this test's own between the shared clusters."""
     await install_our_kinds(client)
     below = worker.client()
-    yield Sea(cluster, worker, client, below)
+    yield BindingEnv(cluster, worker, client, below)
     await below.close()
 
 
@@ -49,31 +51,31 @@ async def simulated(kubelets: SimulatedNodes) -> list[str]:
 
 
 @pytest.fixture
-async def podsea(
+async def pod_env(
     cluster: Cluster, client: Client, worker: Cluster, simulated: list[str]
-) -> AsyncIterator[PodSea]:
+) -> AsyncIterator[PodEnv]:
     """A binding of this test's own, with two virtual nodes and namespaces on both sides."""
     await install_our_kinds(client)
     below = worker.client()
-    sea = PodSea(cluster, worker, client, below, pnodes=simulated)
+    binding_env = PodEnv(cluster, worker, client, below, pnodes=simulated)
     try:
-        await sea.open()
-        yield sea
+        await binding_env.open()
+        yield binding_env
     finally:
         await below.close()
 
 
 @pytest.fixture
-async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[Strait]:
+async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[ControllerEnv]:
     """A binding of this test's own, for one controller alone; nobody controls the worker."""
     below = worker.client()
     await make_namespace(below, MOUNT, account=False)
-    yield Strait(cluster, worker, client, below)
+    yield ControllerEnv(cluster, worker, client, below)
     await below.close()
 
 
 @pytest.fixture
-def strait(bare: Strait) -> Strait:
+def controller_env(bare: ControllerEnv) -> ControllerEnv:
     """What most tests mean by it."""
     return bare
 

@@ -1,4 +1,4 @@
-"""Bindings on two real control planes: what they say, how they end, and whom they leave alone."""
+"""Bindings on two real control planes: conditions, deletion, and other bindings left alone."""
 
 from __future__ import annotations
 
@@ -6,154 +6,163 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
-from kubeocean.local.faults import Faults
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, Node
 from kubeocean.runtime.objects import Json, Object, Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
-from oceans import Sea
-from waiting import until
+from support.binding_env import BindingEnv
+from support.faults import Faults
+from support.wait import until
 
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, Untyped)
-MARK = "kubeocean.io/policy-applied"
-HOLD = "example.com/hold"  # a finalizer of somebody else, so that one can read how it ended
+LABEL = "kubeocean.io/policy-applied"
+HOLD = "example.com/hold"  # a finalizer of the test, to read the last conditions
 
 
-async def hold(sea: Sea) -> None:
-    """Let the binding stay when everybody else has let go of it."""
-    finalizers = [*((await sea.binding()).metadata.finalizers or ()), HOLD]
+async def hold(binding_env: BindingEnv) -> None:
+    """Add a finalizer of the test to the binding."""
+    finalizers = [*((await binding_env.binding()).metadata.finalizers or ()), HOLD]
     patch = MergePatch({"metadata": {"finalizers": finalizers}})
-    await sea.above.patch(CLUSTER_BINDINGS, sea.name, patch)
+    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
 
 
-async def only_held(sea: Sea) -> bool:
-    return (await sea.binding()).metadata.finalizers == (HOLD,)
+async def only_held(binding_env: BindingEnv) -> bool:
+    return (await binding_env.binding()).metadata.finalizers == (HOLD,)
 
 
-async def marked(sea: Sea, *nodes: str) -> set[str]:
-    found = [await sea.below.get(NODES, f"{sea.name}-{name}") for name in nodes]
-    return {node.labels.get(MARK, "") for node in found}
+async def labels_of(binding_env: BindingEnv, *nodes: str) -> set[str]:
+    pnodes = [await binding_env.below.get(NODES, f"{binding_env.name}-{name}") for name in nodes]
+    return {node.labels.get(LABEL, "") for node in pnodes}
 
 
-async def vnodes(sea: Sea, number: int) -> list[Node]:
-    nodes = await sea.vnodes()
+async def vnodes(binding_env: BindingEnv, number: int) -> list[Node]:
+    nodes = await binding_env.vnodes()
     return nodes if len(nodes) == number else []
 
 
-async def test_a_binding_says_whether_its_worker_answers_and_how_many_nodes_it_has(
-    sea: Sea,
+async def test_the_status_of_a_binding_has_its_connection_and_its_number_of_nodes(
+    binding_env: BindingEnv,
 ) -> None:
-    await sea.bind()
+    await binding_env.bind()
     status = {"conditions": [_condition("Ready", "True")], "phase": "Ready"}
     patch = MergePatch({"status": status})
-    await sea.above.patch(CLUSTER_BINDINGS, sea.name, patch, subresource="status")
-    await sea.lend()
+    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch, subresource="status")
+    await binding_env.lend()
     for name in ("a", "b"):
-        await sea.add_node(name)
-    async with sea.syncing():
+        await binding_env.add_node(name)
+    async with binding_env.syncing():
 
-        async def said() -> bool:
-            binding = await sea.binding()
-            assert (await sea.condition("Connected"))[:2] == ("True", "ConnectivityPassed")
+        async def written() -> bool:
+            binding = await binding_env.binding()
+            assert (await binding_env.condition("Connected"))[:2] == ("True", "ConnectivityPassed")
             assert binding.status.virtual_nodes == 2
             assert "kubeocean.io/clusterbinding-syncer" in (binding.metadata.finalizers or ())
             return True
 
-        await until(said)
-        # What others say stays as it is.
-        assert (await sea.condition("Ready"))[:2] == ("True", "Somebody")
-        assert (await sea.binding()).status.phase == "Ready"
-        assert (await sea.condition("Drained"))[0] == ""
+        await until(written)
+        # Conditions of others stay as they are.
+        assert (await binding_env.condition("Ready"))[:2] == ("True", "OtherManager")
+        assert (await binding_env.binding()).status.phase == "Ready"
+        assert (await binding_env.condition("Drained"))[0] == ""
 
 
-async def test_nothing_is_lent_to_a_binding_that_we_do_not_hold_yet(sea: Sea) -> None:
-    await sea.bind()
-    policy = await sea.lend()
-    await sea.add_node("a")
+async def test_nothing_is_lent_to_a_binding_without_our_finalizer(binding_env: BindingEnv) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend()
+    await binding_env.add_node("a")
     faults = Faults()
-    holding = f"/clusterbindings/{sea.name}"
+    holding = f"/clusterbindings/{binding_env.name}"
     faults.answer(
         503,
         times=1000,
         when=lambda request: request.writes and request.path.endswith(holding),
     )
-    async with sea.syncing(above=faults.wrap) as syncer:
+    async with binding_env.syncing(above=faults.wrap) as syncer:
 
         async def tried() -> bool:
             refused = [each for each in faults.requests if each.path.endswith(holding)]
-            known = syncer.world.synced and len(syncer.world.pnodes) and len(syncer.world.policies)
+            known = (
+                syncer.clusters.synced
+                and len(syncer.clusters.pnodes)
+                and len(syncer.clusters.policies)
+            )
             return len(refused) > 2 and bool(known)
 
         await until(tried)
-        assert await sea.vnodes() == []
-        held = await sea.below.get(RESOURCE_LEASING_POLICIES, policy)
+        assert await binding_env.vnodes() == []
+        held = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
         assert not held.metadata.finalizers
         faults.heal()
-        await until(lambda: vnodes(sea, 1))
+        await until(lambda: vnodes(binding_env, 1))
 
 
 def _condition(type_: str, status: str) -> Json:
     at = "2026-01-01T00:00:00Z"
-    given = {"type": type_, "status": status, "reason": "Somebody", "message": "said so"}
+    given = {
+        "type": type_,
+        "status": status,
+        "reason": "OtherManager",
+        "message": "written by another manager",
+    }
     return given | {"lastTransitionTime": at}
 
 
-async def test_a_binding_that_is_deleted_says_what_it_waits_for_and_leaves_nothing(
-    sea: Sea, namespace: str
+async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_nothing(
+    binding_env: BindingEnv, namespace: str
 ) -> None:
-    await sea.bind()
-    policy = await sea.lend()
+    await binding_env.bind()
+    policy = await binding_env.lend()
     for name in ("a", "b"):
-        await sea.add_node(name)
-    chosen = {"matchLabels": {"app": "kept"}}
-    budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": chosen}}
-    made = await sea.above.create(BUDGETS, budget, namespace=namespace)
-    async with sea.syncing():
-        first = (await until(lambda: vnodes(sea, 2)))[0]
-        kept = await sea.guest(namespace, "kept", first.name)
-        await until(lambda: _counted(sea, namespace))
-        await until(lambda: _is(sea, {policy}))
-        await hold(sea)
-        await sea.unbind()
+        await binding_env.add_node(name)
+    selected = {"matchLabels": {"app": "kept"}}
+    budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": selected}}
+    created = await binding_env.above.create(BUDGETS, budget, namespace=namespace)
+    async with binding_env.syncing():
+        first = (await until(lambda: vnodes(binding_env, 2)))[0]
+        kept = await binding_env.guest(namespace, "kept", first.name)
+        await until(lambda: _counted(binding_env, namespace))
+        await until(lambda: _have_labels(binding_env, {policy}))
+        await hold(binding_env)
+        await binding_env.unbind()
 
         async def waits() -> bool:
-            status, reason, message = await sea.condition("Drained")
+            status, reason, message = await binding_env.condition("Drained")
             assert (status, reason) == ("False", "Draining")
             assert f"1 virtual node: {first.name} (1 pod: {namespace}/kept Budget)" in message
             assert "; ends by 20" in message
             return True
 
         await until(waits)
-        assert not await sea.is_gone(kept)
-        await sea.above.delete(BUDGETS, "keep", namespace, uid=made.uid)
-        await until(lambda: only_held(sea))
-        status, reason, message = await sea.condition("Drained")
+        assert not await binding_env.is_gone(kept)
+        await binding_env.above.delete(BUDGETS, "keep", namespace, uid=created.uid)
+        await until(lambda: only_held(binding_env))
+        status, reason, message = await binding_env.condition("Drained")
         assert (status, reason) == ("True", "Drained")
         assert message == "Nothing of the binding is left"
-        assert await sea.vnodes() == []
-        assert await marked(sea, "a", "b") == {""}
-        # The policy is its owner's: it stays, and can be deleted without us.
-        left = await sea.below.get(RESOURCE_LEASING_POLICIES, policy)
+        assert await binding_env.vnodes() == []
+        assert await labels_of(binding_env, "a", "b") == {""}
+        # The policy belongs to the owner: it stays, and can be deleted without a syncer.
+        left = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
         assert not left.metadata.finalizers
         assert left.status.leased_nodes == 0
-    await sea.above.patch(
-        CLUSTER_BINDINGS, sea.name, MergePatch({"metadata": {"finalizers": None}})
+    await binding_env.above.patch(
+        CLUSTER_BINDINGS, binding_env.name, MergePatch({"metadata": {"finalizers": None}})
     )
-    await until(sea.is_unbound)
+    await until(binding_env.is_unbound)
 
 
-async def _counted(sea: Sea, namespace: str) -> bool:
-    found = await sea.above.get(BUDGETS, "keep", namespace, keep_raw=True)
-    return bool(found.content().get("status", {}).get("currentHealthy") == 1)
+async def _counted(binding_env: BindingEnv, namespace: str) -> bool:
+    budget = await binding_env.above.get(BUDGETS, "keep", namespace, keep_raw=True)
+    return bool(budget.content().get("status", {}).get("currentHealthy") == 1)
 
 
-async def _is(sea: Sea, labels: set[str]) -> bool:
-    return await marked(sea, "a", "b") == labels
+async def _have_labels(binding_env: BindingEnv, labels: set[str]) -> bool:
+    return await labels_of(binding_env, "a", "b") == labels
 
 
 def settled(obj: Object) -> Json:
-    """All of an object, but for what every write changes."""
+    """Return an object without the fields that every write changes."""
     content = obj.content()
     for field in ("managedFields", "resourceVersion"):
         content["metadata"].pop(field, None)
@@ -161,105 +170,117 @@ def settled(obj: Object) -> Json:
 
 
 def settled_pod(pod: Object) -> Json:
-    """Kubernetes itself says in conditions what it thinks of a pod's node, in its own time."""
+    """Return a pod without its conditions, which Kubernetes changes after its node's."""
     content = settled(pod)
     content["status"].pop("conditions", None)
     return content
 
 
-async def everything(sea: Sea, namespace: str) -> Mapping[str, list[Json]]:
-    """All that a binding has in both clusters; heartbeats are leases, and not among it."""
-    pnodes = await sea.below.list(NODES, labels=f"test={sea.name}", keep_raw=True)
-    pods = await sea.above.list(PODS, namespace, keep_raw=True)
-    policy = await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy", keep_raw=True)
+async def everything(binding_env: BindingEnv, namespace: str) -> Mapping[str, list[Json]]:
+    """Return everything that a binding has in both clusters, except the Leases of its nodes."""
+    pnodes = await binding_env.below.list(NODES, labels=f"test={binding_env.name}", keep_raw=True)
+    pods = await binding_env.above.list(PODS, namespace, keep_raw=True)
+    policy = await binding_env.below.get(
+        RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy", keep_raw=True
+    )
     return {
-        "virtual nodes": [settled(node) for node in await sea.vnodes()],
+        "virtual nodes": [settled(node) for node in await binding_env.vnodes()],
         "nodes": [settled(node) for node in pnodes.items],
         "pods": [settled_pod(pod) for pod in pods.items],
         "policies": [settled(policy)],
-        "binding": [settled(await sea.above.get(CLUSTER_BINDINGS, sea.name, keep_raw=True))],
+        "binding": [
+            settled(await binding_env.above.get(CLUSTER_BINDINGS, binding_env.name, keep_raw=True))
+        ],
     }
 
 
-async def test_a_binding_that_goes_leaves_its_neighbour_alone(sea: Sea, namespace: str) -> None:
-    going, faults = sea.neighbour(), Faults()
-    for each in (sea, going):
+async def test_the_deletion_of_a_binding_leaves_another_binding_alone(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    deleted, faults = binding_env.neighbour(), Faults()
+    for each in (binding_env, deleted):
         await each.bind()
         await each.lend()
         for name in ("a", "b"):
             await each.add_node(name)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(sea.syncing(above=faults.wrap, below=faults.wrap))
-        await stack.enter_async_context(going.syncing())
+        await stack.enter_async_context(binding_env.syncing(above=faults.wrap, below=faults.wrap))
+        await stack.enter_async_context(deleted.syncing())
         pods = {}
-        for each in (sea, going):
+        for each in (binding_env, deleted):
             nodes = await until(lambda each=each: vnodes(each, 2))
             pods[each.name] = await each.guest(namespace, f"p-{each.name}", nodes[0].name)
-            await until(lambda each=each: _is(each, {f"{each.name}-policy"}))
+            await until(lambda each=each: _have_labels(each, {f"{each.name}-policy"}))
 
-        async def told() -> bool:
-            binding, status = await sea.binding(), await sea.status(f"{sea.name}-policy")
+        async def counted() -> bool:
+            binding, status = (
+                await binding_env.binding(),
+                await binding_env.status(f"{binding_env.name}-policy"),
+            )
             return (binding.status.virtual_nodes, status.leased_nodes) == (2, 2)
 
-        await until(told)
-        await sea.above.delete(
-            PODS, f"p-{going.name}", namespace, uid=pods[going.name].uid, grace_s=0
+        await until(counted)
+        await binding_env.above.delete(
+            PODS, f"p-{deleted.name}", namespace, uid=pods[deleted.name].uid, grace_s=0
         )
         written = await _at_rest(faults)
-        before = await everything(sea, namespace)
-        await going.unbind()
-        await until(going.is_unbound)
-        assert await going.vnodes() == []
-        assert await marked(going, "a", "b") == {""}
-        await asyncio.sleep(2.0)  # what it could set off would come within that
-        assert await everything(sea, namespace) == before
-        assert _is_work(faults) == written
+        before = await everything(binding_env, namespace)
+        await deleted.unbind()
+        await until(deleted.is_unbound)
+        assert await deleted.vnodes() == []
+        assert await labels_of(deleted, "a", "b") == {""}
+        await asyncio.sleep(2.0)  # longer than an effect of the deletion would take
+        assert await everything(binding_env, namespace) == before
+        assert _writes(faults) == written
 
 
 async def _at_rest(faults: Faults) -> int:
-    """How much was written, once nothing is added of its own accord."""
-    seen = [-1]
+    """Return the number of writes, once it stays the same."""
+    counts = [-1]
 
     async def rests() -> bool:
-        before, seen[0] = seen[0], _is_work(faults)
-        return before == seen[0]
+        before, counts[0] = counts[0], _writes(faults)
+        return before == counts[0]
 
     await until(rests, every=1.5)
-    return seen[0]
+    return counts[0]
 
 
-def _is_work(faults: Faults) -> int:
-    """How much was written that is neither a heartbeat nor an Event."""
+def _writes(faults: Faults) -> int:
+    """Return the number of writes that are neither heartbeats nor Events."""
     return sum(
         request.writes and not {"leases", "events"} & set(request.path.split("/"))
         for request in faults.requests
     )
 
 
-async def test_two_bindings_that_lend_the_same_node_do_not_fight_over_it(sea: Sea) -> None:
-    other, plans = sea.neighbour(), [Faults(), Faults()]
-    await sea.bind()
-    await other.bind(nodeSelector=sea.selector())
-    for each in (sea, other):
+async def test_two_bindings_that_lend_the_same_node_do_not_fight_over_it(
+    binding_env: BindingEnv,
+) -> None:
+    other, plans = binding_env.neighbour(), [Faults(), Faults()]
+    await binding_env.bind()
+    await other.bind(nodeSelector=binding_env.selector())
+    for each in (binding_env, other):
         await each.lend()
-    await sea.add_node("n")
+    await binding_env.add_node("n")
     async with AsyncExitStack() as stack:
-        for each, plan in zip((sea, other), plans, strict=True):
+        for each, plan in zip((binding_env, other), plans, strict=True):
             await stack.enter_async_context(each.syncing(above=plan.wrap, below=plan.wrap))
-        for each in (sea, other):
+        for each in (binding_env, other):
             await until(lambda each=each: vnodes(each, 1))
 
-        async def told() -> bool:
-            counts = [(await each.binding()).status.virtual_nodes for each in (sea, other)]
+        async def counted() -> bool:
+            counts = [(await each.binding()).status.virtual_nodes for each in (binding_env, other)]
             counts += [
-                (await each.status(f"{each.name}-policy")).leased_nodes for each in (sea, other)
+                (await each.status(f"{each.name}-policy")).leased_nodes
+                for each in (binding_env, other)
             ]
             return counts == [1, 1, 1, 1]
 
-        await until(told)
-        (label,) = await marked(sea, "n")
-        assert label in {f"{sea.name}-policy", f"{other.name}-policy"}
-        written = [_is_work(plan) for plan in plans]
-        await asyncio.sleep(2.0)  # a fight would show
-        assert [_is_work(plan) for plan in plans] == written
-        assert await marked(sea, "n") == {label}
+        await until(counted)
+        (label,) = await labels_of(binding_env, "n")
+        assert label in {f"{binding_env.name}-policy", f"{other.name}-policy"}
+        written = [_writes(plan) for plan in plans]
+        await asyncio.sleep(2.0)  # longer than one more write of either would take
+        assert [_writes(plan) for plan in plans] == written
+        assert await labels_of(binding_env, "n") == {label}

@@ -15,16 +15,23 @@ import pytest
 
 from kubeocean.api.naming import physical_name
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import EVENTS, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.syncer.podviews import VirtualPod
-from kubeocean.syncer.topdown.missing import Missing
-from porters import MOUNT, Porter, bind_pod, crashing, make_namespace, seen_below, unbind
-from straits import Strait, quiet
-from waiting import until
+from kubeocean.syncer.pods.views import VirtualPod
+from kubeocean.syncer.replication.missing import Missing
+from support.controller_env import ControllerEnv, quiet
+from support.dependents_driver import (
+    MOUNT,
+    DependentsDriver,
+    bind_pod,
+    crashing,
+    delete_pod,
+    make_namespace,
+    read_in_worker,
+)
+from support.faults import Faults
+from support.wait import until
 
 PVCS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
 PVS: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
@@ -33,17 +40,19 @@ CALLS = ("controllerPublish", "nodeStage", "nodePublish", "controllerExpand", "n
 
 
 @pytest.fixture
-async def strait(cluster: Cluster, client: Client) -> AsyncIterator[Strait]:
-    """One cluster that is both sides."""
+async def controller_env(cluster: Cluster, client: Client) -> AsyncIterator[ControllerEnv]:
+    """One cluster that is both the computing and the worker cluster."""
     await make_namespace(client, MOUNT)
-    yield Strait(cluster, cluster, client, client)
+    yield ControllerEnv(cluster, cluster, client, client)
 
 
 class Store:
-    """A claim, its volume and the Secrets of its driver, above."""
+    """A virtual claim, its volume and the Secrets of its driver."""
 
-    def __init__(self, strait: Strait, home: str, name: str = "data", cls: str = "none") -> None:
-        self.strait = strait
+    def __init__(
+        self, controller_env: ControllerEnv, home: str, name: str = "data", cls: str = "none"
+    ) -> None:
+        self.controller_env = controller_env
         self.home = home
         self.claim = name
         self.volume = f"{home}-{name}"
@@ -67,15 +76,15 @@ class Store:
                 "storageClassName": self.cls,
             },
         }
-        await self.strait.above.create(PVCS, claim, namespace=self.home)
+        await self.controller_env.above.create(PVCS, claim, namespace=self.home)
         if bound:
             await self.make_volume(csi, **spec)
             await until(self.is_bound)
         return self
 
     async def make_volume(self, csi: Json | None = None, **spec: object) -> None:
-        """A volume that knows its claim by its UID: the binder acts at once."""
-        claim = await until(lambda: self.strait.seen(PVCS, self.claim, self.home))
+        """Create a volume that has the UID of its claim: the binder acts at once."""
+        claim = await until(lambda: self.controller_env.seen(PVCS, self.claim, self.home))
         assert claim is not None
         source = {"driver": "fake.example.com", "volumeHandle": self.volume} | (csi or {})
         body = {
@@ -90,47 +99,47 @@ class Store:
                 **spec,
             },
         }
-        await self.strait.above.create(PVS, body)
+        await self.controller_env.above.create(PVS, body)
 
     async def make_secret(self) -> None:
         data = {"key": base64.b64encode(b"canary").decode()}
         body = {"metadata": {"name": self.secret}, "data": data}
-        await self.strait.above.create(SECRETS, body, namespace=self.home)
+        await self.controller_env.above.create(SECRETS, body, namespace=self.home)
 
     async def is_bound(self) -> bool:
-        claim = await self.strait.above.get(PVCS, self.claim, self.home, keep_raw=True)
+        claim = await self.controller_env.above.get(PVCS, self.claim, self.home, keep_raw=True)
         return phase(claim) == "Bound"
 
     async def bind(self, name: str = "p") -> VirtualPod:
-        """A pod that uses it."""
+        """Create a pod that uses the claim."""
         volume = {"persistentVolumeClaim": {"claimName": self.claim}}
-        return await bind_pod(self.strait, self.home, name, volume)
+        return await bind_pod(self.controller_env, self.home, name, volume)
 
-    async def below(self) -> Untyped | None:
-        return await seen_below(self.strait, PVCS, self.copy)
+    async def claim_copy(self) -> Untyped | None:
+        return await read_in_worker(self.controller_env, PVCS, self.copy)
 
-    async def volume_below(self) -> Untyped | None:
-        return await seen_below(self.strait, PVS, self.volume_copy, "")
+    async def read_volume_copy(self) -> Untyped | None:
+        return await read_in_worker(self.controller_env, PVS, self.volume_copy, "")
 
-    async def bound_below(self) -> bool:
-        claim, volume = await self.below(), await self.volume_below()
+    async def copies_are_bound(self) -> bool:
+        claim, volume = await self.claim_copy(), await self.read_volume_copy()
         assert claim is not None
         assert volume is not None
         return phase(claim) == phase(volume) == "Bound"
 
-    async def gone_below(self) -> bool:
-        secret = await seen_below(self.strait, SECRETS, self.secret_copy)
-        return await self.below() is await self.volume_below() is secret is None
+    async def copies_are_gone(self) -> bool:
+        secret = await read_in_worker(self.controller_env, SECRETS, self.secret_copy)
+        return await self.claim_copy() is await self.read_volume_copy() is secret is None
 
     async def unmarked(self) -> bool:
-        above = self.strait.above
-        found: list[Object] = [
-            await above.get(PVCS, self.claim, self.home),
-            await above.get(PVS, self.volume),
+        client = self.controller_env.above
+        sources: list[Object] = [
+            await client.get(PVCS, self.claim, self.home),
+            await client.get(PVS, self.volume),
         ]
-        if (secret := await self.strait.seen(SECRETS, self.secret, self.home)) is not None:
-            found.append(secret)
-        keys = [key for each in found for key in (*each.labels, *each.annotations)]
+        if (secret := await self.controller_env.seen(SECRETS, self.secret, self.home)) is not None:
+            sources.append(secret)
+        keys = [key for each in sources for key in (*each.labels, *each.annotations)]
         return not any("kubeocean.io" in key for key in keys)
 
 
@@ -138,19 +147,19 @@ def phase(obj: Untyped) -> str:
     return str((obj.content().get("status") or {}).get("phase"))
 
 
-async def test_a_claim_is_bound_below_with_all_that_its_volume_needs(
-    strait: Strait, home: str
+async def test_a_claim_is_replicated_and_bound_with_its_volume_and_secrets(
+    controller_env: ControllerEnv, home: str
 ) -> None:
-    store = await Store(strait, home).make(secrets=True)
+    store = await Store(controller_env, home).make(secrets=True)
     faults = Faults()
-    async with strait.syncing(Porter, above=faults, below=faults) as porter:
+    async with controller_env.syncing(DependentsDriver, above=faults, below=faults) as driver:
         pod = await store.bind()
-        await until(store.bound_below)
+        await until(store.copies_are_bound)
         await quiet(faults)
-        names = porter.answers[pod.key]
+        names = driver.answers[pod.key]
     assert not isinstance(names, Missing)
     assert names.claims == {"data": store.copy}
-    claim, volume = await store.below(), await store.volume_below()
+    claim, volume = await store.claim_copy(), await store.read_volume_copy()
     assert claim is not None
     assert volume is not None
     assert claim.content()["spec"]["volumeName"] == store.volume_copy
@@ -160,64 +169,70 @@ async def test_a_claim_is_bound_below_with_all_that_its_volume_needs(
     assert spec["csi"]["volumeHandle"] == store.volume
     ref = {"name": store.secret_copy, "namespace": MOUNT}
     assert [spec["csi"][f"{call}SecretRef"] for call in CALLS] == [ref] * 5
-    secret = await seen_below(strait, SECRETS, store.secret_copy)
+    secret = await read_in_worker(controller_env, SECRETS, store.secret_copy)
     assert secret is not None
     assert secret.labels["kubeocean.io/used-by-pv"] == "true"
-    marked = await strait.above.get(SECRETS, store.secret, home)
+    marked = await controller_env.above.get(SECRETS, store.secret, home)
     assert marked.labels["kubeocean.io/used-by-pv"] == "true"
 
 
-async def test_it_goes_with_the_last_pod_and_the_data_stays(strait: Strait, home: str) -> None:
-    store = await Store(strait, home).make(secrets=True)
-    async with strait.syncing(Porter):
+async def test_the_copy_of_a_claim_is_deleted_with_the_last_pod_and_the_data_stays(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make(secrets=True)
+    async with controller_env.syncing(DependentsDriver):
         first, second = await store.bind("p1"), await store.bind("p2")
-        await until(store.bound_below)
-        await until(lambda: seen_below(strait, PODS, f"p2-{home}"))
-        await unbind(strait, first)
-        await until(lambda: _no_pod(strait, f"p1-{home}"))
-        assert await store.bound_below()
-        await unbind(strait, second)
-        await until(store.gone_below)
+        await until(store.copies_are_bound)
+        await until(lambda: read_in_worker(controller_env, PODS, f"p2-{home}"))
+        await delete_pod(controller_env, first)
+        await until(lambda: _no_pod(controller_env, f"p1-{home}"))
+        assert await store.copies_are_bound()
+        await delete_pod(controller_env, second)
+        await until(store.copies_are_gone)
         await until(store.unmarked)
     assert await store.is_bound()
 
 
-async def _no_pod(strait: Strait, name: str) -> bool:
-    return await seen_below(strait, PODS, name) is None
+async def _no_pod(controller_env: ControllerEnv, name: str) -> bool:
+    return await read_in_worker(controller_env, PODS, name) is None
 
 
-async def test_an_unbound_claim_is_named_and_waited_for(strait: Strait, home: str) -> None:
-    store = await Store(strait, home).make(bound=False)
-    async with strait.syncing(Porter) as porter:
+async def test_an_unbound_claim_is_named_and_waited_for(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make(bound=False)
+    async with controller_env.syncing(DependentsDriver) as driver:
         pod = await store.bind()
-        missing = await until(lambda: porter.answers.get(pod.key))
+        missing = await until(lambda: driver.answers.get(pod.key))
         assert isinstance(missing, Missing)
         assert missing.message == (
             f"PersistentVolumeClaim {home}/data is not bound to a volume, it is Pending"
         )
         await store.make_volume()
-        await until(store.bound_below)
+        await until(store.copies_are_bound)
 
 
 async def test_a_secret_that_a_volume_needs_is_named_and_waited_for(
-    strait: Strait, home: str
+    controller_env: ControllerEnv, home: str
 ) -> None:
-    store = await Store(strait, home).make(secrets=True)
-    secret = await strait.above.get(SECRETS, store.secret, home)
-    await strait.above.delete(SECRETS, store.secret, home, uid=secret.uid)
-    async with strait.syncing(Porter) as porter:
+    store = await Store(controller_env, home).make(secrets=True)
+    secret = await controller_env.above.get(SECRETS, store.secret, home)
+    await controller_env.above.delete(SECRETS, store.secret, home, uid=secret.uid)
+    async with controller_env.syncing(DependentsDriver) as driver:
         pod = await store.bind()
-        missing = await until(lambda: porter.answers.get(pod.key))
+        missing = await until(lambda: driver.answers.get(pod.key))
         assert isinstance(missing, Missing)
         assert (missing.kind, missing.key) == ("Secret", Key(home, store.secret))
         assert f"needed by PersistentVolume {store.volume}" in missing.message
         await store.make_secret()
-        await until(store.bound_below)
+        await until(store.copies_are_bound)
 
 
-async def test_nobody_else_can_have_the_volume(strait: Strait, home: str) -> None:
-    """A claim of the worker that waits for just such a volume."""
-    store = await Store(strait, home, cls="shared").make()
+async def test_a_claim_of_the_worker_cannot_take_the_copy_of_a_volume(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    """The worker has a pending claim that the volume would satisfy."""
+    store = await Store(controller_env, home, cls="shared").make()
     foreign = {
         "metadata": {"name": f"foreign-{home}"},
         "spec": {
@@ -226,103 +241,111 @@ async def test_nobody_else_can_have_the_volume(strait: Strait, home: str) -> Non
             "storageClassName": "shared",
         },
     }
-    waiting = await strait.below.create(PVCS, foreign, namespace=MOUNT)
-    async with strait.syncing(Porter):
+    waiting = await controller_env.below.create(PVCS, foreign, namespace=MOUNT)
+    async with controller_env.syncing(DependentsDriver):
         await store.bind()
-        await until(store.bound_below)
-    there = await strait.below.get(PVCS, waiting.name, MOUNT, keep_raw=True)
-    assert phase(there) == "Pending"
-    await strait.below.delete(PVCS, waiting.name, MOUNT, uid=waiting.uid)
+        await until(store.copies_are_bound)
+    pending = await controller_env.below.get(PVCS, waiting.name, MOUNT, keep_raw=True)
+    assert phase(pending) == "Pending"
+    await controller_env.below.delete(PVCS, waiting.name, MOUNT, uid=waiting.uid)
 
 
-async def test_a_claim_that_others_delete_below_is_bound_again(strait: Strait, home: str) -> None:
-    store = await Store(strait, home).make()
-    async with strait.syncing(Porter):
+async def test_the_copy_of_a_claim_that_others_delete_is_created_and_bound_again(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make()
+    async with controller_env.syncing(DependentsDriver):
         await store.bind()
-        await until(store.bound_below)
-        claim = await store.below()
+        await until(store.copies_are_bound)
+        claim = await store.claim_copy()
         assert claim is not None
-        await strait.below.delete(PVCS, store.copy, MOUNT, uid=claim.uid)
+        await controller_env.below.delete(PVCS, store.copy, MOUNT, uid=claim.uid)
 
         async def another() -> bool:
-            there = await store.below()
-            return there is not None and there.uid != claim.uid and await store.bound_below()
+            copy = await store.claim_copy()
+            return copy is not None and copy.uid != claim.uid and await store.copies_are_bound()
 
         await until(another)
 
 
-async def test_growth_is_followed_where_the_worker_permits(strait: Strait, home: str) -> None:
-    name = f"grows-{strait.name}"
+async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    name = f"grows-{controller_env.name}"
     body = {
         "metadata": {"name": name},
         "provisioner": "fake.example.com",
         "allowVolumeExpansion": True,
     }
-    await strait.above.create(CLASSES, body)
-    store = await Store(strait, home, cls=name).make()
-    async with strait.syncing(Porter):
+    await controller_env.above.create(CLASSES, body)
+    store = await Store(controller_env, home, cls=name).make()
+    async with controller_env.syncing(DependentsDriver):
         await store.bind()
-        await until(store.bound_below)
+        await until(store.copies_are_bound)
         await grow(store)
 
         async def grown() -> bool:
-            claim, volume = await store.below(), await store.volume_below()
+            claim, volume = await store.claim_copy(), await store.read_volume_copy()
             assert claim is not None
             assert volume is not None
-            asked = claim.content()["spec"]["resources"]["requests"]["storage"]
-            return asked == volume.content()["spec"]["capacity"]["storage"] == "2Gi"
+            requested = claim.content()["spec"]["resources"]["requests"]["storage"]
+            return requested == volume.content()["spec"]["capacity"]["storage"] == "2Gi"
 
         await until(grown)
 
 
 async def grow(store: Store) -> None:
-    above = store.strait.above
+    client = store.controller_env.above
     request = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
-    await above.patch(PVCS, store.claim, MergePatch(request), store.home)
+    await client.patch(PVCS, store.claim, MergePatch(request), store.home)
     capacity = {"spec": {"capacity": {"storage": "2Gi"}}}
-    await above.patch(PVS, store.volume, MergePatch(capacity))
+    await client.patch(PVS, store.volume, MergePatch(capacity))
 
 
-async def test_growth_that_the_worker_refuses_is_told(bare: Strait, home: str) -> None:
+async def test_growth_that_the_worker_refuses_is_reported_by_an_event(
+    bare: ControllerEnv, home: str
+) -> None:
     name = f"grows-{bare.name}"
     body = {
         "metadata": {"name": name},
         "provisioner": "fake.example.com",
         "allowVolumeExpansion": True,
     }
-    await bare.above.create(CLASSES, body)  # above alone
+    await bare.above.create(CLASSES, body)  # in the computing cluster alone
     store = await Store(bare, home, cls=name).make()
-    async with bare.syncing(Porter) as porter:
+    async with bare.syncing(DependentsDriver) as driver:
         pod = await store.bind()
-        await until(store.below)
+        await until(store.claim_copy)
         await grow(store)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             fields = f"involvedObject.name={store.claim},reason=CopyRefused"
             return bool((await bare.above.list(EVENTS, home, fields=fields)).items)
 
-        await until(told)
-        assert not isinstance(porter.answers[pod.key], Missing)
-        again = await store.bind("q")  # what is there can be used
-        names = await until(lambda: porter.answers.get(again.key))
+        await until(reported)
+        assert not isinstance(driver.answers[pod.key], Missing)
+        again = await store.bind("q")  # the copy that exists can be used
+        names = await until(lambda: driver.answers.get(again.key))
         assert not isinstance(names, Missing)
     await clear(store)
 
 
 async def clear(store: Store) -> None:
-    """What only controllers would let go of."""
+    """Remove the finalizers of claims and volumes, and delete them."""
     for resource, name, namespace in (
         (PVCS, store.copy, MOUNT),
         (PVS, store.volume_copy, ""),
     ):
-        there = await seen_below(store.strait, resource, name, namespace)
-        if there is not None:
+        copy = await read_in_worker(store.controller_env, resource, name, namespace)
+        if copy is not None:
             patch = MergePatch({"metadata": {"finalizers": None}})
-            await store.strait.below.patch(resource, name, patch, namespace)
-            await store.strait.below.delete(resource, name, namespace, uid=there.uid)
+            await store.controller_env.below.patch(resource, name, patch, namespace)
+            await store.controller_env.below.delete(resource, name, namespace, uid=copy.uid)
 
 
-async def test_a_volume_of_a_virtual_node_is_one_of_the_real_node(bare: Strait, home: str) -> None:
+async def test_a_local_volume_of_a_virtual_node_names_the_physical_node(
+    bare: ControllerEnv, home: str
+) -> None:
     pnode = f"{bare.name}-n"
     vnode = await bare.lend(pnode)
 
@@ -331,16 +354,18 @@ async def test_a_volume_of_a_virtual_node_is_one_of_the_real_node(bare: Strait, 
         return {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
 
     store = await Store(bare, home).make(nodeAffinity=on(vnode.name))
-    async with bare.syncing(Porter):
+    async with bare.syncing(DependentsDriver):
         await store.bind()
-        volume = await until(store.volume_below)
+        volume = await until(store.read_volume_copy)
         assert volume is not None
         assert volume.content()["spec"]["nodeAffinity"] == on(pnode)
     await clear(store)
 
 
-async def test_foreign_ones_of_those_names_are_left_alone(strait: Strait, home: str) -> None:
-    store = await Store(strait, home).make()
+async def test_foreign_claims_and_volumes_with_the_names_of_copies_are_left_alone(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make()
     spec = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
@@ -348,8 +373,8 @@ async def test_foreign_ones_of_those_names_are_left_alone(strait: Strait, home: 
         "storageClassName": "theirs",
     }
     body = {"metadata": {"name": store.volume_copy}, "spec": spec}
-    volume = await strait.below.create(PVS, body)
-    claim = await strait.below.create(
+    volume = await controller_env.below.create(PVS, body)
+    claim = await controller_env.below.create(
         PVCS,
         {
             "metadata": {"name": store.copy},
@@ -361,120 +386,125 @@ async def test_foreign_ones_of_those_names_are_left_alone(strait: Strait, home: 
         },
         namespace=MOUNT,
     )
-    async with strait.syncing(Porter) as porter:
+    async with controller_env.syncing(DependentsDriver) as driver:
         pod = await store.bind()
-        names = await until(lambda: porter.answers.get(pod.key))
+        names = await until(lambda: driver.answers.get(pod.key))
         assert not isinstance(names, Missing)
         assert names.claims["data"] != store.copy
         store.copy = names.claims["data"]
 
         async def bound() -> bool:
-            there = await store.below()
-            assert there is not None
-            return phase(there) == "Bound"
+            copy = await store.claim_copy()
+            assert copy is not None
+            return phase(copy) == "Bound"
 
         await until(bound)
-        await unbind(strait, pod)
+        await delete_pod(controller_env, pod)
         await until(store.unmarked)
-    assert (await strait.below.get(PVCS, claim.name, MOUNT)).uid == claim.uid
-    theirs = await strait.below.get(PVS, volume.name, keep_raw=True)
+    assert (await controller_env.below.get(PVCS, claim.name, MOUNT)).uid == claim.uid
+    theirs = await controller_env.below.get(PVS, volume.name, keep_raw=True)
     assert theirs.labels == {}
     assert "claimRef" not in theirs.content()["spec"]
-    await strait.below.delete(PVCS, claim.name, MOUNT, uid=claim.uid)
-    await strait.below.delete(PVS, volume.name, uid=volume.uid)
+    await controller_env.below.delete(PVCS, claim.name, MOUNT, uid=claim.uid)
+    await controller_env.below.delete(PVS, volume.name, uid=volume.uid)
 
 
-async def test_those_of_the_earlier_implementation_are_taken_over(
-    strait: Strait, home: str
+async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
+    controller_env: ControllerEnv, home: str
 ) -> None:
-    store = await Store(strait, home).make()
+    store = await Store(controller_env, home).make()
     marks = {
         "labels": {
             "kubeocean.io/managed-by": "kubeocean",
-            f"kubeocean.io/synced-by-{strait.cluster_id}": "true",
+            f"kubeocean.io/synced-by-{controller_env.cluster_id}": "true",
         },
-        "finalizers": [f"kubeocean.io/finalizer-{strait.cluster_id}"],
+        "finalizers": [f"kubeocean.io/finalizer-{controller_env.cluster_id}"],
     }
     for resource, name, namespace in ((PVCS, store.claim, home), (PVS, store.volume, "")):
-        there = await strait.above.get(resource, name, namespace)
-        kept = [*(there.metadata.finalizers or ()), *marks["finalizers"]]
+        source = await controller_env.above.get(resource, name, namespace)
+        kept = [*(source.metadata.finalizers or ()), *marks["finalizers"]]
         patch = MergePatch({"metadata": marks | {"finalizers": kept}})
-        await strait.above.patch(resource, name, patch, namespace)
+        await controller_env.above.patch(resource, name, patch, namespace)
     labels = {"kubeocean.io/managed-by": "kubeocean"}
-    said = {"kubeocean.io/virtual-name": store.volume}
+    annotations = {"kubeocean.io/virtual-name": store.volume}
     spec = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
         "persistentVolumeReclaimPolicy": "Retain",
         "csi": {"driver": "fake.example.com", "volumeHandle": store.volume},
     }
-    metadata: Json = {"name": store.volume_copy, "labels": labels, "annotations": said}
-    volume = await strait.below.create(PVS, {"metadata": metadata, "spec": spec})
-    said = {
+    metadata: Json = {"name": store.volume_copy, "labels": labels, "annotations": annotations}
+    volume = await controller_env.below.create(PVS, {"metadata": metadata, "spec": spec})
+    annotations = {
         "kubeocean.io/virtual-name": store.claim,
         "kubeocean.io/virtual-namespace": home,
         "pv.kubernetes.io/bind-completed": "yes",
     }
     body = {
-        "metadata": {"name": store.copy, "labels": labels, "annotations": said},
+        "metadata": {"name": store.copy, "labels": labels, "annotations": annotations},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}},
             "volumeName": store.volume_copy,
         },
     }
-    claim = await strait.below.create(PVCS, body, namespace=MOUNT)
+    claim = await controller_env.below.create(PVCS, body, namespace=MOUNT)
 
     async def bound() -> bool:
         nudge = MergePatch({"metadata": {"annotations": {"now": str(time.monotonic())}}})
-        await strait.below.patch(PVCS, store.copy, nudge, MOUNT)
-        return await store.bound_below()
+        await controller_env.below.patch(PVCS, store.copy, nudge, MOUNT)
+        return await store.copies_are_bound()
 
     await until(bound, every=0.5)
-    async with strait.syncing(Porter):
+    async with controller_env.syncing(DependentsDriver):
         pod = await store.bind()
 
         async def ours() -> bool:
-            for there in (await store.below(), await store.volume_below()):
-                assert there is not None
-                assert there.labels.get("kubeocean.io/cluster-binding") == strait.name
-                assert there.uid in (claim.uid, volume.uid)
-            return await store.bound_below()
+            for copy in (await store.claim_copy(), await store.read_volume_copy()):
+                assert copy is not None
+                assert copy.labels.get("kubeocean.io/cluster-binding") == controller_env.name
+                assert copy.uid in (claim.uid, volume.uid)
+            return await store.copies_are_bound()
 
         await until(ours)
-        await until(lambda: seen_below(strait, PODS, f"p-{home}"))
-        await unbind(strait, pod)
-        await until(store.gone_below)
+        await until(lambda: read_in_worker(controller_env, PODS, f"p-{home}"))
+        await delete_pod(controller_env, pod)
+        await until(store.copies_are_gone)
         await until(store.unmarked)
-    there = await strait.above.get(PVCS, store.claim, home)
-    assert there.metadata.finalizers == ("kubernetes.io/pvc-protection",)
+    source = await controller_env.above.get(PVCS, store.claim, home)
+    assert source.metadata.finalizers == ("kubernetes.io/pvc-protection",)
 
 
-async def test_a_claim_that_is_made_for_a_pod_is_copied(strait: Strait, home: str) -> None:
-    store = Store(strait, home, "p-v0")
+async def test_the_claim_of_an_ephemeral_volume_is_replicated(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = Store(controller_env, home, "p-v0")
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
         "storageClassName": "none",
     }
-    async with strait.syncing(Porter):
+    async with controller_env.syncing(DependentsDriver):
         volume = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
-        await bind_pod(strait, home, "p", volume)
+        await bind_pod(controller_env, home, "p", volume)
         await store.make_volume()
-        await until(store.bound_below)
+        await until(store.copies_are_bound)
 
 
-async def test_a_claim_that_only_looks_so_is_not(strait: Strait, home: str) -> None:
-    store = await Store(strait, home, "p-v0").make()
+async def test_a_claim_with_the_name_of_an_ephemeral_one_that_the_pod_does_not_own_is_refused(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home, "p-v0").make()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    async with strait.syncing(Porter) as porter:
+    async with controller_env.syncing(DependentsDriver) as driver:
         volume = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
-        pod = await bind_pod(strait, home, "p", volume)
-        await until(store.below)
-        await until(lambda: porter.dependents.claims.pairs.originals.get(Key(home, "p-v0")))
-        porter.controller.enqueue(pod.key)
-        await until(lambda: isinstance(porter.answers.get(pod.key), Missing))
-        missing = porter.answers[pod.key]
+        pod = await bind_pod(controller_env, home, "p", volume)
+        await until(store.claim_copy)
+        sources = driver.dependents.replicators["PersistentVolumeClaim"].sources
+        await until(lambda: sources.get(Key(home, "p-v0")))
+        driver.controller.enqueue(pod.key)
+        await until(lambda: isinstance(driver.answers.get(pod.key), Missing))
+        missing = driver.answers[pod.key]
         assert isinstance(missing, Missing)
         assert "was not made for pod" in missing.message
 
@@ -482,34 +512,36 @@ async def test_a_claim_that_only_looks_so_is_not(strait: Strait, home: str) -> N
 @pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 14))
 async def test_a_crash_after_the_nth_write_changes_nothing(
-    strait: Strait, home: str, n: int
+    controller_env: ControllerEnv, home: str, n: int
 ) -> None:
-    store = await Store(strait, home).make(secrets=True)
+    store = await Store(controller_env, home).make(secrets=True)
     pod = await store.bind()
-    async with crashing(strait, n) as crash:
-        await crash.or_until(store.bound_below)
-        await crash.or_until(lambda: seen_below(strait, PODS, f"p-{home}"))
+    async with crashing(controller_env, n) as crash:
+        await crash.or_until(store.copies_are_bound)
+        await crash.or_until(lambda: read_in_worker(controller_env, PODS, f"p-{home}"))
         if n > 7:
-            await unbind(strait, pod)
-            await crash.or_until(store.gone_below)
+            await delete_pod(controller_env, pod)
+            await crash.or_until(store.copies_are_gone)
             await crash.or_until(store.unmarked)
-    async with strait.syncing(Porter):
+    async with controller_env.syncing(DependentsDriver):
         if n > 7:
-            await until(store.gone_below)
+            await until(store.copies_are_gone)
             await until(store.unmarked)
             return
-        await until(store.bound_below)
-        await until(lambda: seen_below(strait, PODS, f"p-{home}"))
+        await until(store.copies_are_bound)
+        await until(lambda: read_in_worker(controller_env, PODS, f"p-{home}"))
 
 
-async def test_a_binding_that_ends_leaves_nothing(strait: Strait, home: str) -> None:
-    store = await Store(strait, home).make(secrets=True)
-    async with strait.syncing(Porter) as porter:
+async def test_draining_deletes_all_copies_and_marks(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make(secrets=True)
+    async with controller_env.syncing(DependentsDriver) as driver:
         await store.bind()
-        await until(store.bound_below)
-        await until(lambda: porter.dependents.remaining() == 6)
-        porter.dependents.drain()
-        await until(lambda: porter.dependents.remaining() == 0)
-        assert await store.gone_below()
+        await until(store.copies_are_bound)
+        await until(lambda: driver.dependents.remaining() == 6)
+        driver.dependents.drain()
+        await until(lambda: driver.dependents.remaining() == 0)
+        assert await store.copies_are_gone()
         assert await store.unmarked()
     assert await store.is_bound()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.local.faults import Faults, watches
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.controller import Done, Stuck
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json, Key
-from kubeocean.runtime.outcomes import Done, Stuck
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.syncer.bottomup.csinodes import CsiNodes
-from kubeocean.syncer.forge.csinodes import CSI_NODES, CsiNode
-from straits import Strait, quiet
-from waiting import until
+from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNode, CsiNodes
+from support.controller_env import ControllerEnv, quiet
+from support.faults import Faults, watches
+from support.wait import until
 
 MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 EBS: Json = {
@@ -24,8 +23,8 @@ EBS: Json = {
 NFS: Json = {"name": "nfs.csi.k8s.io", "nodeID": "n1", "topologyKeys": None}
 
 
-async def register(strait: Strait, pnode: str, *drivers: Json) -> CsiNode:
-    """A CSINode of the worker."""
+async def register(controller_env: ControllerEnv, pnode: str, *drivers: Json) -> CsiNode:
+    """Create a CSINode in the worker."""
     body = {
         "metadata": {
             "name": pnode,
@@ -34,70 +33,72 @@ async def register(strait: Strait, pnode: str, *drivers: Json) -> CsiNode:
         },
         "spec": {"drivers": list(drivers)},
     }
-    return await strait.below.create(CSI_NODES, body)
+    return await controller_env.below.create(CSI_NODES, body)
 
 
-async def reregister(strait: Strait, pnode: str, *drivers: Json) -> None:
-    """As kubelets do: one that changed goes before it comes back."""
+async def reregister(controller_env: ControllerEnv, pnode: str, *drivers: Json) -> None:
+    """Replace drivers as kubelets do: a changed driver is removed before it is added again."""
     for listed in ([], list(drivers)):
         patch = MergePatch({"spec": {"drivers": listed}})
-        await strait.below.patch(CSI_NODES, pnode, patch)
+        await controller_env.below.patch(CSI_NODES, pnode, patch)
 
 
-async def copy(strait: Strait, pnode: str) -> CsiNode | None:
-    return await strait.seen(CSI_NODES, strait.vnode(pnode))
+async def read_copy(controller_env: ControllerEnv, pnode: str) -> CsiNode | None:
+    return await controller_env.seen(CSI_NODES, controller_env.vnode(pnode))
 
 
-async def shows(strait: Strait, pnode: str, *drivers: Json) -> bool:
-    there = await copy(strait, pnode)
-    assert there is not None
-    assert there.spec["drivers"] == list(drivers)
+async def has_drivers(controller_env: ControllerEnv, pnode: str, *drivers: Json) -> bool:
+    copy = await read_copy(controller_env, pnode)
+    assert copy is not None
+    assert copy.spec["drivers"] == list(drivers)
     return True
 
 
-async def gone(strait: Strait, pnode: str) -> bool:
-    return await copy(strait, pnode) is None
+async def gone(controller_env: ControllerEnv, pnode: str) -> bool:
+    return await read_copy(controller_env, pnode) is None
 
 
 def writes(faults: Faults) -> list[str]:
     return [f"{r.method} {r.path}" for r in faults.requests if r.writes]
 
 
-async def test_a_virtual_node_shows_its_drivers(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    source = await register(strait, pnode, EBS, NFS)
-    await register(strait, f"{strait.name}-not-lent", NFS)
+async def test_a_virtual_node_has_the_drivers_of_its_physical_node(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    source = await register(controller_env, pnode, EBS, NFS)
+    await register(controller_env, f"{controller_env.name}-not-lent", NFS)
     faults = Faults()
-    async with strait.syncing(CsiNodes, above=faults):
-        vnode = await strait.lend(pnode)
-        await until(lambda: shows(strait, pnode, EBS, NFS))
-        there = await copy(strait, pnode)
-        assert there is not None
-        assert there.labels == {
+    async with controller_env.syncing(CsiNodes, above=faults):
+        vnode = await controller_env.lend(pnode)
+        await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
+        copy = await read_copy(controller_env, pnode)
+        assert copy is not None
+        assert copy.labels == {
             "zone": "z",
             "kubeocean.io/managed-by": "kubeocean",
-            "kubeocean.io/cluster-binding": strait.name,
-            "kubeocean.io/physical-cluster-id": strait.cluster_id,
+            "kubeocean.io/cluster-binding": controller_env.name,
+            "kubeocean.io/physical-cluster-id": controller_env.cluster_id,
             "kubeocean.io/physical-node-name": pnode,
         }
-        assert there.annotations[MIGRATED] == "kubernetes.io/aws-ebs"
-        assert there.annotations["kubeocean.io/physical-node-name"] == pnode
-        assert there.annotations["kubeocean.io/physical-csinode-uid"] == source.uid
-        assert [owner.uid for owner in there.metadata.owner_references or ()] == [vnode.uid]
+        assert copy.annotations[MIGRATED] == "kubernetes.io/aws-ebs"
+        assert copy.annotations["kubeocean.io/physical-node-name"] == pnode
+        assert copy.annotations["kubeocean.io/physical-csinode-uid"] == source.uid
+        assert [owner.uid for owner in copy.metadata.owner_references or ()] == [vnode.uid]
         await quiet(faults)
     assert writes(faults) == [f"POST {CSI_NODES.path()}"]
 
 
-async def test_a_second_run_writes_nothing(strait: Strait) -> None:
-    pnodes = [f"{strait.name}-{n}" for n in range(3)]
+async def test_a_second_run_writes_nothing(controller_env: ControllerEnv) -> None:
+    pnodes = [f"{controller_env.name}-{n}" for n in range(3)]
     for pnode in pnodes:
-        await register(strait, pnode, EBS)
-        await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
+        await register(controller_env, pnode, EBS)
+        await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
         for pnode in pnodes:
-            await until(lambda pnode=pnode: shows(strait, pnode, EBS))
+            await until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
     faults = Faults()
-    async with strait.syncing(CsiNodes, above=faults, below=faults) as csinodes:
+    async with controller_env.syncing(CsiNodes, above=faults, below=faults) as csinodes:
         await until(lambda: csinodes.copies.has_synced and csinodes.sources.has_synced)
         await quiet(faults)
         for pnode in pnodes:
@@ -106,29 +107,33 @@ async def test_a_second_run_writes_nothing(strait: Strait) -> None:
     assert all(watches(request) for request in faults.requests if request.path != "/version")
 
 
-async def test_a_worker_without_drivers_costs_nothing_but_the_watches(strait: Strait) -> None:
+async def test_a_worker_without_drivers_costs_nothing_but_the_watches(
+    controller_env: ControllerEnv,
+) -> None:
     faults = Faults()
-    async with strait.syncing(CsiNodes, above=faults, below=faults):
+    async with controller_env.syncing(CsiNodes, above=faults, below=faults):
         for n in range(3):
-            await strait.lend(f"{strait.name}-{n}")
+            await controller_env.lend(f"{controller_env.name}-{n}")
         await quiet(faults)
     assert all(watches(request) for request in faults.requests)
 
 
-async def test_it_follows_the_worker_and_not_the_clock(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    await strait.lend(pnode)
+async def test_a_copy_is_written_when_its_source_changes_and_not_periodically(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    await controller_env.lend(pnode)
     faults = Faults()
-    async with strait.syncing(CsiNodes, above=faults):
-        await until(lambda: shows(strait, pnode, EBS))
+    async with controller_env.syncing(CsiNodes, above=faults):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
         patch = MergePatch({"spec": {"drivers": [EBS, NFS]}})
-        await strait.below.patch(CSI_NODES, pnode, patch)
-        await until(lambda: shows(strait, pnode, EBS, NFS))
+        await controller_env.below.patch(CSI_NODES, pnode, patch)
+        await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
         before = faults.writes
-        vnode = await strait.above.get(NODES, strait.vnode(pnode))
+        vnode = await controller_env.above.get(NODES, controller_env.vnode(pnode))
         patch = MergePatch({"metadata": {"annotations": {"heart": "beat"}}})
-        await strait.above.patch(NODES, vnode.name, patch)
+        await controller_env.above.patch(NODES, vnode.name, patch)
         await quiet(faults)
         assert faults.writes == before
 
@@ -136,152 +141,164 @@ async def test_it_follows_the_worker_and_not_the_clock(strait: Strait) -> None:
 @pytest.mark.parametrize(
     "change", [{"nodeID": "i-2"}, {"allocatable": {"count": 3}}], ids=["identity", "allocatable"]
 )
-async def test_a_driver_that_comes_back_different_is_shown_so(strait: Strait, change: Json) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS, NFS)
-    await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS, NFS))
-        uid = (await strait.above.get(CSI_NODES, strait.vnode(pnode))).uid
-    # Both steps of the kubelet while nobody looks: they are seen as one.
-    await reregister(strait, pnode, EBS | change, NFS)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS | change, NFS))
-    assert (await strait.above.get(CSI_NODES, strait.vnode(pnode))).uid == uid
+async def test_a_driver_that_is_registered_again_with_other_fields_is_replaced(
+    controller_env: ControllerEnv, change: Json
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS, NFS)
+    await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
+        uid = (await controller_env.above.get(CSI_NODES, controller_env.vnode(pnode))).uid
+    # Both steps of the kubelet while no syncer runs: they are seen as one.
+    await reregister(controller_env, pnode, EBS | change, NFS)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS | change, NFS))
+    assert (await controller_env.above.get(CSI_NODES, controller_env.vnode(pnode))).uid == uid
 
 
-async def test_what_users_add_stays(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS))
+async def test_metadata_that_users_add_to_a_copy_stays(controller_env: ControllerEnv) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
         ours = {"mine": "yes", "zone": "moved", "kubeocean.io/physical-node-name": None}
         patch = MergePatch({"metadata": {"labels": ours}})
-        await strait.above.patch(CSI_NODES, strait.vnode(pnode), patch)
+        await controller_env.above.patch(CSI_NODES, controller_env.vnode(pnode), patch)
 
         async def mended() -> bool:
-            there = await copy(strait, pnode)
-            assert there is not None
-            assert there.labels["mine"] == "yes"
-            assert there.labels["zone"] == "z"
-            return there.labels.get("kubeocean.io/physical-node-name") == pnode
+            copy = await read_copy(controller_env, pnode)
+            assert copy is not None
+            assert copy.labels["mine"] == "yes"
+            assert copy.labels["zone"] == "z"
+            return copy.labels.get("kubeocean.io/physical-node-name") == pnode
 
         await until(mended)
 
 
-async def test_it_goes_with_the_virtual_node(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    vnode = await strait.lend(pnode, finalizer=True)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS))
-        await strait.take_back(vnode)
-        await until(lambda: strait.above.get(NODES, vnode.name))
-        assert await shows(strait, pnode, EBS)  # while the node is only leaving
+async def test_a_copy_is_deleted_with_its_virtual_node(controller_env: ControllerEnv) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    vnode = await controller_env.lend(pnode, finalizer=True)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
+        await controller_env.take_back(vnode)
+        await until(lambda: controller_env.above.get(NODES, vnode.name))
+        assert await has_drivers(controller_env, pnode, EBS)  # while the node is only leaving
         patch = MergePatch({"metadata": {"finalizers": []}})
-        await strait.above.patch(NODES, vnode.name, patch)
-        await until(lambda: gone(strait, pnode))
+        await controller_env.above.patch(NODES, vnode.name, patch)
+        await until(lambda: gone(controller_env, pnode))
 
 
-async def test_it_goes_with_the_virtual_node_even_if_we_are_gone(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    vnode = await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS))
-    await strait.take_back(vnode)
-    await until(lambda: gone(strait, pnode), within=150)
+async def test_a_copy_is_garbage_collected_with_its_virtual_node_without_a_syncer(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    vnode = await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
+    await controller_env.take_back(vnode)
+    await until(lambda: gone(controller_env, pnode), within=150)
 
 
-async def test_it_goes_with_the_workers_csinode(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    source = await register(strait, pnode, EBS)
-    await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS))
-        await strait.below.delete(CSI_NODES, pnode, uid=source.uid)
-        await until(lambda: gone(strait, pnode))
-        await register(strait, pnode, NFS)
-        await until(lambda: shows(strait, pnode, NFS))
+async def test_a_copy_is_deleted_with_its_source(controller_env: ControllerEnv) -> None:
+    pnode = f"{controller_env.name}-n"
+    source = await register(controller_env, pnode, EBS)
+    await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
+        await controller_env.below.delete(CSI_NODES, pnode, uid=source.uid)
+        await until(lambda: gone(controller_env, pnode))
+        await register(controller_env, pnode, NFS)
+        await until(lambda: has_drivers(controller_env, pnode, NFS))
 
 
-async def test_nothing_is_decided_while_the_worker_does_not_answer(strait: Strait) -> None:
-    kept, lost = f"{strait.name}-kept", f"{strait.name}-lost"
-    source = await register(strait, kept, EBS)
-    await register(strait, lost, EBS)
-    await strait.lend(kept)
-    vnode = await strait.lend(lost)
-    below, above = Faults(), Faults()
-    async with strait.syncing(CsiNodes, above=above, below=below) as csinodes:
+async def test_nothing_is_decided_while_the_worker_does_not_answer(
+    controller_env: ControllerEnv,
+) -> None:
+    kept, lost = f"{controller_env.name}-kept", f"{controller_env.name}-lost"
+    source = await register(controller_env, kept, EBS)
+    await register(controller_env, lost, EBS)
+    await controller_env.lend(kept)
+    vnode = await controller_env.lend(lost)
+    worker_faults, computing_faults = Faults(), Faults()
+    async with controller_env.syncing(
+        CsiNodes, above=computing_faults, below=worker_faults
+    ) as csinodes:
         for pnode in (kept, lost):
-            await until(lambda pnode=pnode: shows(strait, pnode, EBS))
-        below.partition()
-        await until(lambda: not csinodes.world.reach.answers)
-        await strait.below.delete(CSI_NODES, kept, uid=source.uid)
-        await strait.take_back(vnode)
-        await until(lambda: gone(strait, lost))
-        assert await shows(strait, kept, EBS)
-        await quiet(above)
-        below.rejoin()
-        await until(lambda: gone(strait, kept))
+            await until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
+        worker_faults.partition()
+        await until(lambda: not csinodes.clusters.worker_health.answers)
+        await controller_env.below.delete(CSI_NODES, kept, uid=source.uid)
+        await controller_env.take_back(vnode)
+        await until(lambda: gone(controller_env, lost))
+        assert await has_drivers(controller_env, kept, EBS)
+        await quiet(computing_faults)
+        worker_faults.rejoin()
+        await until(lambda: gone(controller_env, kept))
 
 
-async def test_a_foreign_csinode_is_left_alone(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    name = strait.vnode(pnode)
-    foreign = await strait.above.create(
+async def test_a_foreign_csinode_is_left_alone(controller_env: ControllerEnv) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    name = controller_env.vnode(pnode)
+    foreign = await controller_env.above.create(
         CSI_NODES,
-        {"metadata": {"name": name, "labels": {"whose": "theirs"}}, "spec": {"drivers": [NFS]}},
+        {"metadata": {"name": name, "labels": {"owner": "others"}}, "spec": {"drivers": [NFS]}},
     )
-    vnode = await strait.lend(pnode)
-    async with strait.syncing(CsiNodes) as csinodes:
-        (event,) = await until(lambda: strait.told(name, "NameTaken"))
+    vnode = await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes) as csinodes:
+        (event,) = await until(lambda: controller_env.told(name, "NameTaken"))
         assert event.involved_object.uid == vnode.uid
         assert isinstance(await csinodes.reconcile(Key("", pnode)), Stuck)
-        await strait.take_back(vnode)
-        await until(lambda: csinodes.world.vnodes.get(Key("", name)) is None)
+        await controller_env.take_back(vnode)
+        await until(lambda: csinodes.clusters.vnodes.get(Key("", name)) is None)
         assert await csinodes.reconcile(Key("", pnode)) == Done()
-    there = await strait.above.get(CSI_NODES, name)
-    assert there.resource_version == foreign.resource_version
-    await strait.above.delete(CSI_NODES, name, uid=foreign.uid)
+    untouched = await controller_env.above.get(CSI_NODES, name)
+    assert untouched.resource_version == foreign.resource_version
+    await controller_env.above.delete(CSI_NODES, name, uid=foreign.uid)
 
 
-async def test_when_the_foreign_one_goes_ours_comes(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    name = strait.vnode(pnode)
+async def test_a_copy_is_created_when_the_foreign_csinode_is_deleted(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    name = controller_env.vnode(pnode)
     body = {"metadata": {"name": name}, "spec": {"drivers": []}}
-    foreign = await strait.above.create(CSI_NODES, body)
-    await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
-        await until(lambda: strait.told(name, "NameTaken"))
-        await strait.above.delete(CSI_NODES, name, uid=foreign.uid)
-        await until(lambda: shows(strait, pnode, EBS))
+    foreign = await controller_env.above.create(CSI_NODES, body)
+    await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
+        await until(lambda: controller_env.told(name, "NameTaken"))
+        await controller_env.above.delete(CSI_NODES, name, uid=foreign.uid)
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
 
 
-async def test_a_neighbour_keeps_its_own(strait: Strait) -> None:
-    """Two bindings to one worker: one node each, and one of them goes."""
-    other, pnode = strait.neighbour(), f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    vnode = await strait.lend(pnode)
+async def test_another_binding_keeps_its_copy(controller_env: ControllerEnv) -> None:
+    """Two bindings of one worker have one node each, and one node is deleted."""
+    other, pnode = controller_env.neighbour(), f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    vnode = await controller_env.lend(pnode)
     await other.lend(pnode)
-    async with strait.syncing(CsiNodes), other.syncing(CsiNodes):
-        await until(lambda: shows(strait, pnode, EBS))
-        await until(lambda: shows(other, pnode, EBS))
+    async with controller_env.syncing(CsiNodes), other.syncing(CsiNodes):
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
+        await until(lambda: has_drivers(other, pnode, EBS))
         version = (await other.above.get(CSI_NODES, other.vnode(pnode))).resource_version
-        await strait.take_back(vnode)
-        await until(lambda: gone(strait, pnode))
-        there = await other.above.get(CSI_NODES, other.vnode(pnode))
-        assert there.resource_version == version
+        await controller_env.take_back(vnode)
+        await until(lambda: gone(controller_env, pnode))
+        copy = await other.above.get(CSI_NODES, other.vnode(pnode))
+        assert copy.resource_version == version
 
 
-async def test_a_copy_of_the_earlier_implementation_is_taken_over(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    source = await register(strait, pnode, EBS)
-    name = strait.vnode(pnode)
-    made = await strait.above.create(
+async def test_a_copy_of_the_earlier_implementation_is_adopted(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    source = await register(controller_env, pnode, EBS)
+    name = controller_env.vnode(pnode)
+    legacy = await controller_env.above.create(
         CSI_NODES,
         {
             "metadata": {
@@ -289,8 +306,8 @@ async def test_a_copy_of_the_earlier_implementation_is_taken_over(strait: Strait
                 "labels": {
                     "zone": "z",
                     "kubeocean.io/managed-by": "kubeocean",
-                    "kubeocean.io/cluster-binding": strait.name,
-                    "kubeocean.io/physical-cluster-id": strait.cluster_id,
+                    "kubeocean.io/cluster-binding": controller_env.name,
+                    "kubeocean.io/physical-cluster-id": controller_env.cluster_id,
                     "kubeocean.io/physical-node-name": pnode,
                 },
                 "annotations": {
@@ -302,53 +319,61 @@ async def test_a_copy_of_the_earlier_implementation_is_taken_over(strait: Strait
             "spec": {"drivers": [EBS]},
         },
     )
-    vnode = await strait.lend(pnode)
-    async with strait.syncing(CsiNodes):
+    vnode = await controller_env.lend(pnode)
+    async with controller_env.syncing(CsiNodes):
 
         async def owned() -> bool:
-            there = await copy(strait, pnode)
-            assert there is not None
-            assert there.uid == made.uid
-            return [owner.uid for owner in there.metadata.owner_references or ()] == [vnode.uid]
+            copy = await read_copy(controller_env, pnode)
+            assert copy is not None
+            assert copy.uid == legacy.uid
+            return [owner.uid for owner in copy.metadata.owner_references or ()] == [vnode.uid]
 
         await until(owned)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("n", range(1, 5))
-async def test_a_crash_after_the_nth_write_changes_nothing(strait: Strait, n: int) -> None:
-    stays, goes = f"{strait.name}-stays", f"{strait.name}-goes"
-    await register(strait, stays, EBS)
-    await register(strait, goes, EBS)
-    await strait.lend(stays)
-    vnode = await strait.lend(goes)
-    async with strait.crashing(CsiNodes, n) as crash:
+async def test_a_crash_after_the_nth_write_changes_nothing(
+    controller_env: ControllerEnv, n: int
+) -> None:
+    stays, goes = f"{controller_env.name}-stays", f"{controller_env.name}-goes"
+    await register(controller_env, stays, EBS)
+    await register(controller_env, goes, EBS)
+    await controller_env.lend(stays)
+    vnode = await controller_env.lend(goes)
+    async with controller_env.crashing(CsiNodes, n) as crash:
         for pnode in (stays, goes):
-            await crash.or_until(lambda pnode=pnode: shows(strait, pnode, EBS))
-        await strait.below.patch(CSI_NODES, stays, MergePatch({"spec": {"drivers": [EBS, NFS]}}))
-        await crash.or_until(lambda: shows(strait, stays, EBS, NFS))
-        await strait.take_back(vnode)
-        await crash.or_until(lambda: gone(strait, goes))  # the garbage collector may be first
+            await crash.or_until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
+        await controller_env.below.patch(
+            CSI_NODES, stays, MergePatch({"spec": {"drivers": [EBS, NFS]}})
+        )
+        await crash.or_until(lambda: has_drivers(controller_env, stays, EBS, NFS))
+        await controller_env.take_back(vnode)
+        await crash.or_until(
+            lambda: gone(controller_env, goes)
+        )  # the garbage collector may be first
     faults = Faults()
-    async with strait.syncing(CsiNodes, above=faults):
-        await until(lambda: shows(strait, stays, EBS, NFS))
-        await until(lambda: gone(strait, goes))
+    async with controller_env.syncing(CsiNodes, above=faults):
+        await until(lambda: has_drivers(controller_env, stays, EBS, NFS))
+        await until(lambda: gone(controller_env, goes))
         await quiet(faults)
 
 
-async def test_lagging_and_repeating_watches_change_nothing(strait: Strait) -> None:
-    pnode = f"{strait.name}-n"
-    await register(strait, pnode, EBS)
-    above, below = Faults(), Faults()
-    for faults in (above, below):
+async def test_lagging_and_repeating_watches_cause_no_more_writes(
+    controller_env: ControllerEnv,
+) -> None:
+    pnode = f"{controller_env.name}-n"
+    await register(controller_env, pnode, EBS)
+    computing_faults, worker_faults = Faults(), Faults()
+    for faults in (computing_faults, worker_faults):
         faults.lag(0.3)
         faults.repeat(1)
-    async with strait.syncing(CsiNodes, above=above, below=below):
-        await strait.lend(pnode)
-        await until(lambda: shows(strait, pnode, EBS))
-        await strait.below.patch(CSI_NODES, pnode, MergePatch({"spec": {"drivers": [NFS]}}))
-        await until(lambda: shows(strait, pnode, NFS))
-        above.rewind(20)
-        below.rewind(20)
-        await quiet(above)
-    assert len(writes(above)) == 2
+    async with controller_env.syncing(CsiNodes, above=computing_faults, below=worker_faults):
+        await controller_env.lend(pnode)
+        await until(lambda: has_drivers(controller_env, pnode, EBS))
+        await controller_env.below.patch(CSI_NODES, pnode, MergePatch({"spec": {"drivers": [NFS]}}))
+        await until(lambda: has_drivers(controller_env, pnode, NFS))
+        computing_faults.rewind(20)
+        worker_faults.rewind(20)
+        await quiet(computing_faults)
+    assert len(writes(computing_faults)) == 2

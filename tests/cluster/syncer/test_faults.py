@@ -1,11 +1,10 @@
-"""The same end whatever happens on the way: crashes after each write, lagging watches, two leaders.
+"""The same final state after any fault: a crash after each write, lagging watches, two leaders.
 
-Every scenario happens to a binding of its own: once without any fault, to see how many writes there
-are, then with a crash after each of them (heartbeats and Events leave nothing behind that anybody
-starts from), or after some if the sweep is not thorough; once with watches that lag and repeat,
-once with two leaders. Some go on at a time, and when everything of these is as it should be,
-nothing is written any more but heartbeats. All at a time would be too many: each hears of all that
-happens to the others.
+Every case has a binding of its own. Each scenario runs once without any fault, to count its writes;
+then with a crash after each of them (except heartbeats and Events, from which no state is read), or
+after some of them if the sweep is not thorough; once with watches that lag and repeat, once with
+two leaders. A few cases run at a time, because each has the watch events of all others. When all of
+these have their final state, only heartbeats are written.
 """
 
 from __future__ import annotations
@@ -20,96 +19,98 @@ from typing import TypeAlias
 
 import pytest
 
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Crashed, Faults
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import find_condition
 from kubeocean.runtime.transport import Request
-from oceans import Sea
-from ourkinds import install_our_kinds
-from waiting import until
+from support.binding_env import BindingEnv
+from support.crds import install_our_kinds
+from support.faults import Crashed, Faults
+from support.wait import until
 
 QUIET_S = 20.0
 AT_A_TIME, TOGETHER = 6, 14
-LOOK_EVERY_S = 1.0  # many look at a time
-MARK = "kubeocean.io/policy-applied"
+POLL_EVERY_S = 1.0  # many poll at a time
+LABEL = "kubeocean.io/policy-applied"
 
 pytestmark = [pytest.mark.slow, pytest.mark.sweep, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What there is at first, what people do then, and what comes of it."""
+    """The initial state, a change by users, and the check of the final state."""
 
-    prepare: Callable[[Sea, str], Awaitable[None]]
-    disturb: Callable[[Sea, str], Awaitable[None]]
-    check: Callable[[Sea, str], Awaitable[bool]]
-
-
-# Lending: two nodes are lent; one leaves, of the other only half the CPU is lent.
+    prepare: Callable[[BindingEnv, str], Awaitable[None]]
+    disturb: Callable[[BindingEnv, str], Awaitable[None]]
+    check: Callable[[BindingEnv, str], Awaitable[bool]]
 
 
-async def prepare_lending(sea: Sea, namespace: str) -> None:
-    await sea.bind()
-    await sea.lend()
+# Lending: two nodes are lent; one is deleted, of the other only half the CPU is lent.
+
+
+async def prepare_lending(binding_env: BindingEnv, namespace: str) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
     for name in ("a", "b"):
-        await sea.add_node(name)
+        await binding_env.add_node(name)
 
 
-async def disturb_lending(sea: Sea, namespace: str) -> None:
+async def disturb_lending(binding_env: BindingEnv, namespace: str) -> None:
     limits = [{"resource": "cpu", "percent": 50}]
-    await sea.patch_policy(f"{sea.name}-policy", resourceLimits=limits)
-    gone = await sea.below.get(NODES, f"{sea.name}-b")
-    await sea.below.delete(NODES, gone.name, uid=gone.uid)
+    await binding_env.patch_policy(f"{binding_env.name}-policy", resourceLimits=limits)
+    gone = await binding_env.below.get(NODES, f"{binding_env.name}-b")
+    await binding_env.below.delete(NODES, gone.name, uid=gone.uid)
 
 
-async def check_lending(sea: Sea, namespace: str) -> bool:
-    nodes = await sea.vnodes()
-    assert [node.name for node in nodes] == [vnode(sea, "a")]
+async def check_lending(binding_env: BindingEnv, namespace: str) -> bool:
+    nodes = await binding_env.vnodes()
+    assert [node.name for node in nodes] == [vnode(binding_env, "a")]
     (node,) = nodes
     assert not node.deleting
     assert (node.status.allocatable or {})["cpu"] == "4"
-    pnode = await sea.below.get(NODES, f"{sea.name}-a")
+    pnode = await binding_env.below.get(NODES, f"{binding_env.name}-a")
     assert node.labels["kubeocean.io/physical-node-uid"] == pnode.uid
-    assert pnode.labels.get(MARK) == f"{sea.name}-policy"
+    assert pnode.labels.get(LABEL) == f"{binding_env.name}-policy"
     assert len({taint.key for taint in node.spec.taints or ()}) == len(node.spec.taints or ())
-    assert (await sea.status(f"{sea.name}-policy")).leased_nodes == 1
-    assert (await sea.binding()).status.virtual_nodes == 1
+    assert (await binding_env.status(f"{binding_env.name}-policy")).leased_nodes == 1
+    assert (await binding_env.binding()).status.virtual_nodes == 1
     return True
 
 
 # Reclaim: the window of a node with two pods closes; one of them tolerates that.
 
 
-async def prepare_reclaim(sea: Sea, namespace: str) -> None:
-    await sea.bind()
-    await sea.lend(forceReclaim=True)
-    await sea.add_node("a")
+async def prepare_reclaim(binding_env: BindingEnv, namespace: str) -> None:
+    await binding_env.bind()
+    await binding_env.lend(forceReclaim=True)
+    await binding_env.add_node("a")
     tolerations = [{"operator": "Exists"}]
-    await sea.guest(namespace, f"{sea.name}-stays", vnode(sea, "a"), tolerations=tolerations)
-    await sea.guest(namespace, f"{sea.name}-leaves", vnode(sea, "a"))
+    await binding_env.guest(
+        namespace, f"{binding_env.name}-stays", vnode(binding_env, "a"), tolerations=tolerations
+    )
+    await binding_env.guest(namespace, f"{binding_env.name}-leaves", vnode(binding_env, "a"))
 
 
-async def disturb_reclaim(sea: Sea, namespace: str) -> None:
+async def disturb_reclaim(binding_env: BindingEnv, namespace: str) -> None:
     start = datetime.now(UTC) + timedelta(hours=6)
     window = {"start": f"{start:%H:%M}", "end": f"{start:%H:%M}"}
-    await sea.patch_policy(f"{sea.name}-policy", timeWindows=[window])
+    await binding_env.patch_policy(f"{binding_env.name}-policy", timeWindows=[window])
 
 
-async def check_reclaim(sea: Sea, namespace: str) -> bool:
-    nodes = await sea.vnodes()
+async def check_reclaim(binding_env: BindingEnv, namespace: str) -> bool:
+    nodes = await binding_env.vnodes()
     assert len(nodes) == 1
     (node,) = nodes
     out = [t for t in node.spec.taints or () if t.key == "kubeocean.io/out-of-time-windows"]
     assert [taint.effect for taint in out] == ["NoExecute"]
-    assert await pods(sea, namespace) == [f"{sea.name}-stays"]
-    status = await sea.status(f"{sea.name}-policy")
+    assert await pods(binding_env, namespace) == [f"{binding_env.name}-stays"]
+    status = await binding_env.status(f"{binding_env.name}-policy")
     assert status.phase == "Inactive"
     reclaiming = find_condition(status.conditions, "Reclaiming")
-    # Who crashed before he told of it leaves nothing to tell.
+    # After a crash before the status was written, there is no progress to write.
     assert reclaiming is None or reclaiming.status == "False"
     assert status.reclaim is None or status.reclaim.pending == 0
     return True
@@ -118,34 +119,34 @@ async def check_reclaim(sea: Sea, namespace: str) -> bool:
 # Removal: the policy of a node with a pod is deleted.
 
 
-async def disturb_removal(sea: Sea, namespace: str) -> None:
-    policy = await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
-    await sea.below.delete(RESOURCE_LEASING_POLICIES, policy.name, uid=policy.uid)
+async def disturb_removal(binding_env: BindingEnv, namespace: str) -> None:
+    policy = await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
+    await binding_env.below.delete(RESOURCE_LEASING_POLICIES, policy.name, uid=policy.uid)
 
 
-async def check_removal(sea: Sea, namespace: str) -> bool:
-    assert await sea.vnodes() == []
-    node = await sea.below.get(NODES, f"{sea.name}-a")
-    assert MARK not in node.labels
+async def check_removal(binding_env: BindingEnv, namespace: str) -> bool:
+    assert await binding_env.vnodes() == []
+    node = await binding_env.below.get(NODES, f"{binding_env.name}-a")
+    assert LABEL not in node.labels
     try:
-        await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
+        await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
     except NotFound:
-        return (await sea.binding()).status.virtual_nodes == 0
+        return (await binding_env.binding()).status.virtual_nodes == 0
     return False
 
 
 # The end: the binding of a node with a pod is deleted.
 
 
-async def disturb_end(sea: Sea, namespace: str) -> None:
-    await sea.unbind()
+async def disturb_end(binding_env: BindingEnv, namespace: str) -> None:
+    await binding_env.unbind()
 
 
-async def check_end(sea: Sea, namespace: str) -> bool:
-    assert await sea.is_unbound()
-    assert await sea.vnodes() == []
-    assert MARK not in (await sea.below.get(NODES, f"{sea.name}-a")).labels
-    policy = await sea.below.get(RESOURCE_LEASING_POLICIES, f"{sea.name}-policy")
+async def check_end(binding_env: BindingEnv, namespace: str) -> bool:
+    assert await binding_env.is_unbound()
+    assert await binding_env.vnodes() == []
+    assert LABEL not in (await binding_env.below.get(NODES, f"{binding_env.name}-a")).labels
+    policy = await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
     assert not policy.metadata.finalizers
     return True
 
@@ -158,18 +159,23 @@ SCENARIOS = {
 }
 
 
-def vnode(sea: Sea, pnode: str) -> str:
-    return f"vnode-{sea.cluster_id}-{sea.name}-{pnode}"
+def vnode(binding_env: BindingEnv, pnode: str) -> str:
+    return f"vnode-{binding_env.cluster_id}-{binding_env.name}-{pnode}"
 
 
-async def is_lent(sea: Sea) -> bool:
-    """Whether everything is there that people then change."""
-    nodes, status = await sea.vnodes(), await sea.status(f"{sea.name}-policy")
+async def is_lent(binding_env: BindingEnv) -> bool:
+    """Whether everything exists that the scenario then changes."""
+    nodes, status = (
+        await binding_env.vnodes(),
+        await binding_env.status(f"{binding_env.name}-policy"),
+    )
     return 0 < len(nodes) == status.leased_nodes
 
 
-async def pods(sea: Sea, namespace: str) -> list[str]:
-    listing = await sea.above.list(PODS, namespace, fields=f"spec.nodeName={vnode(sea, 'a')}")
+async def pods(binding_env: BindingEnv, namespace: str) -> list[str]:
+    listing = await binding_env.above.list(
+        PODS, namespace, fields=f"spec.nodeName={vnode(binding_env, 'a')}"
+    )
     return [pod.name for pod in listing.items if not pod.deleting]
 
 
@@ -182,61 +188,61 @@ def matters(request: Request) -> bool:
 
 @dataclass
 class Case:
-    """One binding, one scenario, one way to go wrong."""
+    """One binding, one scenario, one kind of fault."""
 
     name: str
-    sea: Sea
+    binding_env: BindingEnv
     scenario: Scenario
-    plans: list[Faults] = field(default_factory=list)  # of those who are there at the end
+    plans: list[Faults] = field(default_factory=list)  # of the syncers that run at the end
     error: str = ""
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     def written(self) -> int:
         return sum(matters(request) for plan in self.plans for request in plan.requests)
 
 
 @dataclass
-class Voyage:
-    """All cases, some on their way at a time; `over` lets these go."""
+class FaultSweep:
+    """All cases, of which a few run at a time; `over` ends these."""
 
-    sea: Sea
+    binding_env: BindingEnv
     namespace: str
-    step: int  # from one write that is crashed after to the next
+    step: int  # writes from one crash to the next
     cases: list[Case] = field(default_factory=list)
     limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def case(self, name: str, scenario: str) -> Case:
-        made = Case(f"{scenario}: {name}", self.sea.neighbour(), SCENARIOS[scenario])
-        self.cases.append(made)
-        return made
+        created = Case(f"{scenario}: {name}", self.binding_env.neighbour(), SCENARIOS[scenario])
+        self.cases.append(created)
+        return created
 
-    async def sail(self, case: Case, way: Callable[[Case], Awaitable[list[Faults]]]) -> None:
-        """Go that way, then on with whoever is left until all is as it should be, and stay."""
+    async def run_case(self, case: Case, way: Callable[[Case], Awaitable[list[Faults]]]) -> None:
+        """Run a case with its fault, then without until its final state, and keep it running."""
         async with AsyncExitStack() as stack:
             try:
                 async with self.limit:
-                    await case.scenario.prepare(case.sea, self.namespace)
+                    await case.scenario.prepare(case.binding_env, self.namespace)
                     case.plans = await way(case)
                     for plan in case.plans:
-                        running = case.sea.syncing(above=plan.wrap, below=plan.wrap)
+                        running = case.binding_env.syncing(above=plan.wrap, below=plan.wrap)
                         await stack.enter_async_context(running)
-                    if case.sea.name not in self._disturbed:
-                        await until(lambda: is_lent(case.sea), every=LOOK_EVERY_S)
+                    if case.binding_env.name not in self._disturbed:
+                        await until(lambda: is_lent(case.binding_env), every=POLL_EVERY_S)
                         await self.disturb_once(case)
-                    await until(lambda: self.is_done(case), within=150, every=LOOK_EVERY_S)
+                    await until(lambda: self.is_done(case), within=150, every=POLL_EVERY_S)
             except AssertionError as error:
                 case.error = f"{error} {error.__cause__ or ''}"
-            case.arrived.set()
+            case.finished.set()
             await self.over.wait()
 
     async def disturb_once(self, case: Case) -> None:
-        self._disturbed.add(case.sea.name)
-        await case.scenario.disturb(case.sea, self.namespace)
+        self._disturbed.add(case.binding_env.name)
+        await case.scenario.disturb(case.binding_env, self.namespace)
 
     _disturbed: set[str] = field(default_factory=set)
 
-    # Ways to go
+    # Faults
 
     async def straight(self, case: Case) -> list[Faults]:
         return [Faults()]
@@ -255,13 +261,15 @@ class Voyage:
             faults = Faults()
             faults.crash_after_write(n, when=matters)
             try:
-                async with case.sea.syncing(above=faults.wrap, below=faults.wrap):
-                    await until(lambda: faults.crashed or is_lent(case.sea), every=LOOK_EVERY_S)
+                async with case.binding_env.syncing(above=faults.wrap, below=faults.wrap):
+                    await until(
+                        lambda: faults.crashed or is_lent(case.binding_env), every=POLL_EVERY_S
+                    )
                     await self.disturb_once(case)
                     await until(
                         lambda: faults.crashed or self.is_done(case),
                         within=120,
-                        every=LOOK_EVERY_S,
+                        every=POLL_EVERY_S,
                     )
             except BaseExceptionGroup as ended:
                 assert ended.subgroup(Crashed) is not None, ended
@@ -270,25 +278,25 @@ class Voyage:
         return way
 
     async def is_done(self, case: Case) -> bool:
-        """Whether all is as it should be, perhaps before it came to the last write."""
-        return await case.scenario.check(case.sea, self.namespace)
+        """Whether the final state is reached, maybe before the last write."""
+        return await case.scenario.check(case.binding_env, self.namespace)
 
 
 async def at_rest(cases: list[Case]) -> dict[str, int]:
-    """What each has written, once nobody adds to it."""
-    seen: list[dict[str, int]] = [{}]
+    """Return the writes of each case, once their number stays the same."""
+    counts: list[dict[str, int]] = [{}]
 
     async def rests() -> bool:
-        before, seen[0] = seen[0], {case.name: case.written() for case in cases}
-        return before == seen[0]
+        before, counts[0] = counts[0], {case.name: case.written() for case in cases}
+        return before == counts[0]
 
     await until(rests, every=2.0, within=150)
-    return seen[0]
+    return counts[0]
 
 
 @dataclass
-class Ends:
-    """How all cases ended: what went wrong with each, and who wrote when nobody should."""
+class Results:
+    """Results of all cases: errors, number of writes, and writes after the final state."""
 
     errors: dict[str, str]
     writes: dict[str, int]
@@ -298,15 +306,15 @@ class Ends:
 Way: TypeAlias = Callable[[Case], Awaitable[list[Faults]]]
 
 
-async def leg(voyage: Voyage, ways: Sequence[tuple[Case, Way]]) -> dict[str, list[str]]:
-    """Sail together, until all have arrived and rested; who wrote something nevertheless."""
-    voyage.over = asyncio.Event()
+async def run_together(sweep: FaultSweep, ways: Sequence[tuple[Case, Way]]) -> dict[str, list[str]]:
+    """Run cases until all have their final state; return those that still wrote something."""
+    sweep.over = asyncio.Event()
     cases = [case for case, _ in ways]
     async with asyncio.TaskGroup() as group:
         for case, way in ways:
-            group.create_task(voyage.sail(case, way))
+            group.create_task(sweep.run_case(case, way))
         for case in cases:
-            await case.arrived.wait()
+            await case.finished.wait()
         for case in cases:
             if "lagging" in case.name:
                 case.plans[0].rewind(20)
@@ -317,25 +325,25 @@ async def leg(voyage: Voyage, ways: Sequence[tuple[Case, Way]]) -> dict[str, lis
             for case in cases
             if case.written() != before[case.name]
         }
-        voyage.over.set()
+        sweep.over.set()
     return restless
 
 
-async def sail(voyage: Voyage) -> Ends:
-    straight = {name: voyage.case("straight", name) for name in SCENARIOS}
-    restless = await leg(voyage, [(case, voyage.straight) for case in straight.values()])
+async def run_all(sweep: FaultSweep) -> Results:
+    straight = {name: sweep.case("straight", name) for name in SCENARIOS}
+    restless = await run_together(sweep, [(case, sweep.straight) for case in straight.values()])
     counted = {name: case.written() for name, case in straight.items()}
     ways: list[tuple[Case, Way]] = []
     for first, name in enumerate(SCENARIOS):
-        crashes = range(1 + first % voyage.step, counted[name] + 1, voyage.step)
+        crashes = range(1 + first % sweep.step, counted[name] + 1, sweep.step)
         ways += [
-            (voyage.case("lagging", name), voyage.lagging),
-            (voyage.case("two leaders", name), voyage.two),
-            *((voyage.case(f"crash after write {n}", name), voyage.crash(n)) for n in crashes),
+            (sweep.case("lagging", name), sweep.lagging),
+            (sweep.case("two leaders", name), sweep.two),
+            *((sweep.case(f"crash after write {n}", name), sweep.crash(n)) for n in crashes),
         ]
     for at in range(0, len(ways), TOGETHER):
-        restless |= await leg(voyage, ways[at : at + TOGETHER])
-    return Ends({case.name: case.error for case in voyage.cases}, counted, restless)
+        restless |= await run_together(sweep, ways[at : at + TOGETHER])
+    return Results({case.name: case.error for case in sweep.cases}, counted, restless)
 
 
 def last(case: Case) -> list[Request]:
@@ -343,10 +351,10 @@ def last(case: Case) -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-async def ends(
+async def results(
     cluster: Cluster, client: Client, worker: Cluster, sample_step: int
-) -> AsyncIterator[Ends]:
-    """All of it, once."""
+) -> AsyncIterator[Results]:
+    """Run all cases once."""
     await install_our_kinds(client)
     namespace = f"faults-{uuid.uuid4().hex[:8]}"
     await client.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -357,33 +365,34 @@ async def ends(
     await until(usable)
     below = worker.client()
     try:
-        yield await sail(Voyage(Sea(cluster, worker, client, below), namespace, sample_step))
+        env = BindingEnv(cluster, worker, client, below)
+        yield await run_all(FaultSweep(env, namespace, sample_step))
     finally:
         await below.close()
 
 
-def failed(ends: Ends, way: str) -> dict[str, str]:
-    chosen = {name: error for name, error in ends.errors.items() if way in name}
+def failed(results: Results, way: str) -> dict[str, str]:
+    chosen = {name: error for name, error in results.errors.items() if way in name}
     assert len(chosen) >= len(SCENARIOS)
     return {name: error for name, error in chosen.items() if error}
 
 
-async def test_without_a_fault_all_is_as_it_should_be(ends: Ends) -> None:
-    assert failed(ends, "straight") == {}
-    assert all(writes >= 8 for writes in ends.writes.values()), ends.writes
+async def test_without_a_fault_every_scenario_reaches_its_final_state(results: Results) -> None:
+    assert failed(results, "straight") == {}
+    assert all(writes >= 8 for writes in results.writes.values()), results.writes
 
 
-async def test_a_crash_after_any_write_changes_nothing(ends: Ends) -> None:
-    assert failed(ends, "crash") == {}
+async def test_a_crash_after_any_write_changes_nothing(results: Results) -> None:
+    assert failed(results, "crash") == {}
 
 
-async def test_a_lagging_and_repeating_watch_changes_nothing(ends: Ends) -> None:
-    assert failed(ends, "lagging") == {}
+async def test_a_lagging_and_repeating_watch_changes_nothing(results: Results) -> None:
+    assert failed(results, "lagging") == {}
 
 
-async def test_two_leaders_end_where_one_does(ends: Ends) -> None:
-    assert failed(ends, "two leaders") == {}
+async def test_two_leaders_end_where_one_does(results: Results) -> None:
+    assert failed(results, "two leaders") == {}
 
 
-async def test_then_nothing_is_written_but_heartbeats(ends: Ends) -> None:
-    assert ends.restless == {}
+async def test_a_settled_binding_writes_only_heartbeats(results: Results) -> None:
+    assert results.restless == {}

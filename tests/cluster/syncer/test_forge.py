@@ -1,7 +1,6 @@
 """Forged pods on real servers: what the computing cluster accepts, the worker accepts.
 
-Nothing here runs: servers are asked whether they would (dry run), or hold pods that no kubelet
-ever sees.
+No pod runs: servers only validate them (dry run), or store pods that no kubelet sees.
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from drawing import draw_many
-from forging import context_for, vpod
 from kubeocean.errors import AlreadyExists, ApiError, Forbidden, Invalid
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, JsonPatch, MergePatch, StrategicPatch
 from kubeocean.runtime.kinds import NAMESPACES, PODS, SERVICE_ACCOUNTS, Untyped
 from kubeocean.runtime.objects import Json, Resource
-from kubeocean.runtime.patches import JsonPatch, MergePatch, StrategicPatch
-from kubeocean.syncer.forge.podchanges import changes
-from kubeocean.syncer.forge.podcontext import Refused, ServiceEnv, ServicePort
-from kubeocean.syncer.forge.pods import forge
-from virtualpods import pod_bodies
-from waiting import until
+from kubeocean.syncer.pods.changes import changes
+from kubeocean.syncer.pods.forge import forge
+from kubeocean.syncer.pods.forge_context import Refused, ServiceEnv, ServicePort
+from support.examples import draw_many
+from support.forge_inputs import context_for, vpod
+from support.pod_strategies import pod_bodies
+from support.wait import until
 
 PRIORITY_CLASSES: Final = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, Untyped
@@ -48,14 +46,14 @@ async def ensure(client: Client, resource: Resource[Any], body: Json) -> None:
 
 
 async def prepare(client: Client, *, overhead: str) -> None:
-    """Classes that pods name, with another meaning in each cluster, and a place to run in."""
+    """Create a namespace, and classes that pods name, which differ between the clusters."""
     for name, value, preempts in (
         ("forge-high", 1000, "PreemptLowerPriority"),
         ("forge-never", 2000, "Never"),
         ("forge-low", -10_000, "PreemptLowerPriority"),
     ):
-        said = {"metadata": {"name": name}, "value": value, "preemptionPolicy": preempts}
-        await ensure(client, PRIORITY_CLASSES, said)
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": preempts}
+        await ensure(client, PRIORITY_CLASSES, body)
     runtime = {
         "metadata": {"name": "forge-runtime"},
         "handler": "forge",
@@ -89,18 +87,18 @@ async def _has_account(client: Client, namespace: str) -> bool:
 
 
 async def would_create(client: Client, body: Json) -> Json:
-    """What a server would make of a new pod."""
+    """A new pod as a server would store it (dry run)."""
     path = PODS.path(body["metadata"]["namespace"])
     return await client.request_json("POST", path, query=(("dryRun", "All"),), body=body)
 
 
 def bound(pod: Json) -> Json:
-    """The pod once a scheduler has found a virtual node for it."""
+    """The pod after it was bound to a virtual node."""
     spec = {key: value for key, value in pod["spec"].items() if key != "schedulingGates"}
     return pod | {"spec": spec | {"nodeName": "vnode-w1-n1"}}
 
 
-async def test_whatever_is_accepted_above_is_accepted_below_or_refused_with_a_reason(
+async def test_every_valid_pod_is_accepted_by_the_worker_or_refused_with_a_reason(
     above: Client, below: Client, namespace: str
 ) -> None:
     seen: Counter[str] = Counter()
@@ -123,22 +121,21 @@ async def test_whatever_is_accepted_above_is_accepted_below_or_refused_with_a_re
             assert refused.field
             seen["refused"] += 1
             continue
-        # Two servers: the worker's, and one on which accounts are admitted as in production.
+        # Two servers: the worker's, and one that admits service accounts as in production.
         for server in (below, above):
             try:
-                made = await would_create(server, forged)
+                stored = await would_create(server, forged)
             except ApiError as error:
-                said = f"{error}\n{msgspec.json.encode(forged).decode()}"
-                pytest.fail(said)
-            assert_kept(forged, made)
+                pytest.fail(f"{error}\n{msgspec.json.encode(forged).decode()}")
+            assert_kept(forged, stored)
         seen["accepted"] += 1
     assert seen["accepted"] > EXAMPLES / 3, seen
     assert seen["refused"] > 0, seen
 
 
-def assert_kept(forged: Json, made: Json) -> None:
-    """The worker's admission has added neither its account's token nor volumes of its own."""
-    spec = made["spec"]
+def assert_kept(forged: Json, stored: Json) -> None:
+    """Check that the worker's admission added neither a token of its account nor volumes."""
+    spec = stored["spec"]
     assert [v["name"] for v in spec.get("volumes") or ()] == [
         v["name"] for v in forged["spec"].get("volumes") or ()
     ]
@@ -151,7 +148,7 @@ def assert_kept(forged: Json, made: Json) -> None:
         )
 
 
-async def test_a_pod_of_the_default_account_gets_its_token_from_above_alone(
+async def test_a_pod_of_the_default_account_gets_only_the_computing_clusters_token(
     above: Client, namespace: str
 ) -> None:
     body = vpod(namespace=namespace)
@@ -162,8 +159,8 @@ async def test_a_pod_of_the_default_account_gets_its_token_from_above_alone(
     assert volume["name"].startswith("kube-api-access-")
 
     context = context_for(pod, namespace=BELOW, priority_class="forge-low")
-    made = await would_create(above, forge(pod, context))
-    (volume,) = made["spec"]["volumes"]
+    stored = await would_create(above, forge(pod, context))
+    (volume,) = stored["spec"]["volumes"]
     token, authority, where = volume["projected"]["sources"]
     assert token["secret"]["name"] == context.names.tokens[volume["name"], 0]
     assert authority["configMap"]["name"] == context.names.config_maps["kube-root-ca.crt"]
@@ -171,14 +168,14 @@ async def test_a_pod_of_the_default_account_gets_its_token_from_above_alone(
     assert path == "metadata.annotations['kubeocean.io/virtual-pod-namespace']"
 
 
-# --- pods that are there
+# --- existing pods
 
 
 async def read(client: Client, namespace: str, name: str) -> Json:
     return await client.request_json("GET", PODS.path(namespace, name))
 
 
-async def test_what_changes_above_is_accepted_below_and_then_all_is_quiet(
+async def test_every_change_is_accepted_by_the_worker_and_needs_no_second_patch(
     above: Client, below: Client, namespace: str
 ) -> None:
     name = f"{namespace}-changing"
@@ -198,18 +195,18 @@ async def test_what_changes_above_is_accepted_below_and_then_all_is_quiet(
     await below.create(PODS, forge(pod, context))
 
     async def settle() -> list[str]:
-        """Carry down what changed; which subresources were written."""
+        """Apply the changes; return the subresources that were written."""
         pod = await read(above, namespace, name)
         ppod = await read(below, BELOW, context.name)
         now = context_for(pod, namespace=BELOW, priority_class="forge-low", services=SERVICES)
-        found = changes(pod, ppod, now)
-        assert not found.refused
-        for patch in found.patches:
+        difference = changes(pod, ppod, now)
+        assert not difference.refused
+        for patch in difference.patches:
             strategic = StrategicPatch(patch.body)
             await below.patch(PODS, context.name, strategic, BELOW, subresource=patch.subresource)
         after = changes(pod, await read(below, BELOW, context.name), now)
         assert after.patches == ()
-        return [patch.subresource for patch in found.patches]
+        return [patch.subresource for patch in difference.patches]
 
     assert await settle() == [], "a new pod is as it should be"
 

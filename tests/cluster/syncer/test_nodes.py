@@ -1,33 +1,36 @@
-"""Leased nodes on two real control planes."""
+"""Virtual nodes of lent nodes, on two real control planes."""
 
 from __future__ import annotations
 
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
+from functools import partial
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import LEASES, NODES
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.patches import MergePatch
-from oceans import Sea
-from waiting import until
+from support.binding_env import BindingEnv
+from support.wait import until
 
 
-async def test_each_lent_node_has_its_virtual_node(sea: Sea) -> None:
-    await sea.bind()
-    policy = await sea.lend(resourceLimits=[{"resource": "cpu", "percent": 50}])
+async def test_each_lent_node_has_its_virtual_node(binding_env: BindingEnv) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(resourceLimits=[{"resource": "cpu", "percent": 50}])
     for n in range(3):
-        await sea.add_node(f"n{n}")
-    async with sea.syncing():
+        await binding_env.add_node(f"n{n}")
+    async with binding_env.syncing():
 
         async def three() -> bool:
-            return len(await sea.vnodes()) == 3
+            return len(await binding_env.vnodes()) == 3
 
         await until(three)
-        vnode = (await sea.vnodes())[0]
-        pnode = await sea.below.get(NODES, f"{sea.name}-n0")
-        assert vnode.name == f"vnode-{sea.cluster_id}-{sea.name}-n0"
+        vnode = (await binding_env.vnodes())[0]
+        pnode = await binding_env.below.get(NODES, f"{binding_env.name}-n0")
+        assert vnode.name == f"vnode-{binding_env.cluster_id}-{binding_env.name}-n0"
         assert vnode.labels["kubeocean.io/managed-by"] == "kubeocean"
         assert vnode.labels["kubeocean.io/physical-node-uid"] == pnode.uid
         assert vnode.labels["kubeocean.io/policy-applied"] == policy
-        assert vnode.labels["test"] == sea.name
+        assert vnode.labels["test"] == binding_env.name
         assert vnode.annotations["kubeocean.io/policies-applied"] == policy
         assert "kubeocean.io/vnode" in [t.key for t in vnode.spec.taints or ()]
         assert vnode.status.allocatable == {"cpu": "4", "memory": "32Gi", "pods": "110"}
@@ -39,33 +42,33 @@ async def test_each_lent_node_has_its_virtual_node(sea: Sea) -> None:
 
         async def leased() -> bool:
             fields = f"metadata.name={vnode.name}"
-            found = await sea.above.list(LEASES, "kube-node-lease", fields=fields)
-            return [lease.spec.holder_identity for lease in found.items] == [vnode.name]
+            listing = await binding_env.above.list(LEASES, "kube-node-lease", fields=fields)
+            return [lease.spec.holder_identity for lease in listing.items] == [vnode.name]
 
         await until(leased)
 
-        async def marked() -> bool:
-            node = await sea.below.get(NODES, f"{sea.name}-n0")
+        async def labelled() -> bool:
+            node = await binding_env.below.get(NODES, f"{binding_env.name}-n0")
             return node.labels.get("kubeocean.io/policy-applied") == policy
 
-        await until(marked)
+        await until(labelled)
 
 
-async def test_user_labels_and_taints_stay(sea: Sea) -> None:
-    await sea.bind()
-    await sea.lend()
-    pnode = await sea.add_node("n")
-    async with sea.syncing():
-        vnode = (await until(sea.vnodes))[0]
+async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = (await until(binding_env.vnodes))[0]
         taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
         taints = [*vnode.content()["spec"]["taints"], taint]
         body = {"metadata": {"labels": {"mine": "yes"}}, "spec": {"taints": taints}}
-        await sea.above.patch(NODES, vnode.name, MergePatch(body))
-        body = {"metadata": {"labels": {"zone": "z1", "test": sea.name}}}
-        await sea.below.patch(NODES, pnode.name, MergePatch(body))
+        await binding_env.above.patch(NODES, vnode.name, MergePatch(body))
+        body = {"metadata": {"labels": {"zone": "z1", "test": binding_env.name}}}
+        await binding_env.below.patch(NODES, pnode.name, MergePatch(body))
 
         async def followed() -> bool:
-            node = (await sea.vnodes())[0]
+            node = (await binding_env.vnodes())[0]
             keys = [t.key for t in node.spec.taints or ()]
             return (
                 node.labels.get("zone") == "z1"
@@ -75,105 +78,143 @@ async def test_user_labels_and_taints_stay(sea: Sea) -> None:
 
         await until(followed)
         body = {"metadata": {"labels": {"zone": None}}}
-        await sea.below.patch(NODES, pnode.name, MergePatch(body))
+        await binding_env.below.patch(NODES, pnode.name, MergePatch(body))
 
         async def gone() -> bool:
-            node = (await sea.vnodes())[0]
+            node = (await binding_env.vnodes())[0]
             return "zone" not in node.labels and node.labels.get("mine") == "yes"
 
         await until(gone)
 
 
-async def test_a_node_that_goes_takes_its_virtual_node_along(sea: Sea) -> None:
-    await sea.bind()
-    await sea.lend()
-    pnode = await sea.add_node("n")
-    async with sea.syncing():
-        await until(sea.vnodes)
-        await sea.below.delete(NODES, pnode.name, uid=pnode.uid)
+async def test_a_node_shows_of_its_worker_what_the_binding_trusts_it_with(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    role, restricted = "node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/x"
+    allowed = {"topology.kubernetes.io/zone": "z1", "example.com/pool": "a"}
+    refused = {role: "", restricted: "yes"}
+    await binding_env.add_node("n", labels=allowed | refused)
+    async with binding_env.syncing():
+        vnode = (await until(binding_env.vnodes))[0]
+        assert allowed.items() <= vnode.labels.items()
+        assert not refused.keys() & vnode.labels.keys()
+        mine = {"metadata": {"labels": {"node-role.kubernetes.io/burst": ""}}}
+        await binding_env.above.patch(NODES, vnode.name, MergePatch(mine))
+
+        async def shows(labels: dict[str, str]) -> bool:
+            (node,) = await binding_env.vnodes()
+            shown = {key: node.labels[key] for key in refused if key in node.labels}
+            return shown == labels and "node-role.kubernetes.io/burst" in node.labels
+
+        for trust, labels in (("Full", refused), ("Kubelet", {})):
+            patch = MergePatch({"spec": {"workerTrust": trust}})
+            await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+            await until(partial(shows, labels))
+
+
+async def test_the_virtual_node_of_a_deleted_node_is_deleted(binding_env: BindingEnv) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing():
+        await until(binding_env.vnodes)
+        await binding_env.below.delete(NODES, pnode.name, uid=pnode.uid)
 
         async def none() -> bool:
-            return not await sea.vnodes()
+            return not await binding_env.vnodes()
 
         await until(none)
 
 
-async def test_a_virtual_node_deleted_by_hand_comes_back(sea: Sea) -> None:
-    await sea.bind()
-    await sea.lend()
-    await sea.add_node("n")
-    async with sea.syncing():
-        first = (await until(sea.vnodes))[0]
-        await sea.above.delete(NODES, first.name, uid=first.uid)
+async def test_a_virtual_node_deleted_by_hand_comes_back(binding_env: BindingEnv) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("n")
+    async with binding_env.syncing():
+        first = (await until(binding_env.vnodes))[0]
+        await binding_env.above.delete(NODES, first.name, uid=first.uid)
 
         async def again() -> bool:
-            nodes = await sea.vnodes()
+            nodes = await binding_env.vnodes()
             return bool(nodes) and nodes[0].uid != first.uid and not nodes[0].deleting
 
         await until(again)
 
 
-async def test_what_went_while_nobody_looked_is_taken_back(sea: Sea) -> None:
-    await sea.bind()
-    lost = await sea.lend(f"{sea.name}-lost", nodeSelector=sea.selector(**sea.label, role="lost"))
-    kept = await sea.lend(f"{sea.name}-kept", nodeSelector=sea.selector(**sea.label, role="kept"))
+async def test_virtual_nodes_of_nodes_and_policies_deleted_meanwhile_are_reclaimed_at_the_start(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    lost = await binding_env.lend(
+        f"{binding_env.name}-lost",
+        nodeSelector=binding_env.selector(**binding_env.label, role="lost"),
+    )
+    kept = await binding_env.lend(
+        f"{binding_env.name}-kept",
+        nodeSelector=binding_env.selector(**binding_env.label, role="kept"),
+    )
     for name, role in (("a", "kept"), ("b", "kept"), ("c", "kept"), ("d", "lost")):
-        await sea.add_node(name, labels={"role": role})
-    async with sea.syncing():
+        await binding_env.add_node(name, labels={"role": role})
+    async with binding_env.syncing():
 
-        async def marked() -> bool:
-            nodes = [await sea.below.get(NODES, f"{sea.name}-{name}") for name in "abcd"]
+        async def labelled() -> bool:
+            nodes = [
+                await binding_env.below.get(NODES, f"{binding_env.name}-{name}") for name in "abcd"
+            ]
             applied = [node.labels.get("kubeocean.io/policy-applied") for node in nodes]
-            return applied == [kept, kept, kept, lost] and len(await sea.vnodes()) == 4
+            return applied == [kept, kept, kept, lost] and len(await binding_env.vnodes()) == 4
 
-        await until(marked)
-    first = (await sea.vnodes())[0]
-    # A node leaves, another is not selected any more, a policy goes and nobody could hold it.
-    gone = await sea.below.get(NODES, f"{sea.name}-b")
-    await sea.below.delete(NODES, gone.name, uid=gone.uid)
-    unchosen = MergePatch({"metadata": {"labels": {"role": "other"}}})
-    await sea.below.patch(NODES, f"{sea.name}-c", unchosen)
-    policy = await sea.below.patch(
+        await until(labelled)
+    first = (await binding_env.vnodes())[0]
+    # One node is deleted, another is not selected any more, and a policy is deleted without a
+    # finalizer.
+    gone = await binding_env.below.get(NODES, f"{binding_env.name}-b")
+    await binding_env.below.delete(NODES, gone.name, uid=gone.uid)
+    unselected = MergePatch({"metadata": {"labels": {"role": "other"}}})
+    await binding_env.below.patch(NODES, f"{binding_env.name}-c", unselected)
+    policy = await binding_env.below.patch(
         RESOURCE_LEASING_POLICIES, lost, MergePatch({"metadata": {"finalizers": None}})
     )
-    await sea.below.delete(RESOURCE_LEASING_POLICIES, lost, uid=policy.uid)
-    await _stray(sea, first.content())
-    async with sea.syncing():
+    await binding_env.below.delete(RESOURCE_LEASING_POLICIES, lost, uid=policy.uid)
+    await _stray(binding_env, first.content())
+    async with binding_env.syncing():
 
         async def only_one() -> bool:
-            names = [node.name for node in await sea.vnodes()]
+            names = [node.name for node in await binding_env.vnodes()]
             assert names == [first.name]
             for name in "cd":
-                node = await sea.below.get(NODES, f"{sea.name}-{name}")
+                node = await binding_env.below.get(NODES, f"{binding_env.name}-{name}")
                 assert "kubeocean.io/policy-applied" not in node.labels
             return True
 
         await until(only_one)
-        assert (await sea.vnodes())[0].uid == first.uid
+        assert (await binding_env.vnodes())[0].uid == first.uid
 
 
-async def _stray(sea: Sea, like: Json) -> None:
-    """A virtual node of an earlier binding of the same name, which had another clusterID."""
-    metadata = like["metadata"]
-    labels = metadata["labels"] | {"kubeocean.io/physical-cluster-id": "another"}
-    given = {key: metadata[key] for key in ("annotations", "finalizers")}
-    name = f"vnode-another-{sea.name}"
-    await sea.above.create(NODES, {"metadata": {"name": name, "labels": labels, **given}})
+async def _stray(binding_env: BindingEnv, like: Json) -> None:
+    """Create a virtual node of the binding that names a worker's node of another name."""
+    given = {key: like["metadata"][key] for key in ("labels", "annotations", "finalizers")}
+    name = f"vnode-{binding_env.cluster_id}-stray"
+    await binding_env.above.create(NODES, {"metadata": {"name": name, **given}})
 
 
-async def test_a_virtual_node_that_forgot_whose_it_is_is_mended(sea: Sea) -> None:
-    await sea.bind()
-    await sea.lend()
-    await sea.add_node("n")
+async def test_a_virtual_node_that_lost_the_name_of_its_node_gets_it_back(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("n")
     name = "kubeocean.io/physical-node-name"
-    async with sea.syncing():
-        first = (await until(sea.vnodes))[0]
-        forgotten = {"metadata": {"labels": {name: None}, "annotations": {name: None}}}
-        await sea.above.patch(NODES, first.name, MergePatch(forgotten))
+    async with binding_env.syncing():
+        first = (await until(binding_env.vnodes))[0]
+        stripped = {"metadata": {"labels": {name: None}, "annotations": {name: None}}}
+        await binding_env.above.patch(NODES, first.name, MergePatch(stripped))
 
-        async def mended() -> bool:
-            (node,) = await sea.vnodes()
+        async def restored() -> bool:
+            (node,) = await binding_env.vnodes()
             assert node.uid == first.uid
-            return node.labels.get(name) == node.annotations.get(name) == f"{sea.name}-n"
+            return node.labels.get(name) == node.annotations.get(name) == f"{binding_env.name}-n"
 
-        await until(mended)
+        await until(restored)

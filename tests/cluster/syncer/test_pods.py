@@ -1,4 +1,4 @@
-"""The life of pods on two real control planes, with simulated kubelets below."""
+"""The life of pods on two real control planes, with simulated kubelets in the worker."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from etcd import half_delete
 from kubeocean.api.group import Domain
 from kubeocean.errors import NotFound
-from kubeocean.local.faults import Faults, SkewedClock, watches
 from kubeocean.runtime.clock import RealClock
 from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, SECRETS
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.podviews import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
-from kubeocean.syncer.topdown import podfollowing
-from kubeocean.syncer.topdown.podcreation import PRIORITY_CLASSES
-from podseas import PodSea, settled, writes
-from waiting import until
+from kubeocean.syncer.pods import controller
+from kubeocean.syncer.pods.physical_pods import PRIORITY_CLASSES
+from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
+from support.etcd import half_delete
+from support.faults import Faults, SkewedClock, watches
+from support.pod_env import PodEnv, settled, writes
+from support.wait import until
 
-# How a simulated kubelet is made to take its time.
+# Annotations that slow a simulated kubelet down.
 SLOW_END = {"pod-terminate.stage.kwok.x-k8s.io/delay": "20s"}
 SLOW_START = {"pod-run.stage.kwok.x-k8s.io/delay": "600s"}
 
@@ -28,11 +28,11 @@ def conditions(pod: VirtualPod | PhysicalPod) -> dict[str, str]:
     return {each.type: each.status for each in pod.status.conditions or ()}
 
 
-async def test_a_pod_runs_below_and_is_seen_above(podsea: PodSea) -> None:
+async def test_a_pod_runs_in_the_worker_and_its_status_is_reported(pod_env: PodEnv) -> None:
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below) as pods:
-        pod = await podsea.run()
-        shown = await until(podsea.runs)
+    async with pod_env.pods(above=above, below=below) as pods:
+        pod = await pod_env.run()
+        shown = await until(pod_env.runs)
         assert shown.labels == {"kubeocean.io/managed-by": "kubeocean"}
         status = shown.content()["status"]
         assert status["podIP"] and status["hostIP"] and status["startTime"]
@@ -42,8 +42,8 @@ async def test_a_pod_runs_below_and_is_seen_above(podsea: PodSea) -> None:
         await settled(above, below)
         assert len(pods.remaining()) == 1
         assert len(writes(above)) <= 2
-        await podsea.delete(pod)
-        await until(podsea.gone)
+        await pod_env.delete(pod)
+        await until(pod_env.gone)
         await settled(above, below)
         assert not pods.remaining()
     made = [word for word in writes(below) if "priorityclasses" not in word]
@@ -52,32 +52,32 @@ async def test_a_pod_runs_below_and_is_seen_above(podsea: PodSea) -> None:
     assert len(writes(above)) <= 4
 
 
-async def test_a_pod_with_all_that_it_needs_costs_nine_requests(podsea: PodSea) -> None:
+async def test_a_pod_with_copies_and_a_token_costs_nine_requests(pod_env: PodEnv) -> None:
     for kind, name in ((CONFIG_MAPS, "cfg"), (SECRETS, "key")):
-        body = {"metadata": {"name": name, "namespace": podsea.namespace}}
-        await podsea.above.create(kind, body)
-    env = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
+        body = {"metadata": {"name": name, "namespace": pod_env.namespace}}
+        await pod_env.above.create(kind, body)
+    sources = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
     more: Json = {
-        "containers": [{"name": "c", "image": "none", "envFrom": env}],
+        "containers": [{"name": "c", "image": "none", "envFrom": sources}],
         "automountServiceAccountToken": True,
     }
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below):
-        await podsea.run("first", **more)  # pays for what all of them share
-        await until(lambda: podsea.runs("first"))
+    async with pod_env.pods(above=above, below=below):
+        await pod_env.run("first", **more)  # creates the copies that both pods share
+        await until(lambda: pod_env.runs("first"))
         await settled(above, below)
         before = len(_sent(above, below))
-        pod = await podsea.run("second", **more)
-        await until(lambda: podsea.runs("second"))
-        await podsea.delete(pod)
-        await until(lambda: podsea.gone("second"))
+        pod = await pod_env.run("second", **more)
+        await until(lambda: pod_env.runs("second"))
+        await pod_env.delete(pod)
+        await until(lambda: pod_env.gone("second"))
         await settled(above, below)
         spent = _sent(above, below)[before:]
     assert len(spent) <= 9, spent
 
 
 def _sent(*plans: Faults) -> list[str]:
-    """All but watches and Events."""
+    """All requests except watches and Events."""
     return [
         f"{r.method} {r.path}"
         for plan in plans
@@ -86,37 +86,37 @@ def _sent(*plans: Faults) -> list[str]:
     ]
 
 
-async def test_a_second_run_writes_nothing(podsea: PodSea) -> None:
+async def test_a_restarted_syncer_writes_nothing(pod_env: PodEnv) -> None:
     names = [f"web-{n}" for n in range(3)]
-    async with podsea.pods() as pods:
+    async with pod_env.pods() as pods:
         for name in names:
-            await podsea.run(name)
+            await pod_env.run(name)
         for name in names:
-            await until(lambda name=name: podsea.runs(name))
-        metrics = pods.world.metrics.render().decode()
-    bound = f'cluster_binding="{podsea.name}"'
+            await until(lambda name=name: pod_env.runs(name))
+        metrics = pods.clusters.metrics.render().decode()
+    bound = f'cluster_binding="{pod_env.name}"'
     assert f"kubeocean_pod_create_lag_seconds_count{{{bound}}} 3.0" in metrics
     assert f"kubeocean_pod_status_lag_seconds_count{{{bound}}}" in metrics
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below) as pods:
-        await until(lambda: pods.world.vpods.has_synced and pods.world.ppods.has_synced)
+    async with pod_env.pods(above=above, below=below) as pods:
+        await until(lambda: pods.clusters.vpods.has_synced and pods.clusters.ppods.has_synced)
         await settled(above, below)
     assert not writes(above, below)
     assert not [word for word in _sent(above, below) if "/pods/" in word]
 
 
-async def test_labels_and_annotations_of_both_sides_are_kept(podsea: PodSea) -> None:
+async def test_labels_and_annotations_of_both_clusters_are_kept(pod_env: PodEnv) -> None:
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below):
-        await podsea.run(metadata={"labels": {"app": "web"}, "annotations": {"note": "1"}})
-        pod = await until(podsea.runs)
-        ppod = await podsea.ppod()
+    async with pod_env.pods(above=above, below=below):
+        await pod_env.run(metadata={"labels": {"app": "web"}, "annotations": {"note": "1"}})
+        pod = await until(pod_env.runs)
+        ppod = await pod_env.ppod()
         assert ppod.labels["app"] == "web"
-        await podsea.patch_below(ppod, metadata={"annotations": {"cni.example/ip": "1"}})
-        await podsea.patch_above(pod, metadata={"labels": {"new": "1", "app": None}})
+        await pod_env.patch_below(ppod, metadata={"annotations": {"cni.example/ip": "1"}})
+        await pod_env.patch_above(pod, metadata={"labels": {"new": "1", "app": None}})
 
         async def both() -> bool:
-            pod, ppod = await podsea.runs(), await podsea.ppod()
+            pod, ppod = await pod_env.runs(), await pod_env.ppod()
             assert pod.annotations.get("cni.example/ip") == "1"
             assert pod.annotations.get("note") == "1"
             assert pod.labels.get("new") == ppod.labels.get("new") == "1"
@@ -124,28 +124,58 @@ async def test_labels_and_annotations_of_both_sides_are_kept(podsea: PodSea) -> 
 
         await until(both)
         await settled(above, below)
-        await podsea.patch_below(ppod, metadata={"annotations": {"cni.example/ip": None}})
+        await pod_env.patch_below(ppod, metadata={"annotations": {"cni.example/ip": None}})
 
         async def gone() -> bool:
-            return "cni.example/ip" not in (await podsea.runs()).annotations
+            return "cni.example/ip" not in (await pod_env.runs()).annotations
 
         await until(gone)
         await settled(above, below)
 
 
-async def test_conditions_of_controllers_above_survive(podsea: PodSea) -> None:
-    async with podsea.pods():
-        await podsea.run()
-        pod = await until(podsea.runs)
-        now = f"{RealClock().now():%Y-%m-%dT%H:%M:%SZ}"  # controllers clear old ones
+async def test_a_pod_shows_what_the_bindings_worker_trust_allows(pod_env: PodEnv) -> None:
+    above, below = Faults(), Faults()
+    theirs = {"app.kubernetes.io/name": "payments-db"}
+    noted = {"cni.example/ip": "1", "prometheus.io/scrape": "true"}
+    async with pod_env.pods(above=above, below=below):
+        await pod_env.run(metadata={"labels": {"app": "web"}})
+        await until(pod_env.runs)
+        ppod = await pod_env.ppod()
+        await pod_env.patch_below(ppod, metadata={"labels": theirs, "annotations": noted})
+
+        async def as_of_a_kubelet() -> bool:
+            pod = await pod_env.runs()
+            assert pod.labels.get("app") == "web"
+            shown = theirs.keys() & pod.labels.keys() or "prometheus.io/scrape" in pod.annotations
+            return not shown and pod.annotations.get("cni.example/ip") == "1"
+
+        async def wholly() -> bool:
+            pod = await pod_env.runs()
+            return theirs.items() <= pod.labels.items() and noted.items() <= pod.annotations.items()
+
+        await until(as_of_a_kubelet)
+        await settled(above, below)
+        assert await as_of_a_kubelet()
+        await pod_env.rebind(workerTrust="Full")
+        await until(wholly)
+        await pod_env.rebind(workerTrust="Kubelet")
+        await until(as_of_a_kubelet)
+        await settled(above, below)
+
+
+async def test_conditions_of_the_computing_clusters_controllers_are_kept(pod_env: PodEnv) -> None:
+    async with pod_env.pods():
+        await pod_env.run()
+        pod = await until(pod_env.runs)
+        now = f"{RealClock().now():%Y-%m-%dT%H:%M:%SZ}"  # controllers remove old conditions
         disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
         listed = [*pod.content()["status"]["conditions"], disrupted]
-        await podsea.patch_above(pod, "status", status={"conditions": listed})
-        ppod = await podsea.ppod()
-        await podsea.patch_below(ppod, "status", status={"message": "changed"})
+        await pod_env.patch_above(pod, "status", status={"conditions": listed})
+        ppod = await pod_env.ppod()
+        await pod_env.patch_below(ppod, "status", status={"message": "changed"})
 
         async def changed() -> VirtualPod | None:
-            pod = await podsea.runs()
+            pod = await pod_env.runs()
             return pod if pod.content()["status"].get("message") == "changed" else None
 
         shown = await until(changed)
@@ -153,22 +183,22 @@ async def test_conditions_of_controllers_above_survive(podsea: PodSea) -> None:
         assert conditions(shown)["DisruptionTarget"] == "True"
 
 
-async def test_a_readiness_gate_is_opened_from_above_or_from_below(podsea: PodSea) -> None:
+async def test_a_readiness_gate_is_opened_in_either_cluster(pod_env: PodEnv) -> None:
     gates = [{"conditionType": "example.com/up"}, {"conditionType": "example.com/down"}]
     up = {"type": "example.com/up", "status": "True", "lastTransitionTime": "2026-01-02T00:00:00Z"}
     down = up | {"type": "example.com/down"}
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below):
-        await podsea.run(readinessGates=gates)
-        pod = await until(podsea.runs)
-        ppod = await podsea.ppod()
+    async with pod_env.pods(above=above, below=below):
+        await pod_env.run(readinessGates=gates)
+        pod = await until(pod_env.runs)
+        ppod = await pod_env.ppod()
         listed = [*pod.content()["status"]["conditions"], down]
-        await podsea.patch_above(pod, "status", status={"conditions": listed})
+        await pod_env.patch_above(pod, "status", status={"conditions": listed})
         listed = [*ppod.content()["status"]["conditions"], up]
-        await podsea.patch_below(ppod, "status", status={"conditions": listed})
+        await pod_env.patch_below(ppod, "status", status={"conditions": listed})
 
         async def known() -> bool:
-            both = await podsea.runs(), await podsea.ppod()
+            both = await pod_env.runs(), await pod_env.ppod()
             return all({"example.com/up", "example.com/down"} <= set(conditions(p)) for p in both)
 
         await until(known)
@@ -178,119 +208,127 @@ async def test_a_readiness_gate_is_opened_from_above_or_from_below(podsea: PodSe
 # The end
 
 
-async def test_the_grace_of_a_deletion_is_that_of_the_virtual_pod(podsea: PodSea) -> None:
-    async with podsea.pods():
-        await podsea.run(metadata={"annotations": SLOW_END}, grace_s=90)
-        pod = await until(podsea.runs)
-        await podsea.delete(pod, grace_s=50)
+async def test_the_grace_of_a_deletion_is_that_of_the_virtual_pod(pod_env: PodEnv) -> None:
+    async with pod_env.pods():
+        await pod_env.run(metadata={"annotations": SLOW_END}, grace_s=90)
+        pod = await until(pod_env.runs)
+        await pod_env.delete(pod, grace_s=50)
 
         async def grace(seconds: int) -> bool:
-            ppod = await podsea.ppod()
+            ppod = await pod_env.ppod()
             return ppod.metadata.deletion_grace_period_seconds == seconds
 
         await until(lambda: grace(50))
-        assert (await podsea.shows()).deleting
-        await podsea.delete(pod, grace_s=40)
+        assert (await pod_env.shows()).deleting
+        await pod_env.delete(pod, grace_s=40)
         await until(lambda: grace(40))
-        await podsea.delete(pod, grace_s=0)
-        assert await podsea.vpod() is None
+        await pod_env.delete(pod, grace_s=0)
+        assert await pod_env.vpod() is None
         await until(lambda: grace(1))
 
 
-async def test_how_the_containers_ended_is_seen_before_the_pod_goes(podsea: PodSea) -> None:
+async def test_the_end_of_the_containers_is_reported_before_the_pod_is_removed(
+    pod_env: PodEnv,
+) -> None:
     hold = {"finalizers": ["example.com/hold"]}
-    async with podsea.pods():
-        await podsea.run(metadata=hold)
-        pod = await until(podsea.runs)
-        await podsea.delete(pod)
+    async with pod_env.pods():
+        await pod_env.run(metadata=hold)
+        pod = await until(pod_env.runs)
+        await pod_env.delete(pod)
 
         async def ended() -> VirtualPod | None:
-            pod = await podsea.shows(phase="Failed")
+            pod = await pod_env.shows(phase="Failed")
             return pod if pod.metadata.deletion_grace_period_seconds == 0 else None
 
         shown = await until(ended)
         assert shown is not None
         state = shown.content()["status"]["containerStatuses"][0]["state"]
         assert state["terminated"]["exitCode"] == 143
-        await podsea.patch_above(shown, metadata={"finalizers": None})
-        await until(podsea.gone)
+        await pod_env.patch_above(shown, metadata={"finalizers": None})
+        await until(pod_env.gone)
 
 
-async def test_a_pod_whose_deletion_was_cut_short_goes(podsea: PodSea) -> None:
-    async with podsea.pods():
-        pod = await podsea.run()
-        await until(podsea.runs)
-    await half_delete(podsea.computing, podsea.above, pod.name, pod.namespace)
-    async with podsea.pods():
-        await until(podsea.gone)
+async def test_a_pod_with_an_interrupted_deletion_is_removed(pod_env: PodEnv) -> None:
+    async with pod_env.pods():
+        pod = await pod_env.run()
+        await until(pod_env.runs)
+    await half_delete(pod_env.computing, pod_env.above, pod.name, pod.namespace)
+    async with pod_env.pods():
+        await until(pod_env.gone)
 
 
-async def test_a_pod_that_ended_stays_as_it_ended(podsea: PodSea) -> None:
-    async with podsea.pods():
-        await podsea.run(restartPolicy="Never")
-        await until(podsea.runs)
-        ppod = await podsea.ppod()
-        await podsea.patch_below(ppod, "status", status={"phase": "Succeeded"})
-        await podsea.below.delete(PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid, grace_s=0)
-        pod = await until(lambda: podsea.shows(phase="Succeeded"))
+async def test_a_pod_that_ended_stays_as_it_ended(pod_env: PodEnv) -> None:
+    async with pod_env.pods():
+        await pod_env.run(restartPolicy="Never")
+        await until(pod_env.runs)
+        ppod = await pod_env.ppod()
+        await pod_env.patch_below(ppod, "status", status={"phase": "Succeeded"})
+        await pod_env.below.delete(
+            PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid, grace_s=0
+        )
+        pod = await until(lambda: pod_env.shows(phase="Succeeded"))
         above = Faults()
-        async with podsea.pods(above=above):
+        async with pod_env.pods(above=above):
             await settled(above)
             assert not writes(above)
-        assert not await podsea.told_of("web", "PhysicalPodLost")
-        await podsea.delete(pod)
-        await until(podsea.gone)
+        assert not await pod_env.told_of("web", "PhysicalPodLost")
+        await pod_env.delete(pod)
+        await until(pod_env.gone)
 
 
-async def test_a_pod_that_is_lost_below_fails_above_and_is_not_made_again(podsea: PodSea) -> None:
+async def test_a_pod_that_is_lost_in_the_worker_fails_and_is_not_created_again(
+    pod_env: PodEnv,
+) -> None:
     below = Faults()
-    async with podsea.pods(below=below):
-        await podsea.run()
-        await podsea.run("early", metadata={"annotations": SLOW_START})
-        await until(podsea.runs)
+    async with pod_env.pods(below=below):
+        await pod_env.run()
+        await pod_env.run("early", metadata={"annotations": SLOW_START})
+        await until(pod_env.runs)
         for name in ("web", "early"):
-            ppod = (await until(lambda name=name: podsea.ppods(name)))[0]
-            await podsea.below.delete(
+            ppod = (await until(lambda name=name: pod_env.ppods(name)))[0]
+            await pod_env.below.delete(
                 PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid, grace_s=0
             )
-            lost = await until(lambda name=name: podsea.shows(name, phase="Failed"))
+            lost = await until(lambda name=name: pod_env.shows(name, phase="Failed"))
             assert lost.status.reason == "PhysicalPodLost"
             assert lost.content()["status"]["message"] == "Physical pod was deleted unexpectedly"
-            await until(lambda name=name: podsea.told_of(name, "PhysicalPodLost"))
+            await until(lambda name=name: pod_env.told_of(name, "PhysicalPodLost"))
         await settled(below)
-        assert not await podsea.ppods()
+        assert not await pod_env.ppods()
     assert writes(below).count("POST pods") <= 3  # one of them without its PriorityClass
 
 
-async def test_a_pod_that_the_worker_does_not_schedule_is_given_up(
-    podsea: PodSea, monkeypatch: pytest.MonkeyPatch
+async def test_a_pod_that_the_worker_does_not_schedule_fails(
+    pod_env: PodEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(podfollowing, "UNSCHEDULED_S", 8.0)
-    sea = replace(podsea.neighbour(), pnodes=podsea.pnodes)
-    await sea.open(direct=False)
-    # The clocks of two clusters differ; that is nobody's fault, and no reason to give up.
-    async with sea.pods(clock=SkewedClock(4_000)):
-        await sea.run()
-        (ppod,) = await until(lambda: sea.ppods("web"))
+    monkeypatch.setattr(controller, "UNSCHEDULED_S", 8.0)
+    env = replace(pod_env.neighbour(), pnodes=pod_env.pnodes)
+    await env.open(direct=False)
+    # The clocks of two clusters may differ, which must not make the pod fail early.
+    async with env.pods(clock=SkewedClock(4_000)):
+        await env.run()
+        (ppod,) = await until(lambda: env.ppods("web"))
         assert not ppod.spec.node_name
-        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        listed = [said | {"message": "0/3 nodes are available"}]
-        await sea.patch_below(ppod, "status", status={"conditions": listed})
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        listed = [condition | {"message": "0/3 nodes are available"}]
+        await env.patch_below(ppod, "status", status={"conditions": listed})
 
-        async def told() -> bool:
-            pod = await sea.shows(phase="Pending")
+        async def shown() -> bool:
+            pod = await env.shows(phase="Pending")
             return pod.content()["status"].get("message") == "0/3 nodes are available"
 
-        await until(told)
-        lost = await until(lambda: sea.shows(phase="Failed"))
+        await until(shown)
+        lost = await until(lambda: env.shows(phase="Failed"))
         assert lost.status.reason == "PhysicalPodLost"
         assert "0/3 nodes are available" in lost.content()["status"]["message"]
-        (event, *_) = await until(lambda: sea.told_of("web", "FailedSchedulingPod"))
+        (event, *_) = await until(lambda: env.told_of("web", "FailedSchedulingPod"))
         assert "0/3 nodes are available" in event.message
-        assert not await sea.ppods()
+        assert not await env.ppods()
 
 
-async def test_pods_that_belong_to_nodes_stay_away_but_may_leave(podsea: PodSea) -> None:
+async def test_system_pods_and_daemons_do_not_run_in_the_worker_but_can_be_deleted(
+    pod_env: PodEnv,
+) -> None:
     owner = {
         "apiVersion": "apps.kruise.io/v1alpha1",  # a kind that no controller here collects
         "kind": "DaemonSet",
@@ -299,23 +337,23 @@ async def test_pods_that_belong_to_nodes_stay_away_but_may_leave(podsea: PodSea)
         "controller": True,
     }
     below = Faults()
-    async with podsea.pods(below=below):
-        daemon = await podsea.run("daemon", metadata={"ownerReferences": [owner]})
-        asked = {"kubeocean.io/running-daemonset": "true"}
-        await podsea.run("asked", metadata={"ownerReferences": [owner], "annotations": asked})
-        body = podsea.body(f"{podsea.name}-system")
+    async with pod_env.pods(below=below):
+        daemon = await pod_env.run("daemon", metadata={"ownerReferences": [owner]})
+        request = {"kubeocean.io/running-daemonset": "true"}
+        await pod_env.run("wanted", metadata={"ownerReferences": [owner], "annotations": request})
+        body = pod_env.body(f"{pod_env.name}-system")
         body["metadata"]["namespace"] = "kube-system"
-        system = await podsea.above.create(VIRTUAL_PODS, body)
-        await until(lambda: podsea.runs("asked"))
+        system = await pod_env.above.create(VIRTUAL_PODS, body)
+        await until(lambda: pod_env.runs("wanted"))
         await settled(below)
-        said = "kubeocean.io/virtual-pod-name"
-        assert [ppod.annotations[said] for ppod in await podsea.ppods()] == ["asked"]
+        name = "kubeocean.io/virtual-pod-name"
+        assert [ppod.annotations[name] for ppod in await pod_env.ppods()] == ["wanted"]
         for pod in (daemon, system):
-            await podsea.delete(pod)
+            await pod_env.delete(pod)
 
             async def gone(pod: VirtualPod = pod) -> bool:
                 try:
-                    await podsea.above.get(VIRTUAL_PODS, pod.name, pod.namespace)
+                    await pod_env.above.get(VIRTUAL_PODS, pod.name, pod.namespace)
                 except NotFound:
                     return True
                 return False
@@ -323,40 +361,40 @@ async def test_pods_that_belong_to_nodes_stay_away_but_may_leave(podsea: PodSea)
             await until(gone)
 
 
-# What has to be there
+# Objects that a pod depends on
 
 
-async def test_the_priority_class_is_made_when_it_is_needed(podsea: PodSea) -> None:
-    product = f"x{podsea.name}"
-    sea = replace(podsea.neighbour(), pnodes=podsea.pnodes, domain=Domain(f"{product}.io"))
-    await sea.open()
-    async with sea.pods():
-        await sea.run()
-        await until(sea.runs)
-    made = await sea.below.get(PRIORITY_CLASSES, f"{product}-default", keep_raw=True)
+async def test_the_priority_class_is_created_with_the_first_pod(pod_env: PodEnv) -> None:
+    product = f"x{pod_env.name}"
+    env = replace(pod_env.neighbour(), pnodes=pod_env.pnodes, domain=Domain(f"{product}.io"))
+    await env.open()
+    async with env.pods():
+        await env.run()
+        await until(env.runs)
+    made = await env.below.get(PRIORITY_CLASSES, f"{product}-default", keep_raw=True)
     assert made.content()["value"] == -10_000
     assert made.labels[f"{product}.io/managed-by"] == product
 
 
-async def test_a_manifest_that_was_copied_from_a_running_pod_runs(podsea: PodSea) -> None:
+async def test_a_manifest_that_was_copied_from_a_running_pod_runs(pod_env: PodEnv) -> None:
     mapping = {
         "kubeocean.io/physical-pod-uid": "11111111-0000-4000-8000-000000000000",
         "kubeocean.io/physical-pod-name": "other",
         "kubeocean.io/physical-pod-namespace": "..",
     }
-    async with podsea.pods():
-        await podsea.run(metadata={"annotations": mapping})
-        await until(podsea.runs)
+    async with pod_env.pods():
+        await pod_env.run(metadata={"annotations": mapping})
+        await until(pod_env.runs)
 
 
-async def test_events_of_the_physical_pod_are_told_of_the_virtual_one(podsea: PodSea) -> None:
-    async with podsea.pods():
-        await podsea.run()
-        pod = await until(podsea.runs)
-        ppod = await podsea.ppod()
+async def test_events_of_the_physical_pod_are_copied_to_the_virtual_pod(pod_env: PodEnv) -> None:
+    async with pod_env.pods():
+        await pod_env.run()
+        pod = await until(pod_env.runs)
+        ppod = await pod_env.ppod()
         for n, (reason, uid) in enumerate((("BackOff", ppod.uid), ("Foreign", "another"))):
             body = {
-                "metadata": {"name": f"e{n}", "namespace": podsea.mount},
+                "metadata": {"name": f"e{n}", "namespace": pod_env.mount},
                 "involvedObject": {
                     "kind": "Pod",
                     "name": ppod.name,
@@ -367,18 +405,18 @@ async def test_events_of_the_physical_pod_are_told_of_the_virtual_one(podsea: Po
                 "reason": reason,
                 "message": f"restarting failed container in pod {ppod.name}_{ppod.namespace}",
             }
-            await podsea.below.create(EVENTS, body)
-        (event,) = await until(lambda: podsea.told_of("web", "BackOff"))
+            await pod_env.below.create(EVENTS, body)
+        (event,) = await until(lambda: pod_env.told_of("web", "BackOff"))
         assert event.type == "Warning"
         assert event.message.startswith("restarting failed container in pod web_")
         assert event.involved_object.uid == pod.uid
-        assert not await podsea.told_of("web", "Foreign")
+        assert not await pod_env.told_of("web", "Foreign")
 
 
-async def test_pods_with_long_and_dotted_names_run(podsea: PodSea) -> None:
+async def test_pods_with_long_and_dotted_names_run(pod_env: PodEnv) -> None:
     names = ["a" * 29 + "." + "b" * 20, ".".join(["c" * 60] * 4)]
-    async with podsea.pods():
+    async with pod_env.pods():
         for name in names:
-            await podsea.run(name)
+            await pod_env.run(name)
         for name in names:
-            await until(lambda name=name: podsea.runs(name))
+            await until(lambda name=name: pod_env.runs(name))

@@ -1,4 +1,4 @@
-"""Pods of other people, of other bindings and of the earlier implementation."""
+"""Foreign pods, pods of other bindings, and pods of the earlier implementation."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import json
 from dataclasses import replace
 
 from kubeocean.api import naming
-from kubeocean.api.binding import CLUSTER_BINDINGS
-from kubeocean.api.policy import RESOURCE_LEASING_POLICIES
-from kubeocean.local.faults import Faults
-from kubeocean.local.kwok import SimulatedNodes
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.ownership import ownership, pod_marks
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.podviews import PHYSICAL_PODS, PhysicalPod, VirtualPod
-from podseas import PodSea, settled, writes
-from waiting import until
+from kubeocean.syncer.pods.views import PHYSICAL_PODS, PhysicalPod, VirtualPod
+from support.faults import Faults
+from support.pod_env import PodEnv, settled, writes
+from support.wait import until
 
 
-async def place(sea: PodSea, name: str, **metadata: object) -> PhysicalPod:
-    """A pod of the worker that we did not make."""
+async def place(env: PodEnv, name: str, **metadata: object) -> PhysicalPod:
+    """A pod of the worker that this syncer did not create."""
     body = {
-        "metadata": {"name": name, "namespace": sea.mount, **metadata},
+        "metadata": {"name": name, "namespace": env.mount, **metadata},
         "spec": {
-            "nodeName": sea.pnodes[0],
+            "nodeName": env.pnodes[0],
             "containers": [{"name": "c", "image": "none"}],
             "automountServiceAccountToken": False,
         },
     }
-    return await sea.below.create(PHYSICAL_PODS, body)
+    return await env.below.create(PHYSICAL_PODS, body)
 
 
-def go_made(sea: PodSea, vpod: VirtualPod) -> Json:
-    """What the earlier implementation writes on a physical pod."""
+def go_made(env: PodEnv, vpod: VirtualPod) -> Json:
+    """The metadata that the earlier implementation writes to a physical pod."""
     seen = {"labels": {"app": "web"}, "annotations": {}}
     return {
         "labels": {
@@ -45,120 +46,120 @@ def go_made(sea: PodSea, vpod: VirtualPod) -> Json:
             "kubeocean.io/virtual-pod-namespace": vpod.namespace,
             "kubeocean.io/virtual-pod-name": vpod.name,
             "kubeocean.io/virtual-pod-uid": vpod.uid,
-            "kubeocean.io/virtual-node-name": sea.vnode(sea.pnodes[0]),
+            "kubeocean.io/virtual-node-name": env.vnode(env.pnodes[0]),
             "kubeocean.io/expected-metadata": base64.b64encode(json.dumps(seen).encode()).decode(),
         },
     }
 
 
-async def versions(sea: PodSea, *pods: PhysicalPod) -> list[str]:
-    """What only a write changes; kubelets write the status."""
-    found = [await sea.below.get(PHYSICAL_PODS, p.name, p.namespace, keep_raw=True) for p in pods]
+async def versions(env: PodEnv, *pods: PhysicalPod) -> list[str]:
+    """UID and metadata of pods, which no kubelet changes."""
+    ppods = [await env.below.get(PHYSICAL_PODS, p.name, p.namespace, keep_raw=True) for p in pods]
     return [
         json.dumps({k: v for k, v in pod.content()["metadata"].items() if k in _KEPT})
-        for pod in found
+        for pod in ppods
     ]
 
 
 _KEPT = ("uid", "labels", "annotations", "deletionTimestamp", "ownerReferences", "finalizers")
 
 
-async def test_a_foreign_pod_of_our_name_is_never_touched(podsea: PodSea) -> None:
-    plain = await place(podsea, podsea.ppod_name("web"))
+async def test_a_foreign_pod_of_our_name_is_never_touched(pod_env: PodEnv) -> None:
+    plain = await place(pod_env, pod_env.ppod_name("web"))
     marked = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/cluster-binding": "another"}
-    theirs = await place(podsea, podsea.ppod_name("db"), labels=marked)
-    before = await versions(podsea, plain, theirs)
+    theirs = await place(pod_env, pod_env.ppod_name("db"), labels=marked)
+    before = await versions(pod_env, plain, theirs)
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below):
-        made = [await podsea.run(name) for name in ("web", "db")]
-        for pod in made:
-            await until(lambda pod=pod: podsea.runs(pod.name))
+    async with pod_env.pods(above=above, below=below):
+        vpods = [await pod_env.run(name) for name in ("web", "db")]
+        for pod in vpods:
+            await until(lambda pod=pod: pod_env.runs(pod.name))
             second = naming.second_physical_name(pod.name, pod.namespace, uid=pod.uid)
-            assert (await podsea.ppod(pod.name)).name == second
+            assert (await pod_env.ppod(pod.name)).name == second
         await settled(above, below)
-        for pod in made:
-            await podsea.delete(pod)
-            await until(lambda pod=pod: podsea.gone(pod.name))
-    assert await versions(podsea, plain, theirs) == before
+        for pod in vpods:
+            await pod_env.delete(pod)
+            await until(lambda pod=pod: pod_env.gone(pod.name))
+    assert await versions(pod_env, plain, theirs) == before
 
 
-async def test_both_names_taken_is_said(podsea: PodSea) -> None:
-    await place(podsea, podsea.ppod_name("web"))
-    pod = await podsea.run()
+async def test_a_pod_with_both_names_taken_is_reported(pod_env: PodEnv) -> None:
+    await place(pod_env, pod_env.ppod_name("web"))
+    pod = await pod_env.run()
     second = naming.second_physical_name(pod.name, pod.namespace, uid=pod.uid)
-    foreign = await place(podsea, second)
-    async with podsea.pods():
-        (event, *_) = await until(lambda: podsea.told_of("web", "FailedCreatePod"))
-        assert "belongs to somebody else" in event.message
-        await podsea.below.delete(
+    foreign = await place(pod_env, second)
+    async with pod_env.pods():
+        (event, *_) = await until(lambda: pod_env.told_of("web", "FailedCreatePod"))
+        assert "is not of this binding" in event.message
+        await pod_env.below.delete(
             PHYSICAL_PODS, foreign.name, foreign.namespace, uid=foreign.uid, grace_s=0
         )
-        await until(podsea.runs)
+        await until(pod_env.runs)
 
 
-async def test_pods_of_the_earlier_implementation_are_taken_over(podsea: PodSea) -> None:
-    pod = await podsea.run(metadata={"labels": {"app": "web"}})
-    ppod = await place(podsea, podsea.ppod_name(), **go_made(podsea, pod))
+async def test_pods_of_the_earlier_implementation_are_taken_over(pod_env: PodEnv) -> None:
+    pod = await pod_env.run(metadata={"labels": {"app": "web"}})
+    ppod = await place(pod_env, pod_env.ppod_name(), **go_made(pod_env, pod))
     mapping = {
-        "kubeocean.io/physical-pod-namespace": podsea.mount,
+        "kubeocean.io/physical-pod-namespace": pod_env.mount,
         "kubeocean.io/physical-pod-name": ppod.name,
     }
-    await podsea.patch_above(pod, "status", metadata={"annotations": mapping})
+    await pod_env.patch_above(pod, "status", metadata={"annotations": mapping})
     above, below = Faults(), Faults()
-    async with podsea.pods(above=above, below=below):
-        await until(podsea.runs)
+    async with pod_env.pods(above=above, below=below):
+        await until(pod_env.runs)
         await settled(above, below)
-        taken = await podsea.ppod()
+        taken = await pod_env.ppod()
         assert taken.uid == ppod.uid
-        assert taken.labels["kubeocean.io/cluster-binding"] == podsea.name
-        await podsea.patch_above(pod, metadata={"labels": {"app": "new"}})
+        assert taken.labels["kubeocean.io/cluster-binding"] == pod_env.name
+        await pod_env.patch_above(pod, metadata={"labels": {"app": "new"}})
 
         async def changed() -> bool:
-            return (await podsea.ppod()).labels["app"] == "new"
+            return (await pod_env.ppod()).labels["app"] == "new"
 
         await until(changed)
-        await podsea.delete(pod)
-        await until(podsea.gone)
+        await pod_env.delete(pod)
+        await until(pod_env.gone)
     assert "POST pods" not in writes(below)
 
 
-async def test_orphans_of_the_earlier_implementation_are_left_alone(podsea: PodSea) -> None:
-    pod = await podsea.run()
-    said = go_made(podsea, pod)
-    said["annotations"]["kubeocean.io/virtual-pod-uid"] = "of-an-earlier-pod"
-    orphan = await place(podsea, podsea.ppod_name(), **said)
-    before = await versions(podsea, orphan)
-    async with podsea.pods():
+async def test_orphans_of_the_earlier_implementation_are_not_deleted(pod_env: PodEnv) -> None:
+    pod = await pod_env.run()
+    metadata = go_made(pod_env, pod)
+    metadata["annotations"]["kubeocean.io/virtual-pod-uid"] = "of-an-earlier-pod"
+    orphan = await place(pod_env, pod_env.ppod_name(), **metadata)
+    before = await versions(pod_env, orphan)
+    async with pod_env.pods():
 
         async def runs_besides() -> bool:
-            shown = await podsea.shows()
-            return len(await podsea.ppods("web")) == 2 and bool(shown)
+            shown = await pod_env.shows()
+            return len(await pod_env.ppods("web")) == 2 and bool(shown)
 
         await until(runs_besides)
-        await podsea.delete(pod)
+        await pod_env.delete(pod)
 
         async def only_it() -> bool:
-            return await podsea.vpod() is None and len(await podsea.ppods("web")) == 1
+            return await pod_env.vpod() is None and len(await pod_env.ppods("web")) == 1
 
         await until(only_it)
-    assert await versions(podsea, orphan) == before
+    assert await versions(pod_env, orphan) == before
 
 
-async def test_two_bindings_on_one_worker_leave_each_other_alone(podsea: PodSea) -> None:
-    """They share clusters, names and the mount namespace; only the bindings differ."""
-    other = replace(podsea.neighbour(), pnodes=podsea.pnodes, namespace=podsea.namespace)
-    other.mount_name = podsea.mount
+async def test_two_bindings_on_one_worker_do_not_change_each_others_pods(pod_env: PodEnv) -> None:
+    """Both bindings share clusters, names and the mount namespace."""
+    other = replace(pod_env.neighbour(), pnodes=pod_env.pnodes, namespace=pod_env.namespace)
+    other.mount_name = pod_env.mount
     await other.bind()
     for pnode in other.pnodes:
         await other.lend(pnode)
     ours, theirs = Faults(), Faults()
-    async with podsea.pods(above=ours, below=ours), other.pods(above=theirs, below=theirs):
-        mine = await podsea.run("mine")
+    async with pod_env.pods(above=ours, below=ours), other.pods(above=theirs, below=theirs):
+        mine = await pod_env.run("mine")
         yours = await other.run("yours")
         for pod in (mine, yours):
-            await until(lambda pod=pod: podsea.runs(pod.name))
-        await podsea.delete(mine)
-        await until(lambda: podsea.gone("mine"))
+            await until(lambda pod=pod: pod_env.runs(pod.name))
+        await pod_env.delete(mine)
+        await until(lambda: pod_env.gone("mine"))
         await settled(ours, theirs)
         assert await other.runs("yours")
     touched = [r.path for r in ours.requests if r.writes and "yours" in r.path]
@@ -166,55 +167,97 @@ async def test_two_bindings_on_one_worker_leave_each_other_alone(podsea: PodSea)
     assert not [path for path in touched if "/events" not in path]
 
 
-async def test_a_new_pod_of_the_same_name_waits_for_the_old_one(podsea: PodSea) -> None:
+async def test_no_status_is_written_to_a_pod_of_another_worker(pod_env: PodEnv) -> None:
+    """The other binding's clusterID begins with this one's, and so do the names of its nodes."""
+    other = replace(pod_env, name=f"{pod_env.name}-eu")
+    await other.lend(pod_env.pnodes[0])
+    theirs = await other.run("theirs")
+    assert theirs.spec.node_name.startswith(f"vnode-{pod_env.cluster_id}-")
+    above, below = Faults(), Faults()
+    async with pod_env.pods(above=above, below=below) as pods:
+        marks = pod_marks(theirs.key, theirs.uid, pod_env.domain)
+        labels = ownership(pods.clusters.ids, pod_env.domain)
+        forged = await place(pod_env, pod_env.ppod_name("theirs"), labels=labels, annotations=marks)
+        await pod_env.run("mine")
+        await until(lambda: pod_env.runs("mine"))
+        await until(lambda: pods.clusters.ppods.get(forged.key))
+        await settled(above, below)
+        assert not [r.path for r in above.requests if r.writes and "theirs" in r.path]
+        # Its physical pod in this worker still ends with it.
+        await pod_env.delete(theirs)
+
+        async def ended() -> bool:
+            return not await pod_env.ppods("theirs")
+
+        await until(ended)
+    assert not [r.path for r in above.requests if r.writes and "theirs" in r.path]
+
+
+async def test_a_physical_pod_is_deleted_after_its_virtual_node_was(pod_env: PodEnv) -> None:
+    async with pod_env.pods() as pods:
+        pod = await pod_env.run()
+        await until(pod_env.runs)
+        vnode = pods.clusters.vnodes.get(pod_env.vnode_key(0))
+        assert vnode is not None
+        await pod_env.take_back(vnode)
+        await until(lambda: not pods.clusters.vnodes.get(pod_env.vnode_key(0)))
+        await pod_env.delete(pod)
+
+        async def ended() -> bool:
+            return not await pod_env.ppods("web")
+
+        await until(ended)
+
+
+async def test_a_new_pod_of_the_same_name_waits_for_the_old_one(pod_env: PodEnv) -> None:
     slow = {"annotations": {"pod-terminate.stage.kwok.x-k8s.io/delay": "2s"}}
     most = 0
-    async with podsea.pods():
-        old = await podsea.run(metadata=slow)
-        await until(podsea.runs)
-        before = await podsea.ppod()
-        await podsea.delete(old, grace_s=0)
-        await podsea.run()
+    async with pod_env.pods():
+        old = await pod_env.run(metadata=slow)
+        await until(pod_env.runs)
+        before = await pod_env.ppod()
+        await pod_env.delete(old, grace_s=0)
+        await pod_env.run()
 
         async def runs_again() -> bool:
             nonlocal most
-            most = max(most, len(await podsea.ppods("web")))
-            return (await podsea.runs()).uid != old.uid
+            most = max(most, len(await pod_env.ppods("web")))
+            return (await pod_env.runs()).uid != old.uid
 
         await until(runs_again)
-        assert (await podsea.ppod()).uid != before.uid
-        assert (await podsea.ppod()).name == before.name
+        assert (await pod_env.ppod()).uid != before.uid
+        assert (await pod_env.ppod()).name == before.name
     assert most == 1
 
 
 async def test_the_whole_syncer_lends_a_node_and_runs_its_pods(
-    podsea: PodSea, kubelets: SimulatedNodes
+    pod_env: PodEnv, kubelets: SimulatedNodes
 ) -> None:
-    sea = replace(podsea.neighbour(), pnodes=[])
-    await sea.open()
-    sea.pnodes = await kubelets.add(1, prefix=sea.name, labels={"test": sea.name})
-    selector = {"key": "test", "operator": "In", "values": [sea.name]}
+    env = replace(pod_env.neighbour(), pnodes=[])
+    await env.open()
+    env.pnodes = await kubelets.add(1, prefix=env.name, labels={"test": env.name})
+    selector = {"key": "test", "operator": "In", "values": [env.name]}
     policy = {
         "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
         "kind": RESOURCE_LEASING_POLICIES.kind,
-        "metadata": {"name": f"{sea.name}-policy"},
+        "metadata": {"name": f"{env.name}-policy"},
         "spec": {
-            "cluster": sea.name,
+            "cluster": env.name,
             "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [selector]}]},
         },
     }
-    await sea.below.create(RESOURCE_LEASING_POLICIES, policy)
-    async with sea.syncer() as syncer:
-        await until(lambda: sea.seen(NODES, sea.vnode(sea.pnodes[0])))
-        pod = await sea.run()
-        await until(sea.runs)
+    await env.below.create(RESOURCE_LEASING_POLICIES, policy)
+    async with env.syncer() as syncer:
+        await until(lambda: env.seen(NODES, env.vnode(env.pnodes[0])))
+        pod = await env.run()
+        await until(env.runs)
         assert syncer.ready
-        binding = await sea.above.get(CLUSTER_BINDINGS, sea.name)
-        await sea.above.delete(CLUSTER_BINDINGS, sea.name, uid=binding.uid)
-        await sea.delete(pod)
+        binding = await env.above.get(CLUSTER_BINDINGS, env.name)
+        await env.above.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
+        await env.delete(pod)
 
         async def unbound() -> bool:
-            return await sea.seen(CLUSTER_BINDINGS, sea.name) is None
+            return await env.seen(CLUSTER_BINDINGS, env.name) is None
 
         await until(unbound, within=150)
-        assert await sea.gone()
+        assert await env.gone()

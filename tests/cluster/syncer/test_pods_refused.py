@@ -1,7 +1,7 @@
-"""Bad input: what cannot run is told, with the object and the reason, and runs when it can.
+"""Bad input: a pod that cannot run is reported with object and reason, and runs once it can.
 
-Each case has a binding of its own; all are on their way at a time, and are watched together for
-some seconds, in which attempts have to become rare.
+Each case has a binding of its own; all cases run at the same time, and their requests are counted
+together for some seconds, in which attempts have to become rare.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from admission import Webhook, guarding
-from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.errors import ApiError
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch, StrategicPatch
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
     EVENTS,
@@ -31,12 +29,13 @@ from kubeocean.runtime.kinds import (
     Untyped,
 )
 from kubeocean.runtime.objects import Json, Resource
-from kubeocean.runtime.patches import MergePatch, StrategicPatch
-from kubeocean.syncer.podviews import PhysicalPod, VirtualPod
-from kubeocean.syncer.topdown.pods import Pods
-from ourkinds import install_our_kinds
-from podseas import PodSea
-from waiting import until
+from kubeocean.syncer.pods.controller import PodController
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
+from support.admission_webhook import Webhook, guarding
+from support.crds import install_our_kinds
+from support.faults import Faults, watches
+from support.pod_env import PodEnv
+from support.wait import until
 
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Untyped)
 CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped)
@@ -53,55 +52,57 @@ TOKEN: Json = {
 
 @dataclass
 class Case:
-    """One thing that is wrong; `watched` is over when all of them were watched."""
+    """One kind of bad input; `watched` is set when the requests of all cases were counted."""
 
     name: str
-    sea: PodSea
+    env: PodEnv
     directory: Path
     plan: Faults = field(default_factory=Faults)
-    told_of: asyncio.Event = field(default_factory=asyncio.Event)
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
     watched: asyncio.Event = field(default_factory=asyncio.Event)
-    sent: list[str] = field(default_factory=list)  # meanwhile
+    sent: list[str] = field(default_factory=list)  # in the counted time
     error: Exception | None = None
 
-    async def told(self, event: str, condition: str, *words: str) -> None:
-        """An event and a condition say which object and why."""
+    async def reports(self, event: str, condition: str, *words: str) -> None:
+        """Wait until an event and a condition have these words: the object and the reason."""
 
-        async def says() -> bool:
-            events = [each.message for each in await self.sea.told_of("web", event)]
-            said = await self.condition(condition)
-            return said != "" and all(w in said and any(w in e for e in events) for w in words)
+        async def reported() -> bool:
+            events = [each.message for each in await self.env.told_of("web", event)]
+            message = await self.condition(condition)
+            return message != "" and all(
+                word in message and any(word in each for each in events) for word in words
+            )
 
-        await until(says, what=f"{self.name} to be told of")
+        await until(reported, what=f"{self.name} to be reported")
 
     async def rests(self) -> None:
-        """The time in which attempts are counted."""
-        self.told_of.set()
+        """Wait for the end of the time in which requests are counted."""
+        self.reported.set()
         await self.watched.wait()
 
     async def condition(self, kind: str) -> str:
-        pod = await self.sea.vpod()
+        pod = await self.env.vpod()
         assert pod is not None
-        found = [c for c in pod.content()["status"].get("conditions", ()) if c["type"] == kind]
-        assert all(c["status"] == "False" for c in found)
-        return str(found[0]["message"]) if found else ""
+        conditions = [c for c in pod.content()["status"].get("conditions", ()) if c["type"] == kind]
+        assert all(c["status"] == "False" for c in conditions)
+        return str(conditions[0]["message"]) if conditions else ""
 
     async def runs(self) -> VirtualPod:
-        """It does, and nothing is wrong with it any more."""
+        """Wait until the pod runs and has no condition of a problem."""
 
         async def well() -> VirtualPod | None:
-            said = [await self.condition(kind) for kind in (CREATED, SYNCED)]
-            return await self.sea.runs() if said == ["", ""] else None
+            messages = [await self.condition(kind) for kind in (CREATED, SYNCED)]
+            return await self.env.runs() if messages == ["", ""] else None
 
         pod = await until(well, what=f"{self.name} to run")
         assert pod is not None
         return pod
 
-    def syncing(self) -> AbstractAsyncContextManager[Pods]:
-        return self.sea.pods(above=self.plan, below=self.plan)
+    def syncing(self) -> AbstractAsyncContextManager[PodController]:
+        return self.env.pods(above=self.plan, below=self.plan)
 
     def requests(self) -> list[str]:
-        """All but watches, and whether the worker answers."""
+        """All requests except watches and probes."""
         return [
             f"{request.method} {request.path}"
             for request in self.plan.requests
@@ -135,23 +136,28 @@ async def put(
     return str(made.uid)
 
 
-async def quota(sea: PodSea, resource: str) -> Callable[[], Awaitable[None]]:
-    """The worker lets no more of these in; what ends that. No controller counts there but us."""
+async def quota(env: PodEnv, resource: str) -> Callable[[], Awaitable[None]]:
+    """Give the worker a full quota of a resource; return a function that removes it.
+
+    The worker has no quota controller, so the status is written here.
+    """
     hard = {resource: "0"}
-    uid = await put(sea.below, QUOTAS, "tight", sea.mount, spec={"hard": hard})
+    uid = await put(env.below, QUOTAS, "tight", env.mount, spec={"hard": hard})
     status = MergePatch({"status": {"hard": hard, "used": hard}})
-    await sea.below.patch(QUOTAS, "tight", status, sea.mount, subresource="status")
-    return lambda: sea.below.delete(QUOTAS, "tight", sea.mount, uid=uid)
+    await env.below.patch(QUOTAS, "tight", status, env.mount, subresource="status")
+    return lambda: env.below.delete(QUOTAS, "tight", env.mount, uid=uid)
 
 
 @trial("a Secret over the worker's quota")
 async def secret_over_quota(case: Case) -> None:
-    sea = case.sea
-    lift = await quota(sea, "secrets")
-    await put(sea.above, SECRETS, "key", sea.namespace)
+    env = case.env
+    lift = await quota(env, "secrets")
+    await put(env.above, SECRETS, "key", env.namespace)
     async with case.syncing():
-        await sea.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
-        await case.told("FailedCreatePod", CREATED, f"Secret {sea.namespace}/key", "exceeded quota")
+        await env.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
+        await case.reports(
+            "FailedCreatePod", CREATED, f"Secret {env.namespace}/key", "exceeded quota"
+        )
         await case.rests()
         assert case.attempts("POST", "/secrets") <= MOST, case.sent
         assert case.attempts("POST", "/pods") == 0, case.sent
@@ -161,10 +167,10 @@ async def secret_over_quota(case: Case) -> None:
 
 @trial("a pod over the worker's quota")
 async def pod_over_quota(case: Case) -> None:
-    lift = await quota(case.sea, "pods")
+    lift = await quota(case.env, "pods")
     async with case.syncing():
-        await case.sea.run()
-        await case.told("FailedCreatePod", CREATED, case.sea.ppod_name(), "exceeded quota")
+        await case.env.run()
+        await case.reports("FailedCreatePod", CREATED, case.env.ppod_name(), "exceeded quota")
         await case.rests()
         assert case.attempts("POST", "/pods") <= MOST, case.sent
         await lift()
@@ -173,16 +179,16 @@ async def pod_over_quota(case: Case) -> None:
 
 @trial("a pod that is not safe enough for the worker")
 async def unsafe_pod(case: Case) -> None:
-    sea, level = case.sea, "pod-security.kubernetes.io/enforce"
+    env, level = case.env, "pod-security.kubernetes.io/enforce"
 
     async def demand(value: str | None) -> None:
         patch = MergePatch({"metadata": {"labels": {level: value}}})
-        await sea.below.patch(NAMESPACES, sea.mount, patch)
+        await env.below.patch(NAMESPACES, env.mount, patch)
 
     await demand("restricted")
     async with case.syncing():
-        await sea.run()
-        await case.told("FailedCreatePod", CREATED, sea.ppod_name(), "PodSecurity")
+        await env.run()
+        await case.reports("FailedCreatePod", CREATED, env.ppod_name(), "PodSecurity")
         await case.rests()
         assert case.attempts("POST", "/pods") <= MOST, case.sent
         await demand(None)
@@ -191,89 +197,89 @@ async def unsafe_pod(case: Case) -> None:
 
 @trial("a token over the worker's quota")
 async def token_over_quota(case: Case) -> None:
-    sea = case.sea
-    lift = await quota(sea, "secrets")
+    env = case.env
+    lift = await quota(env, "secrets")
     async with case.syncing():
-        await sea.run(volumes=[TOKEN])
-        await case.told("FailedUpdatePod", SYNCED, f"secrets {sea.mount}/", "exceeded quota")
+        await env.run(volumes=[TOKEN])
+        await case.reports("FailedUpdatePod", SYNCED, f"secrets {env.mount}/", "exceeded quota")
         await case.rests()
         assert case.attempts("POST", "/secrets") <= MOST, case.sent
         await lift()
         await case.runs()
-        assert (await sea.below.list(SECRETS, sea.mount)).items
+        assert (await env.below.list(SECRETS, env.mount)).items
 
 
 @trial("a ConfigMap that does not exist")
 async def missing_config_map(case: Case) -> None:
-    sea = case.sea
+    env = case.env
     async with case.syncing():
-        await sea.run(containers=[container(envFrom=[{"configMapRef": {"name": "late"}}])])
-        missing = f"ConfigMap {sea.namespace}/late does not exist"
-        await case.told("FailedCreatePod", CREATED, missing)
+        await env.run(containers=[container(envFrom=[{"configMapRef": {"name": "late"}}])])
+        missing = f"ConfigMap {env.namespace}/late does not exist"
+        await case.reports("FailedCreatePod", CREATED, missing)
         await case.rests()
         assert case.attempts("GET", "/late") <= 1, case.sent
         assert case.attempts("POST", "/pods") == 0, case.sent
-        await put(sea.above, CONFIG_MAPS, "late", sea.namespace)
+        await put(env.above, CONFIG_MAPS, "late", env.namespace)
         await case.runs()
 
 
 @trial("an image name that is none")
 async def invalid_image(case: Case) -> None:
     """Servers take it. A kubelet does not, and says so of the container; this is what it says."""
-    sea, image = case.sea, "Not/An:Image:Name"
+    env, image = case.env, "Not/An:Image:Name"
     why = f'Failed to apply default image tag "{image}": couldn\'t parse image name'
     waiting = {"reason": "InvalidImageName", "message": why}
     slow = {"annotations": {"pod-run.stage.kwok.x-k8s.io/delay": "600s"}}
     async with case.syncing():
-        pod = await sea.run(containers=[container(image=image)], metadata=slow)
-        ppod = (await until(lambda: sea.ppods("web")))[0]
-        await until(lambda: sea.shows(phase="Pending"))
-        await say_of_container(sea, ppod, waiting)
+        pod = await env.run(containers=[container(image=image)], metadata=slow)
+        ppod = (await until(lambda: env.ppods("web")))[0]
+        await until(lambda: env.shows(phase="Pending"))
+        await say_of_container(env, ppod, waiting)
 
         async def shown() -> bool:
-            said = (await sea.shows(phase="Pending")).content()["status"]
-            states = [each["state"].get("waiting") for each in said.get("containerStatuses", ())]
+            status = (await env.shows(phase="Pending")).content()["status"]
+            states = [each["state"].get("waiting") for each in status.get("containerStatuses", ())]
             assert states == [waiting]
-            unready = [c for c in said["conditions"] if c["type"] == "ContainersReady"]
-            events = await sea.told_of("web", "InspectFailed")
+            unready = [c for c in status["conditions"] if c["type"] == "ContainersReady"]
+            events = await env.told_of("web", "InspectFailed")
             named = any("[c]" in condition["message"] for condition in unready)
             return named and any(event.message == why for event in events)
 
         await until(shown)
         await case.rests()
-        assert case.sent == [], "the kubelet tries, and nobody else"
+        assert case.sent == [], "only the kubelet retries"
         good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": "good:1"}]}})
-        await sea.above.patch(PODS, pod.name, good, pod.namespace)
+        await env.above.patch(PODS, pod.name, good, pod.namespace)
 
         async def mended() -> bool:
-            found = (await sea.ppod()).content()["spec"]["containers"][0]
-            return bool(found["image"] == "good:1")
+            current = (await env.ppod()).content()["spec"]["containers"][0]
+            return bool(current["image"] == "good:1")
 
         await until(mended)
 
 
-async def say_of_container(sea: PodSea, ppod: PhysicalPod, waiting: dict[str, str]) -> None:
+async def say_of_container(env: PodEnv, ppod: PhysicalPod, waiting: dict[str, str]) -> None:
     state: Json = {"name": "c", "image": "", "imageID": "", "ready": False, "restartCount": 0}
     unready = {"type": "ContainersReady", "status": "False", "reason": "ContainersNotReady"}
     status = {
         "conditions": [unready | {"message": "containers with unready status: [c]"}],
         "containerStatuses": [state | {"state": {"waiting": waiting}}],
     }
-    await sea.patch_below(ppod, "status", status=status)
+    await env.patch_below(ppod, "status", status=status)
     about = {"kind": "Pod", "name": ppod.name, "namespace": ppod.namespace, "uid": ppod.uid}
-    said = {"involvedObject": about, "type": "Warning", "reason": "InspectFailed"}
-    await put(sea.below, EVENTS, "e0", sea.mount, **said, message=waiting["message"])
+    event = {"involvedObject": about, "type": "Warning", "reason": "InspectFailed"}
+    await put(env.below, EVENTS, "e0", env.mount, **event, message=waiting["message"])
 
 
 @trial("an admission webhook that says no")
 async def refusing_webhook(case: Case) -> None:
-    sea = case.sea
-    async with guarding(sea.below, sea.mount, directory=case.directory) as webhook, case.syncing():
-        webhook.refusal = "no guests on Mondays"
+    env = case.env
+    async with guarding(env.below, env.mount, directory=case.directory) as webhook, case.syncing():
+        webhook.refusal = "no pods on Mondays"
         await known(case, webhook, PODS)
-        await sea.run()
-        words = (sea.ppod_name(), "door.example.com", webhook.refusal)
-        await case.told("FailedCreatePod", CREATED, *words)
+        await env.run()
+        words = (env.ppod_name(), "door.example.com", webhook.refusal)
+        await case.reports("FailedCreatePod", CREATED, *words)
         before = webhook.asked
         await case.rests()
         assert webhook.asked - before <= MOST
@@ -284,12 +290,12 @@ async def refusing_webhook(case: Case) -> None:
 
 @trial("an admission webhook that does not answer")
 async def deaf_webhook(case: Case) -> None:
-    sea = case.sea
-    async with guarding(sea.below, sea.mount, directory=case.directory) as webhook, case.syncing():
+    env = case.env
+    async with guarding(env.below, env.mount, directory=case.directory) as webhook, case.syncing():
         webhook.deaf = True
         await known(case, webhook, PODS)
-        await sea.run()
-        await case.told("FailedCreatePod", CREATED, sea.ppod_name(), "door.example.com")
+        await env.run()
+        await case.reports("FailedCreatePod", CREATED, env.ppod_name(), "door.example.com")
         await case.rests()
         assert case.attempts("POST", "/pods") <= MOST, case.sent
         webhook.deaf = False
@@ -298,15 +304,15 @@ async def deaf_webhook(case: Case) -> None:
 
 @trial("an admission webhook that takes no Secrets")
 async def webhook_against_secrets(case: Case) -> None:
-    sea = case.sea
-    guard = guarding(sea.below, sea.mount, resource="secrets", directory=case.directory)
+    env = case.env
+    guard = guarding(env.below, env.mount, resource="secrets", directory=case.directory)
     async with guard as webhook, case.syncing():
         webhook.deaf = True
         await known(case, webhook, SECRETS)
-        await put(sea.above, SECRETS, "key", sea.namespace)
-        await sea.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
-        words = (f"Secret {sea.namespace}/key", "door.example.com")
-        await case.told("FailedCreatePod", CREATED, *words)
+        await put(env.above, SECRETS, "key", env.namespace)
+        await env.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
+        words = (f"Secret {env.namespace}/key", "door.example.com")
+        await case.reports("FailedCreatePod", CREATED, *words)
         await case.rests()
         assert case.attempts("POST", "/secrets") <= MOST, case.sent
         webhook.deaf = False
@@ -315,13 +321,13 @@ async def webhook_against_secrets(case: Case) -> None:
 
 async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
     """A server takes a moment to know its webhooks."""
-    body: Json = {"metadata": {"name": "probe", "namespace": case.sea.mount}}
+    body: Json = {"metadata": {"name": "probe", "namespace": case.env.mount}}
     if kind is PODS:
         body["spec"] = {"containers": [container()]}
 
     async def asks() -> bool:
         with suppress(ApiError):
-            await case.sea.below.create(kind, body, dry_run=True)
+            await case.env.below.create(kind, body, dry_run=True)
         return webhook.asked > 0
 
     await until(asks)
@@ -329,90 +335,112 @@ async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
 
 @trial("a service account that is gone")
 async def deleted_account(case: Case) -> None:
-    sea = case.sea
-    uid = await put(sea.above, SERVICE_ACCOUNTS, "robot", sea.namespace)
-    await sea.run(serviceAccountName="robot", volumes=[TOKEN])
-    await sea.above.delete(SERVICE_ACCOUNTS, "robot", sea.namespace, uid=uid)
-    words = (f"{sea.namespace}/robot", "not found")
+    env = case.env
+    uid = await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
+    await env.run(serviceAccountName="robot", volumes=[TOKEN])
+    await env.above.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
+    words = (f"{env.namespace}/robot", "not found")
     async with case.syncing():
-        await case.told("FailedUpdatePod", SYNCED, *words)
+        await case.reports("FailedUpdatePod", SYNCED, *words)
         await case.rests()
         assert case.attempts("POST", "/token") <= MOST, case.sent
-        uid = await put(sea.above, SERVICE_ACCOUNTS, "robot", sea.namespace)
+        uid = await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
         await case.runs()
-        (secret,) = (await sea.below.list(SECRETS, sea.mount)).items
+        (secret,) = (await env.below.list(SECRETS, env.mount)).items
 
         # Gone again: the token that the pod has cannot be renewed when that is due.
-        await sea.above.delete(SERVICE_ACCOUNTS, "robot", sea.namespace, uid=uid)
+        await env.above.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
         due = MergePatch({"metadata": {"annotations": {DUE: "2026-01-01T00:00:00Z"}}})
-        await sea.below.patch(SECRETS, secret.name, due, sea.mount)
-        await case.told("FailedUpdatePod", SYNCED, *words)
-        await put(sea.above, SERVICE_ACCOUNTS, "robot", sea.namespace)
+        await env.below.patch(SECRETS, secret.name, due, env.mount)
+        await case.reports("FailedUpdatePod", SYNCED, *words)
+        await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
         await case.runs()
 
 
 @trial("what the binding does not allow")
 async def denied_privilege(case: Case) -> None:
-    sea = case.sea
-    await allow(sea, hostNetwork="Deny")
+    env = case.env
+    await allow(env, hostNetwork="Deny")
     async with case.syncing():
-        await sea.run(hostNetwork=True)
-        await case.told("FailedCreatePod", CREATED, "spec.hostNetwork", "does not allow it")
+        await env.run(hostNetwork=True)
+        await case.reports("FailedCreatePod", CREATED, "spec.hostNetwork", "does not allow it")
         await case.rests()
         assert case.attempts("POST", "/pods") == 0, case.sent
-        await allow(sea, hostNetwork="Allow")
+        await allow(env, hostNetwork="Allow")
         await case.runs()
+
+
+@trial("an ephemeral container that the binding does not allow")
+async def denied_ephemeral_container(case: Case) -> None:
+    env = case.env
+    await allow(env, privileged="Deny")
+    async with case.syncing():
+        pod = await env.run()
+        await until(env.runs)
+        debug = container(securityContext={"privileged": True}) | {"name": "debug"}
+        body = StrategicPatch({"spec": {"ephemeralContainers": [debug]}})
+        await env.above.patch(
+            PODS, pod.name, body, pod.namespace, subresource="ephemeralcontainers"
+        )
+        words = ("spec.ephemeralContainers[0]", "does not allow it")
+        await case.reports("FailedUpdatePod", SYNCED, *words)
+        await case.rests()
+        assert case.sent == []
+        await allow(env, privileged="Allow")
+        await case.runs()
+        (added,) = (await env.ppod()).content()["spec"]["ephemeralContainers"]
+        assert added["name"] == "debug"
 
 
 @trial("a directory of the node behind a claim")
 async def denied_volume(case: Case) -> None:
-    sea, volume = case.sea, f"pv-{case.sea.name}"
-    await allow(sea, hostPath="Deny")
+    env, volume = case.env, f"pv-{case.env.name}"
+    await allow(env, hostPath="Deny")
     shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none"}
     spec = shared | {"capacity": {"storage": "1Mi"}, "hostPath": {"path": "/etc"}}
-    await sea.above.create(VOLUMES, {"metadata": {"name": volume}, "spec": spec})
+    await env.above.create(VOLUMES, {"metadata": {"name": volume}, "spec": spec})
     wants = shared | {"volumeName": volume, "resources": {"requests": {"storage": "1Mi"}}}
-    await put(sea.above, CLAIMS, "data", sea.namespace, spec=wants)
+    await put(env.above, CLAIMS, "data", env.namespace, spec=wants)
     uses: Json = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
     words = (f"PersistentVolume {volume}", "spec.hostPath", "does not allow it")
     async with case.syncing():
-        await sea.run(volumes=[uses])
-        await case.told("FailedCreatePod", CREATED, *words)
+        await env.run(volumes=[uses])
+        await case.reports("FailedCreatePod", CREATED, *words)
         await case.rests()
         assert not [line for line in case.sent if line.startswith("POST")], case.sent
-        ours = f"{sea.domain.cluster_binding}={sea.name}"
-        assert not (await sea.below.list(VOLUMES, labels=ours)).items
-        await allow(sea, hostPath="Allow")
+        ours = f"{env.domain.cluster_binding}={env.name}"
+        assert not (await env.below.list(VOLUMES, labels=ours)).items
+        await allow(env, hostPath="Allow")
         await case.runs()
 
-        # That it was copied once is no way around it.
-        await allow(sea, hostPath="Deny")
-        await sea.run("second", volumes=[uses])
-        (event, *_) = await until(lambda: sea.told_of("second", "FailedCreatePod"))
+        # A volume that was copied before is denied as well.
+        await allow(env, hostPath="Deny")
+        await env.run("second", volumes=[uses])
+        (event, *_) = await until(lambda: env.told_of("second", "FailedCreatePod"))
         assert "spec.hostPath" in event.message
-        assert not await sea.ppods("second")
-        await sea.runs()
+        assert not await env.ppods("second")
+        await env.runs()
 
 
-async def allow(sea: PodSea, **privileges: str) -> None:
+async def allow(env: PodEnv, **privileges: str) -> None:
     patch = MergePatch({"spec": {"podPrivileges": privileges}})
-    await sea.above.patch(CLUSTER_BINDINGS, sea.name, patch)
+    await env.above.patch(CLUSTER_BINDINGS, env.name, patch)
 
 
 async def undergo(case: Case) -> None:
     try:
-        await case.sea.open()
+        await case.env.open()
         await TRIALS[case.name](case)
     except (AssertionError, ApiError) as error:
         case.error = error
     finally:
-        case.told_of.set()
+        case.reported.set()
 
 
 async def watch(cases: list[Case]) -> None:
-    """All at a time, once everybody was told."""
+    """Count the requests of all cases, once each has reported its problem."""
     for case in cases:
-        await case.told_of.wait()
+        await case.reported.wait()
     before = [len(case.requests()) for case in cases]
     await asyncio.sleep(WATCHED_S)  # the passing of time is what is tested
     for case, count in zip(cases, before, strict=True):
@@ -428,23 +456,25 @@ async def cases(
     simulated: list[str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[dict[str, Case]]:
-    """All of it, once."""
+    """Run all cases, once."""
     await install_our_kinds(client)
     below, directory = worker.client(), tmp_path_factory.mktemp("webhooks")
-    base = PodSea(cluster, worker, client, below, pnodes=simulated)
-    made = [Case(name, replace(base.neighbour(), pnodes=simulated), directory) for name in TRIALS]
+    base = PodEnv(cluster, worker, client, below, pnodes=simulated)
+    all_cases = [
+        Case(name, replace(base.neighbour(), pnodes=simulated), directory) for name in TRIALS
+    ]
     try:
         async with asyncio.TaskGroup() as group:
-            for case in made:
+            for case in all_cases:
                 group.create_task(undergo(case))
-            group.create_task(watch(made))
-        yield {case.name: case for case in made}
+            group.create_task(watch(all_cases))
+        yield {case.name: case for case in all_cases}
     finally:
         await below.close()
 
 
 @pytest.mark.parametrize("name", TRIALS)
-async def test_bad_input_is_told_and_tried_ever_more_rarely_and_runs_when_it_can(
+async def test_bad_input_is_reported_and_retried_ever_more_rarely_and_runs_when_it_can(
     cases: dict[str, Case], name: str
 ) -> None:
     if (error := cases[name].error) is not None:

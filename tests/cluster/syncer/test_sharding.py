@@ -1,4 +1,4 @@
-"""Two syncers share a binding: each works on its part, and one takes over when the other dies."""
+"""Two syncers share a binding: each works on its shards, and one takes over when the other dies."""
 
 from __future__ import annotations
 
@@ -11,144 +11,143 @@ import pytest
 import yaml
 
 from kubeocean.api import naming
-from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.kwok import SimulatedNodes
-from kubeocean.runtime.client import Client
+from kubeocean.local.simulated_nodes import SimulatedNodes
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
-from kubeocean.runtime.patches import MergePatch
-from ourkinds import install_our_kinds
-from sharedseas import SharedSea, prove
-from syncers import LEASE_S
-from waiting import until
+from support.crds import install_our_kinds
+from support.sharded_env import ShardedEnv, prove
+from support.syncer_process import LEASE_S
+from support.wait import until
 
 NODES, PODS = 20, 60
-RIGHTS = Path(__file__).parents[3] / "deploy" / "syncer-sharding.yaml"
+MANIFEST = Path(__file__).parents[3] / "deploy" / "syncer-sharding.yaml"
 
 
 @pytest.fixture
 async def shared(
     cluster: Cluster, client: Client, worker: Cluster, kubelets: SimulatedNodes
-) -> AsyncIterator[SharedSea]:
+) -> AsyncIterator[ShardedEnv]:
     await install_our_kinds(client)
     below = worker.client()
-    sea = SharedSea(cluster, worker, client, below)
-    sea.pnodes = await kubelets.add(NODES, prefix=sea.name, labels={"test": sea.name})
+    env = ShardedEnv(cluster, worker, client, below)
+    env.pnodes = await kubelets.add(NODES, prefix=env.name, labels={"test": env.name})
     try:
-        await sea.open()
-        yield sea
+        await env.open()
+        yield env
     finally:
-        await kubelets.remove(sea.pnodes)
+        await kubelets.remove(env.pnodes)
         await below.close()
 
 
-async def test_each_works_on_its_part_and_one_killed_loses_and_doubles_nothing(
-    shared: SharedSea, tmp_path: Path
+async def test_each_replica_works_on_its_shards_and_a_killed_one_loses_and_duplicates_nothing(
+    shared: ShardedEnv, tmp_path: Path
 ) -> None:
-    figures = await prove(shared, tmp_path, pods=PODS, kill_after_s=0.5, every_s=0.05)
-    assert figures["pods asked for in fail-over"] > 0
-    # The ring needs no more rights than the manifest gives.
-    role = next(iter(yaml.safe_load_all(RIGHTS.read_text())))
+    results = await prove(shared, tmp_path, pods=PODS, kill_after_s=0.5, every_s=0.05)
+    assert results["pods created in fail-over"] > 0
+    # The ring needs no more permissions than the manifest grants.
+    role = next(iter(yaml.safe_load_all(MANIFEST.read_text())))
     granted = {rule["resources"][0]: set(rule["verbs"]) for rule in role["rules"]}
     for name in ("one", "two"):
-        asked = shared.computing.audit.requests(user=shared.user(name))
-        for each in asked:
+        requests = shared.computing.audit.requests(user=shared.user(name))
+        for each in requests:
             if each.namespace == "default" and each.resource in granted:
                 assert each.verb in granted[each.resource], each
 
 
-async def test_what_pods_share_is_copied_once_and_goes_with_the_binding(
-    shared: SharedSea, tmp_path: Path
+async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_binding(
+    shared: ShardedEnv, tmp_path: Path
 ) -> None:
-    sea, names = shared, [f"p{number}" for number in range(24)]
+    env, names = shared, [f"p{number}" for number in range(24)]
     body = {"metadata": {"name": "settings"}, "data": {"colour": "blue"}}
-    await sea.above.create(CONFIG_MAPS, body, namespace=sea.namespace)
+    await env.above.create(CONFIG_MAPS, body, namespace=env.namespace)
     volume = {"name": "v", "configMap": {"name": "settings"}}
-    async with sea.sharing("one", "two", directory=tmp_path):
-        await sea.lent()
-        await sea.shared()
+    async with env.sharing("one", "two", directory=tmp_path):
+        await env.lent()
+        await env.shared()
         for number, name in enumerate(names):
-            await sea.run(name, node=number % NODES, volumes=[volume], grace_s=0)
-        await sea.settled(len(names))
-        # Both of them needed the copy, which was made once; a change is carried down once.
-        assert all(pods for pods, _ in map(sea.worked_on, sea.replicas))
-        copy = naming.physical_name("settings", sea.namespace)
-        assert _written(sea, "create") == {copy: 1}
+            await env.run(name, node=number % NODES, volumes=[volume], grace_s=0)
+        await env.settled(len(names))
+        # Both replicas needed the copy, which was created once; a change is applied once.
+        assert all(pods for pods, _ in map(env.worked_on, env.replicas))
+        copy = naming.physical_name("settings", env.namespace)
+        assert _written(env, "create") == {copy: 1}
         patch = MergePatch({"data": {"colour": "red"}})
-        await sea.above.patch(CONFIG_MAPS, "settings", patch, sea.namespace)
+        await env.above.patch(CONFIG_MAPS, "settings", patch, env.namespace)
 
         async def red() -> bool:
-            return (await sea.below.get(CONFIG_MAPS, copy, sea.mount)).data == {"colour": "red"}
+            return (await env.below.get(CONFIG_MAPS, copy, env.mount)).data == {"colour": "red"}
 
         await until(red)
-        assert _written(sea, "patch") == {copy: 1}
-        # Of figures that concern the whole binding there is one account.
-        pages = [(await each.page("metrics", "/metrics"))[1] for each in sea.replicas.values()]
-        told = f'_vnode_total{{clusterbinding="{sea.name}"}}'
-        assert sum(told in page for page in pages) == 1
+        assert _written(env, "patch") == {copy: 1}
+        # Only one replica exposes the metrics of the whole binding.
+        pages = [(await each.page("metrics", "/metrics"))[1] for each in env.replicas.values()]
+        metric = f'_vnode_total{{clusterbinding="{env.name}"}}'
+        assert sum(metric in page for page in pages) == 1
 
-        # One leaves, and says so: the other need not wait.
+        # A replica that stops hands over at once: the other need not wait for its lease.
         began = time.monotonic()
-        assert await sea.replicas.pop("one").process.stop() == 0
-        await sea.shared()
+        assert await env.replicas.pop("one").process.stop() == 0
+        await env.shared()
         assert time.monotonic() - began < LEASE_S + 4
 
-    async with sea.sharing("two", "three", directory=tmp_path):
-        await sea.shared()
-        binding = await sea.above.get(CLUSTER_BINDINGS, sea.name)
-        await sea.above.delete(CLUSTER_BINDINGS, sea.name, uid=binding.uid)
+    async with env.sharing("two", "three", directory=tmp_path):
+        await env.shared()
+        binding = await env.above.get(CLUSTER_BINDINGS, env.name)
+        await env.above.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
         for name in names:
-            pod = await sea.vpod(name)
+            pod = await env.vpod(name)
             if pod is not None:
-                await sea.delete(pod, grace_s=0)
+                await env.delete(pod, grace_s=0)
 
         async def nothing_left() -> bool:
-            assert not await sea.ppods()
-            copies = (await sea.below.list(CONFIG_MAPS, sea.mount)).items
+            assert not await env.ppods()
+            copies = (await env.below.list(CONFIG_MAPS, env.mount)).items
             assert copy not in {each.name for each in copies}
-            assert not await sea.vnodes()
-            return await sea.seen(CLUSTER_BINDINGS, sea.name) is None
+            assert not await env.vnodes()
+            return await env.seen(CLUSTER_BINDINGS, env.name) is None
 
         await until(nothing_left)
 
 
-async def test_one_that_was_frozen_does_no_harm_when_it_wakes_and_works_again(
-    shared: SharedSea, tmp_path: Path
+async def test_a_replica_that_was_frozen_does_no_harm_when_it_wakes_and_works_again(
+    shared: ShardedEnv, tmp_path: Path
 ) -> None:
-    sea, names = shared, [f"p{number}" for number in range(24)]
-    async with sea.sharing("one", "two", directory=tmp_path):
-        await sea.lent()
-        await sea.shared()
-        frozen = sea.replicas.pop("one")
+    env, names = shared, [f"p{number}" for number in range(24)]
+    async with env.sharing("one", "two", directory=tmp_path):
+        await env.lent()
+        await env.shared()
+        frozen = env.replicas.pop("one")
         frozen.process.pause()
-        await sea.shared()
-        # It will wake up to hear of pods that it would have to make, and of nodes.
+        await env.shared()
+        # When it resumes, its caches show new pods and nodes of its former shards.
         for number, name in enumerate(names):
-            await sea.run(name, node=number % NODES)
-        await sea.settled(len(names))
-        mark = sea.computing.audit.mark()
+            await env.run(name, node=number % NODES)
+        await env.settled(len(names))
+        mark = env.computing.audit.mark()
         frozen.process.resume()
-        sea.replicas["one"] = frozen
+        env.replicas["one"] = frozen
         await frozen.says("Lost membership")
-        await sea.shared()
-        assert set(sea.created().values()) == {1}
-        # What it does from now on, it does about its own part.
-        await until(lambda: sea.worked_on("one", mark)[1], within=60)
-        ring = naming.syncer_ring(sea.name)
+        await env.shared()
+        assert set(env.created().values()) == {1}
+        # From now on it works on its own shards only.
+        await until(lambda: env.worked_on("one", mark)[1], within=60)
+        ring = naming.syncer_ring(env.name)
         joined = frozen.lines("Joined ring")
         assert [line["ring"] for line in joined] == [ring, ring]
         assert joined[0]["replica"] != joined[1]["replica"]
         for name in names:
-            await sea.runs(name)
+            await env.runs(name)
 
 
-def _written(sea: SharedSea, verb: str) -> dict[str, int]:
+def _written(env: ShardedEnv, verb: str) -> dict[str, int]:
     """How often each ConfigMap of this binding was written in the worker."""
-    asked = sea.worker.audit.requests(user=sea.name)
+    requests = env.worker.audit.requests(user=env.name)
     return dict(
         Counter(
             each.name
-            for each in asked
+            for each in requests
             if (each.resource, each.verb) == ("configmaps", verb) and each.code < 300
         )
     )

@@ -1,4 +1,4 @@
-"""What is left over between two real clusters is found, told, and removed if it is ours."""
+"""Sweep and repair on two real clusters: orphans are reported, and deleted if they are ours."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ from pathlib import Path
 
 import pytest
 
-from commands import Home, Result
-from kubeocean.api.binding import CLUSTER_BINDINGS
+from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, ownership
-from kubeocean.bound.identities import identity_of
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.faults import Crashed, Faults, watches
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
-from kubeocean.runtime.patches import MergePatch
-from kubeocean.syncer.bottomup.csinodes import CsiNodes
-from kubeocean.syncer.bottomup.hostports import HostPorts
-from kubeocean.syncer.comparison import Finding, Problem
-from kubeocean.syncer.forge.csinodes import CSI_NODES
-from kubeocean.syncer.sweep import Sweep
-from kubeocean.syncer.topdown.dependents import Dependents
-from kubeocean.syncer.world import World
-from oceans import Sea
-from podseas import PodSea
-from running import running
-from straits import Strait
-from waiting import until
+from kubeocean.syncer.cleanup.diff import Difference, DifferenceKind
+from kubeocean.syncer.cleanup.sweep import Sweep
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNodes
+from kubeocean.syncer.nodes.host_ports import HostPorts
+from kubeocean.syncer.replication.dependents import Dependents
+from kubeocean.worker_access.identity import identity_of
+from support.background import running
+from support.binding_env import BindingEnv
+from support.commands import Home, Result
+from support.controller_env import ControllerEnv
+from support.faults import Crashed, Faults, watches
+from support.pod_env import PodEnv
+from support.wait import until
 
 MOUNT = "kubeocean-worker"
 
 
-class Swept:
-    """A sweep and all caches, without the controllers that would put things right first."""
+class SweepOnly:
+    """A sweep and all caches, without the controllers that would delete orphans first."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, clusters: Clusters) -> None:
         self.nudged: list[Key] = []
-        needs = Dependents(world)
-        csinodes, hostports = CsiNodes(world), HostPorts(world)
-        self.sweep = Sweep(world, needs, csinodes, hostports, nudge=self.nudged.append)
+        needs = Dependents(clusters)
+        csinodes, hostports = CsiNodes(clusters), HostPorts(clusters)
+        self.sweep = Sweep(clusters, needs, csinodes, hostports, nudge=self.nudged.append)
         self.caches = (
-            *(cache for cache in world.caches if cache is not world.vnodes),
+            *(cache for cache in clusters.caches if cache is not clusters.vnodes),
             *(
                 cache
                 for copies in (needs.config_maps, needs.secrets, needs.claims, needs.volumes)
@@ -63,11 +61,11 @@ class Swept:
         await until(self.sweep._can_judge)
 
 
-class Mess:
-    """A binding, and what somebody left of it."""
+class OrphanEnv:
+    """A binding, and objects that were created for it without a syncer."""
 
-    def __init__(self, strait: Strait, ids: Ids, namespace: str, mount: str) -> None:
-        self.strait = strait
+    def __init__(self, controller_env: ControllerEnv, ids: Ids, namespace: str, mount: str) -> None:
+        self.controller_env = controller_env
         self.ids = ids
         self.namespace = namespace
         self.mount = mount
@@ -77,12 +75,12 @@ class Mess:
         return ownership(self.ids, DEFAULT)
 
     async def pod(self, virtual: str, virtual_uid: str, **labels: str) -> Object:
-        said = {
+        annotations = {
             DEFAULT.virtual_pod_namespace: self.namespace,
             DEFAULT.virtual_pod_name: virtual,
             DEFAULT.virtual_pod_uid: virtual_uid,
         }
-        return await self.make(PODS, said, labels or self.labels, **_SPEC)
+        return await self.make(PODS, annotations, labels or self.labels, **_SPEC)
 
     async def config_map(self, virtual: str) -> Object:
         return await self.make(CONFIG_MAPS, self._copy_of(virtual), self.labels)
@@ -91,12 +89,13 @@ class Mess:
         return await self.make(SECRETS, self._copy_of(virtual), self.labels)
 
     async def token(self, virtual: str, virtual_uid: str) -> Object:
-        said = {
+        annotations = {
             DEFAULT.virtual_pod_namespace: self.namespace,
             DEFAULT.virtual_pod_name: virtual,
             DEFAULT.virtual_pod_uid: virtual_uid,
         }
-        return await self.make(SECRETS, said, self.labels | {DEFAULT.service_account_token: "true"})
+        labels = self.labels | {DEFAULT.service_account_token: "true"}
+        return await self.make(SECRETS, annotations, labels)
 
     async def make(
         self,
@@ -105,27 +104,27 @@ class Mess:
         labels: dict[str, str],
         **content: object,
     ) -> ObjectT:
-        name = f"{self.strait.name}-{uuid.uuid4().hex[:6]}"
+        name = f"{self.controller_env.name}-{uuid.uuid4().hex[:6]}"
         metadata = {"name": name, "labels": labels, "annotations": annotations}
         body: Json = {"metadata": metadata, **content}
-        return await self.strait.below.create(resource, body, namespace=self.mount)
+        return await self.controller_env.below.create(resource, body, namespace=self.mount)
 
     async def virtual_pod(self, name: str, **spec: object) -> Object:
         body: Json = {
             "metadata": {"name": name},
             "spec": {
                 **_SPEC["spec"],
-                "nodeName": self.strait.vnode("n"),
+                "nodeName": self.controller_env.vnode("n"),
                 "automountServiceAccountToken": False,
                 **spec,
             },
         }
-        return await self.strait.above.create(PODS, body, namespace=self.namespace)
+        return await self.controller_env.above.create(PODS, body, namespace=self.namespace)
 
-    async def there(self, resource: Resource[ObjectT], obj: Object) -> bool:
+    async def exists(self, resource: Resource[ObjectT], obj: Object) -> bool:
         with suppress(NotFound):
-            found = await self.strait.below.get(resource, obj.name, obj.namespace)
-            return found.uid == obj.uid
+            stored = await self.controller_env.below.get(resource, obj.name, obj.namespace)
+            return stored.uid == obj.uid
         return False
 
     def _copy_of(self, virtual: str) -> dict[str, str]:
@@ -140,20 +139,26 @@ _SPEC: Json = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
 @pytest.fixture
-async def mess(
-    sea: Sea, client: Client, worker: Cluster, namespace: str, request: pytest.FixtureRequest
-) -> AsyncIterator[Mess]:
-    """In the namespace that all share, or in that which `indirect` names."""
+async def env(
+    binding_env: BindingEnv,
+    client: Client,
+    worker: Cluster,
+    namespace: str,
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[OrphanEnv]:
+    """In the namespace that all tests share, or in the one that `indirect` names."""
     below = worker.client()
     mount = getattr(request, "param", MOUNT)
     with suppress(AlreadyExists):
         await below.create(NAMESPACES, {"metadata": {"name": mount}})
-    strait = Strait(sea.computing, worker, client, below, name=sea.name)
-    await sea.bind(mountNamespace=mount, clusterID=strait.cluster_id)
-    await strait.lend("n")
-    ids = Ids(strait.name, strait.cluster_id, await identity_of(client))
-    yield Mess(strait, ids, namespace, mount)
-    mine = f"{DEFAULT.cluster_binding}={strait.name}"
+    controller_env = ControllerEnv(
+        binding_env.computing, worker, client, below, name=binding_env.name
+    )
+    await binding_env.bind(mountNamespace=mount, clusterID=controller_env.cluster_id)
+    await controller_env.lend("n")
+    ids = Ids(controller_env.name, controller_env.cluster_id, await identity_of(client))
+    yield OrphanEnv(controller_env, ids, namespace, mount)
+    mine = f"{DEFAULT.cluster_binding}={controller_env.name}"
     for pod in (await client.list(PODS, namespace)).items:
         await client.delete(PODS, pod.name, namespace, uid=pod.uid, grace_s=0)
     for resource in (PODS, CONFIG_MAPS, SECRETS):
@@ -161,184 +166,188 @@ async def mess(
     await below.close()
 
 
-async def look(swept: Swept) -> list[Finding]:
-    """What is found of this test's own; others leave in the namespace what nobody can tell of."""
-    found = await swept.sweep.look()
-    return [each for each in found if each.problem is not Problem.UNPROVEN]
+async def sweep_once(swept: SweepOnly) -> list[Difference]:
+    """Return the differences of this test; objects of other tests may be without an owner."""
+    differences = await swept.sweep.run_once()
+    return [each for each in differences if each.problem is not DifferenceKind.UNPROVEN]
 
 
-async def test_while_both_sides_agree_nothing_is_asked(mess: Mess) -> None:
+async def test_a_sweep_of_clusters_that_agree_sends_no_request(env: OrphanEnv) -> None:
     volume = {"name": "v", "configMap": {"name": "used"}}
-    pod = await mess.virtual_pod("web", volumes=[volume])
+    pod = await env.virtual_pod("web", volumes=[volume])
     kept = [
-        (PODS, await mess.pod("web", pod.uid)),
-        (SECRETS, await mess.token("web", pod.uid)),
-        (CONFIG_MAPS, await mess.config_map("used")),
+        (PODS, await env.pod("web", pod.uid)),
+        (SECRETS, await env.token("web", pod.uid)),
+        (CONFIG_MAPS, await env.config_map("used")),
     ]
     above, below = Faults(), Faults()
-    async with mess.strait.syncing(Swept, above=above, below=below) as swept:
+    async with env.controller_env.syncing(SweepOnly, above=above, below=below) as swept:
         await swept.ready()
-        await until(lambda: len(swept.sweep.world.vpods) == 1)
+        await until(lambda: len(swept.sweep.clusters.vpods) == 1)
         before = len(above.requests) + len(below.requests)
         for _ in range(4):
-            assert await look(swept) == []
-        asked = [r for r in (*above.requests, *below.requests) if not watches(r)]
-        assert len(above.requests) + len(below.requests) == before, asked
+            assert await sweep_once(swept) == []
+        sent = [r for r in (*above.requests, *below.requests) if not watches(r)]
+        assert len(above.requests) + len(below.requests) == before, sent
     for resource, each in kept:
-        assert await mess.there(resource, each)
+        assert await env.exists(resource, each)
 
 
-async def test_orphans_are_told_of_first_and_then_removed(mess: Mess) -> None:
+async def test_orphans_are_reported_first_and_then_deleted(env: OrphanEnv) -> None:
     orphans = [
-        (PODS, await mess.pod("gone", "u1")),
-        (SECRETS, await mess.token("gone", "u1")),
-        (CONFIG_MAPS, await mess.config_map("unused")),
-        (SECRETS, await mess.secret("unused")),
+        (PODS, await env.pod("gone", "u1")),
+        (SECRETS, await env.token("gone", "u1")),
+        (CONFIG_MAPS, await env.config_map("unused")),
+        (SECRETS, await env.secret("unused")),
     ]
-    virtual = await mess.virtual_pod("web")
-    stays = await mess.pod("web", virtual.uid)
-    async with mess.strait.syncing(Swept) as swept:
+    virtual = await env.virtual_pod("web")
+    stays = await env.pod("web", virtual.uid)
+    async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
-        metrics = swept.sweep.world.metrics
-        await swept.sweep.look()
+        metrics = swept.sweep.clusters.metrics
+        await swept.sweep.run_once()
         assert swept.nudged == []
-        found = await look(swept)
-        assert {each.subject.uid for each in found} == {each.uid for _, each in orphans}
-        assert all([await mess.there(*each) for each in orphans])
+        differences = await sweep_once(swept)
+        assert {each.subject.uid for each in differences} == {each.uid for _, each in orphans}
+        assert all([await env.exists(*each) for each in orphans])
         name = "kubeocean_sweep_inconsistencies"
         assert metrics.value(name, {"kind": "Pod", "problem": "Orphan"}) == 1
-        assert Key(mess.namespace, "gone") in swept.nudged
-        (told, *_) = await until(lambda: mess.strait.told(mess.strait.name, "OrphanFound"))
-        binding = await mess.strait.above.get(CLUSTER_BINDINGS, mess.strait.name)
-        assert told.involved_object.uid == binding.uid
-        assert "is left over" in told.message
-        await swept.sweep.look()
-        assert not any([await mess.there(*each) for each in orphans])
-        assert metrics.value("kubeocean_sweep_removed_total", {"kind": "Pod"}) == 1
-        await until(lambda: mess.strait.told(mess.strait.name, "OrphanRemoved"))
-        await until(
-            lambda: len(swept.sweep.world.ppods.by("virtual", f"{mess.namespace}/gone")) == 0
+        assert Key(env.namespace, "gone") in swept.nudged
+        (event, *_) = await until(
+            lambda: env.controller_env.told(env.controller_env.name, "OrphanFound")
         )
-        assert await mess.there(PODS, stays)
+        binding = await env.controller_env.above.get(CLUSTER_BINDINGS, env.controller_env.name)
+        assert event.involved_object.uid == binding.uid
+        assert "is left over" in event.message
+        await swept.sweep.run_once()
+        assert not any([await env.exists(*each) for each in orphans])
+        assert metrics.value("kubeocean_sweep_removed_total", {"kind": "Pod"}) == 1
+        await until(lambda: env.controller_env.told(env.controller_env.name, "OrphanRemoved"))
+        await until(
+            lambda: len(swept.sweep.clusters.ppods.by("virtual", f"{env.namespace}/gone")) == 0
+        )
+        assert await env.exists(PODS, stays)
 
 
-async def test_what_the_cache_does_not_show_is_not_removed(mess: Mess) -> None:
-    """A cache that lost everything: the servers know better."""
+async def test_an_object_that_only_the_cache_lacks_is_not_removed(env: OrphanEnv) -> None:
+    """The cache loses a pod that the API server still has."""
     volume = {"name": "v", "configMap": {"name": "used"}}
-    virtual = await mess.virtual_pod("web", volumes=[volume])
+    virtual = await env.virtual_pod("web", volumes=[volume])
     kept = [
-        (PODS, await mess.pod("web", virtual.uid)),
-        (SECRETS, await mess.token("web", virtual.uid)),
-        (CONFIG_MAPS, await mess.config_map("used")),
+        (PODS, await env.pod("web", virtual.uid)),
+        (SECRETS, await env.token("web", virtual.uid)),
+        (CONFIG_MAPS, await env.config_map("used")),
     ]
     below = Faults()
-    async with mess.strait.syncing(Swept, below=below) as swept:
+    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
         await swept.ready()
-        await until(lambda: len(swept.sweep.world.vpods) == 1)
-        swept.sweep.world.vpods._put(virtual.key, None)
+        await until(lambda: len(swept.sweep.clusters.vpods) == 1)
+        swept.sweep.clusters.vpods._put(virtual.key, None)
         for _ in range(4):
-            assert len(await look(swept)) in (0, 3)
+            assert len(await sweep_once(swept)) in (0, 3)
         assert below.writes == 0
-    assert all([await mess.there(*each) for each in kept])
+    assert all([await env.exists(*each) for each in kept])
 
 
-async def test_what_is_not_provably_ours_is_left_alone(mess: Mess) -> None:
+async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv) -> None:
     managed = {DEFAULT.managed_by: DEFAULT.product}
     others = ownership(Ids("other", "c9", "u9"), DEFAULT)
-    unproven = await mess.pod("gone", "u1", **managed)
-    foreign = await mess.pod("gone", "u1", **others)
+    unproven = await env.pod("gone", "u1", **managed)
+    foreign = await env.pod("gone", "u1", **others)
     below = Faults()
-    async with mess.strait.syncing(Swept, below=below) as swept:
+    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
         await swept.ready()
         for _ in range(4):
-            found = await swept.sweep.look()
-        mine = [each for each in found if each.subject.key == unproven.key]
-        assert [each.problem for each in mine] == [Problem.UNPROVEN]
-        assert foreign.key not in [each.subject.key for each in found]
+            differences = await swept.sweep.run_once()
+        mine = [each for each in differences if each.subject.key == unproven.key]
+        assert [each.problem for each in mine] == [DifferenceKind.UNPROVEN]
+        assert foreign.key not in [each.subject.key for each in differences]
         assert below.writes == 0
     for each in (unproven, foreign):
-        await mess.strait.below.delete(PODS, each.name, MOUNT, uid=each.uid)
+        await env.controller_env.below.delete(PODS, each.name, MOUNT, uid=each.uid)
 
 
-async def test_a_pod_that_is_lost_is_told_of(mess: Mess) -> None:
-    virtual = await mess.virtual_pod("web")
-    said = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}
-    await mess.strait.above.patch(PODS, virtual.name, MergePatch(said), mess.namespace)
-    async with mess.strait.syncing(Swept) as swept:
+async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
+    virtual = await env.virtual_pod("web")
+    body = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}
+    await env.controller_env.above.patch(PODS, virtual.name, MergePatch(body), env.namespace)
+    async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
-        await until(lambda: len(swept.sweep.world.vpods) == 1)
-        await swept.sweep.look()
-        (found,) = await look(swept)
-        assert found.problem is Problem.LOST
+        await until(lambda: len(swept.sweep.clusters.vpods) == 1)
+        await swept.sweep.run_once()
+        (difference,) = await sweep_once(swept)
+        assert difference.problem is DifferenceKind.LOST
         assert swept.nudged == [virtual.key]
-        assert await until(lambda: mess.strait.told(mess.strait.name, "InconsistencyFound"))
+        assert await until(
+            lambda: env.controller_env.told(env.controller_env.name, "InconsistencyFound")
+        )
 
 
-async def test_nothing_is_judged_while_the_worker_does_not_answer(mess: Mess) -> None:
-    orphan = await mess.pod("gone", "u1")
+async def test_a_sweep_concludes_nothing_while_the_worker_does_not_answer(env: OrphanEnv) -> None:
+    orphan = await env.pod("gone", "u1")
     below = Faults()
-    async with mess.strait.syncing(Swept, below=below) as swept:
+    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
         await swept.ready()
-        await swept.sweep.look()
+        await swept.sweep.run_once()
         below.partition()
-        await until(lambda: not swept.sweep.world.reach.answers)
+        await until(lambda: not swept.sweep.clusters.worker_health.answers)
         for _ in range(3):
-            assert await swept.sweep.look() == ()
+            assert await swept.sweep.run_once() == ()
         below.rejoin()
-        await until(lambda: swept.sweep.world.reach.answers)
-        await until(lambda: look(swept))
-    assert await mess.there(PODS, orphan)
+        await until(lambda: swept.sweep.clusters.worker_health.answers)
+        await until(lambda: sweep_once(swept))
+    assert await env.exists(PODS, orphan)
 
 
-async def test_a_csinode_without_its_virtual_node_goes(mess: Mess) -> None:
-    vnode = mess.strait.vnode("gone")
-    labels = {**mess.labels, DEFAULT.physical_node_name: "gone"}
+async def test_a_csinode_without_its_virtual_node_is_deleted(env: OrphanEnv) -> None:
+    vnode = env.controller_env.vnode("gone")
+    labels = {**env.labels, DEFAULT.physical_node_name: "gone"}
     body = {"metadata": {"name": vnode, "labels": labels}, "spec": {"drivers": []}}
-    await mess.strait.above.create(CSI_NODES, body)
-    async with mess.strait.syncing(Swept) as swept:
+    await env.controller_env.above.create(CSI_NODES, body)
+    async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
         for _ in range(3):
-            await swept.sweep.look()
-        assert await mess.strait.seen(CSI_NODES, vnode) is None
+            await swept.sweep.run_once()
+        assert await env.controller_env.seen(CSI_NODES, vnode) is None
 
 
-async def test_pods_that_come_and_go_leave_nothing_but_what_nobody_collects(
-    podsea: PodSea,
+async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controller_collects(
+    pod_env: PodEnv,
 ) -> None:
-    """Beside the controllers at work; the worker of these tests has no garbage collector."""
+    """The controllers run, too; the worker of these tests has no garbage collector."""
     volumes = [
         {"name": "settings", "configMap": {"name": "settings"}},
         {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
     ]
     body = {"metadata": {"name": "settings"}, "data": {"a": "b"}}
-    await podsea.above.create(CONFIG_MAPS, body, namespace=podsea.namespace)
-    async with podsea.pods() as pods:
-        world, needs = pods.world, pods.needs
-        csinodes, hostports = CsiNodes(world), HostPorts(world)
-        sweep = Sweep(world, needs, csinodes, hostports, nudge=pods.controller.enqueue)
-        running_already = (world.bindings, world.vnodes, world.vpods, world.ppods)
-        others = [cache for cache in world.caches if cache not in running_already]
+    await pod_env.above.create(CONFIG_MAPS, body, namespace=pod_env.namespace)
+    async with pod_env.pods() as pods:
+        clusters, needs = pods.clusters, pods.needs
+        csinodes, hostports = CsiNodes(clusters), HostPorts(clusters)
+        sweep = Sweep(clusters, needs, csinodes, hostports, nudge=pods.controller.enqueue)
+        running_already = (clusters.bindings, clusters.vnodes, clusters.vpods, clusters.ppods)
+        others = [cache for cache in clusters.caches if cache not in running_already]
         async with running(*others, csinodes.copies, hostports.reservations):
             await until(sweep._can_judge)
-            made = [await podsea.run(f"web-{n}", node=n % 2, volumes=volumes) for n in range(4)]
-            for pod in made:
-                await until(lambda pod=pod: podsea.runs(pod.name))
-            await until(lambda: len(needs.tokens.secrets) == len(made))
+            vpods = [await pod_env.run(f"web-{n}", node=n % 2, volumes=volumes) for n in range(4)]
+            for pod in vpods:
+                await until(lambda pod=pod: pod_env.runs(pod.name))
+            await until(lambda: len(needs.tokens.secrets) == len(vpods))
             for _ in range(3):
-                assert await sweep.look() == ()
-            for pod in made:
-                await podsea.delete(pod, grace_s=0)
-            for pod in made:
-                await until(lambda pod=pod: podsea.gone(pod.name))
+                assert await sweep.run_once() == ()
+            for pod in vpods:
+                await pod_env.delete(pod, grace_s=0)
+            for pod in vpods:
+                await until(lambda pod=pod: pod_env.gone(pod.name))
             await until(lambda: not len(needs.config_maps.pairs.copies))
             for _ in range(3):
-                found = await sweep.look()
-            assert [each.subject.kind for each in found] == ["token Secret"] * len(made)
+                differences = await sweep.run_once()
+            assert [each.subject.kind for each in differences] == ["token Secret"] * len(vpods)
             await until(lambda: not len(needs.tokens.secrets))
-            assert (await podsea.below.list(SECRETS, podsea.mount)).items == []
+            assert (await pod_env.below.list(SECRETS, pod_env.mount)).items == []
 
 
-# By hand
+# Repair
 
 
 @pytest.fixture
@@ -346,73 +355,79 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
 
 
-async def repair(mess: Mess, home: Home, *words: str) -> Result:
-    kubeconfig = str(mess.strait.computing.kubeconfig)
-    binding = ("--cluster-binding-name", mess.strait.name, "--kubeconfig", kubeconfig)
+async def repair(env: OrphanEnv, home: Home, *words: str) -> Result:
+    kubeconfig = str(env.controller_env.computing.kubeconfig)
+    binding = ("--cluster-binding-name", env.controller_env.name, "--kubeconfig", kubeconfig)
     return await home.run("repair", *binding, "--pause", "0.2", *words)
 
 
-@pytest.mark.parametrize("mess", ["only-for-repairs"], indirect=True)
-async def test_repair_says_what_it_would_do_and_does_it(mess: Mess, home: Home) -> None:
+@pytest.mark.parametrize("env", ["only-for-repairs"], indirect=True)
+async def test_repair_prints_what_it_would_delete_and_then_deletes_it(
+    env: OrphanEnv, home: Home
+) -> None:
     volume = {"name": "v", "configMap": {"name": "used"}}
-    virtual = await mess.virtual_pod("web", volumes=[volume])
+    virtual = await env.virtual_pod("web", volumes=[volume])
     kept = [
-        (PODS, await mess.pod("web", virtual.uid)),
-        (CONFIG_MAPS, await mess.config_map("used")),
+        (PODS, await env.pod("web", virtual.uid)),
+        (CONFIG_MAPS, await env.config_map("used")),
     ]
     orphans = [
-        (PODS, await mess.pod("gone", "u1")),
-        (SECRETS, await mess.token("gone", "u1")),
-        (CONFIG_MAPS, await mess.config_map("unused")),
+        (PODS, await env.pod("gone", "u1")),
+        (SECRETS, await env.token("gone", "u1")),
+        (CONFIG_MAPS, await env.config_map("unused")),
     ]
-    planned = await repair(mess, home, "--dry-run")
+    planned = await repair(env, home, "--dry-run")
     assert planned.code == 3, planned.err
     assert f"Pod {orphans[0][1].key} is left over" in planned.out
-    assert "3 would be removed by: " in planned.out
-    assert all([await mess.there(*each) for each in orphans])
-    done = await repair(mess, home, "-o", "json")
+    assert "To delete 3 of them, run: " in planned.out
+    assert all([await env.exists(*each) for each in orphans])
+    done = await repair(env, home, "-o", "json")
     assert done.code == 0, done.err
     document = json.loads(done.out)
     assert document["clean"] is True
     fates = {(each["kind"], each["uid"]): each["fate"] for each in document["findings"]}
     assert set(fates.values()) == {"removed"}
     assert {uid for _, uid in fates} == {each.uid for _, each in orphans}
-    assert not any([await mess.there(*each) for each in orphans])
-    assert all([await mess.there(*each) for each in kept])
-    again = await repair(mess, home)
-    assert (again.code, again.out) == (0, f"{mess.strait.name}: both clusters agree\n"), again.err
+    assert not any([await env.exists(*each) for each in orphans])
+    assert all([await env.exists(*each) for each in kept])
+    again = await repair(env, home)
+    assert (again.code, again.out) == (0, f"{env.controller_env.name}: both clusters agree\n"), (
+        again.err
+    )
 
 
-async def test_repair_of_a_binding_that_is_not_there_says_so(mess: Mess, home: Home) -> None:
-    kubeconfig = str(mess.strait.computing.kubeconfig)
-    words = ("repair", "--cluster-binding-name", "nobody", "--kubeconfig", kubeconfig)
+async def test_repair_of_a_binding_that_does_not_exist_fails_with_its_name(
+    env: OrphanEnv, home: Home
+) -> None:
+    kubeconfig = str(env.controller_env.computing.kubeconfig)
+    words = ("repair", "--cluster-binding-name", "unknown", "--kubeconfig", kubeconfig)
     result = await home.run(*words)
     assert result.code == 2
     assert "--cluster-binding-name: there is no such binding" in result.err
-    assert "(got 'nobody')" in result.err
+    assert "(got 'unknown')" in result.err
 
 
 @pytest.mark.parametrize("n", [1, 2])
-async def test_a_crash_after_the_nth_removal_changes_nothing(mess: Mess, n: int) -> None:
-    virtual = await mess.virtual_pod("web")
-    stays = await mess.pod("web", virtual.uid)
-    orphans = [(PODS, await mess.pod("gone", "u1")), (SECRETS, await mess.token("gone", "u1"))]
+async def test_a_crash_after_the_nth_removal_changes_nothing(env: OrphanEnv, n: int) -> None:
+    virtual = await env.virtual_pod("web")
+    stays = await env.pod("web", virtual.uid)
+    orphans = [(PODS, await env.pod("gone", "u1")), (SECRETS, await env.token("gone", "u1"))]
     faults = Faults()
     faults.crash_after_write(n)
     with suppress(Crashed, BaseExceptionGroup):
-        async with mess.strait.syncing(Swept, below=faults) as swept:
+        async with env.controller_env.syncing(SweepOnly, below=faults) as swept:
             await swept.ready()
             for _ in range(3):
-                await swept.sweep.look()
+                await swept.sweep.run_once()
     assert faults.crashed
-    async with mess.strait.syncing(Swept) as swept:
+    async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
         for _ in range(3):
-            await swept.sweep.look()
+            await swept.sweep.run_once()
 
-        async def agreed() -> bool:
-            return await look(swept) == []
+        async def clean() -> bool:
+            return await sweep_once(swept) == []
 
-        await until(agreed)
-    assert not any([await mess.there(*each) for each in orphans])
-    assert await mess.there(PODS, stays)
+        await until(clean)
+    assert not any([await env.exists(*each) for each in orphans])
+    assert await env.exists(PODS, stays)

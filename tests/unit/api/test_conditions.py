@@ -8,12 +8,12 @@ import string
 import pytest
 
 from kubeocean.api import conditions
-from kubeocean.api.conditions import BINDING_VERDICTS, POLICY_VERDICTS, Verdict
+from kubeocean.api.conditions import ConditionTemplate
 
-ALL = (*POLICY_VERDICTS, *BINDING_VERDICTS)
+ALL = [each for each in vars(conditions).values() if isinstance(each, ConditionTemplate)]
 
 
-def facts_of(verdict: Verdict) -> set[str]:
+def facts_of(verdict: ConditionTemplate) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(verdict.sentence) if name}
 
 
@@ -37,7 +37,7 @@ def facts_of(verdict: Verdict) -> set[str]:
         (conditions.PROXIER_CREATED, "ProxierReady True ProxierCreated"),
     ],
 )
-def test_types_and_reasons_are_those_of_the_contract(verdict: Verdict, said: str) -> None:
+def test_types_and_reasons_are_those_of_the_contract(verdict: ConditionTemplate, said: str) -> None:
     assert f"{verdict.type} {verdict.status} {verdict.reason}" == said
 
 
@@ -65,7 +65,7 @@ def test_a_fact_with_braces_is_a_fact() -> None:
 
 
 @pytest.mark.parametrize("verdict", ALL, ids=lambda each: f"{each.type}-{each.reason}")
-def test_every_verdict_is_a_condition_that_a_server_takes(verdict: Verdict) -> None:
+def test_every_verdict_is_a_condition_that_a_server_takes(verdict: ConditionTemplate) -> None:
     condition = verdict.condition(**dict.fromkeys(facts_of(verdict), "x"))
     assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", condition.reason)
     assert condition.message
@@ -73,7 +73,5 @@ def test_every_verdict_is_a_condition_that_a_server_takes(verdict: Verdict) -> N
 
 
 def test_nothing_is_said_in_two_ways() -> None:
-    said = [(each.type, each.status, each.reason) for each in ALL]
-    assert len(said) == len(set(said))
-    named = {value for value in vars(conditions).values() if isinstance(value, Verdict)}
-    assert named == set(ALL)
+    reasons = [(each.type, each.status, each.reason) for each in ALL]
+    assert len(reasons) == len(set(reasons)) >= 40

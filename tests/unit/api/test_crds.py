@@ -10,9 +10,9 @@ import pytest
 import yaml
 from msgspec import inspect
 
-from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.crds import binding_definition, definitions, policy_definition, render, write
-from kubeocean.api.policy import ResourceLeasingPolicy
+from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.runtime.objects import Json, Object
 
 

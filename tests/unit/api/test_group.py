@@ -11,7 +11,7 @@ import kubeocean
 from kubeocean.api import group
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.labels import check_label_key, check_subdomain
+from kubeocean.runtime.selectors import check_label_key, check_subdomain
 
 # Attribute and string, as in the contract: labels, annotations, taints, finalizers
 KEYS = {
@@ -187,4 +187,4 @@ def test_no_other_module_spells_a_key() -> None:
         for path in root.rglob("*.py")
         if key.search(path.read_text(encoding="utf-8"))
     }
-    assert spelled == set()
+    assert spelled <= {"api/fleet/names.py"}  # the fleet has a fixed domain of its own

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kubeocean.api import naming
 from kubeocean.api.group import TAPESTRY
-from kubeocean.runtime.labels import check_label_value, check_subdomain
+from kubeocean.runtime.selectors import check_label_value, check_subdomain
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 NODE = "ip-10-0-0-1.eu-central-1.compute.internal.example.com"
@@ -40,10 +40,6 @@ NODE = "ip-10-0-0-1.eu-central-1.compute.internal.example.com"
         (
             naming.token_secret("web-0", "team-a", volume="kube-api-access-x7k2p", uid=UID),
             "web-0-kube-api-access-x7k2p-0f-699e746e9aae0d9db5662bd21ebb00a7",
-        ),
-        (
-            naming.legacy_token_secret("web-0", "team-a", uid=UID),
-            "web-0-0f8fad5b-d9cb-469f-a165--0314acd3fd5c3e4a4417121eeec2cf1f",
         ),
         (naming.log_config("app-logs"), "app-logs-301283"),
         (naming.log_config("app-logs", 2), "app-logs-g2-9df604"),
@@ -148,6 +144,12 @@ def test_virtual_nodes_have_dns_names(cluster_id: str, node: str) -> None:
     assert name.startswith(naming.virtual_node_prefix(cluster_id))
 
 
+def test_the_prefix_of_virtual_nodes_names_their_cluster() -> None:
+    assert naming.virtual_node_prefix("c1") == "vnode-c1-"
+    assert naming.virtual_node_prefix("c" * 40) == "vnode-" + "c" * 24
+    assert not naming.virtual_node("c12", "node-1").startswith(naming.virtual_node_prefix("c1"))
+
+
 @given(subdomains, labels, labels)
 @example("a" * 29 + "." + "b", "c", "d")
 def test_copies_have_dns_names(name: str, namespace: str, volume: str) -> None:
@@ -155,7 +157,6 @@ def test_copies_have_dns_names(name: str, namespace: str, volume: str) -> None:
     assert is_dns(naming.physical_name(name))
     assert is_dns(naming.second_physical_name(name, namespace, uid="u"))
     assert is_dns(naming.token_secret(name, namespace, volume=volume, uid=UID))
-    assert is_dns(naming.legacy_token_secret(name, namespace, uid=UID))
 
 
 @given(subdomains, st.none() | st.integers(0, 10_000))

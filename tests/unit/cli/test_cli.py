@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from commands import Home
 from kubeocean import __version__
 from kubeocean.local.assets import EVERYTHING
-from waiting import until
+from support.commands import Home
+from support.wait import until
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _programs(home: Home, script: str) -> None:
     home.environ["KUBEOCEAN_ASSETS"] = str(directory)
 
 
-async def test_help_and_version_end_well(home: Home) -> None:
+async def test_help_and_version_exit_with_zero(home: Home) -> None:
     assert (await home.run("--version")).out == f"kubeocean {__version__}\n"
     result = await home.run("up", "--help")
     assert result.code == 0
@@ -50,7 +50,7 @@ async def test_help_and_version_end_well(home: Home) -> None:
         assert option in result.out
 
 
-async def test_nobody_who_reads_is_no_failure(home: Home) -> None:
+async def test_a_closed_stdout_is_no_failure(home: Home) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -62,8 +62,8 @@ async def test_nobody_who_reads_is_no_failure(home: Home) -> None:
         )
     finally:
         os.close(write)
-    _, said = await process.communicate()
-    assert said == b""
+    _, stderr = await process.communicate()
+    assert stderr == b""
     assert process.returncode == 141
 
 
@@ -77,22 +77,22 @@ async def test_nobody_who_reads_is_no_failure(home: Home) -> None:
         (["down", "--name", ""], "name: must be lower-case letters"),
     ],
 )
-async def test_wrong_usage_ends_with_two(home: Home, words: list[str], message: str) -> None:
+async def test_wrong_usage_exits_with_two(home: Home, words: list[str], message: str) -> None:
     result = await home.run(*words)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert "Traceback" not in result.err
 
 
-async def test_a_failure_is_one_plain_line_and_ends_with_one(home: Home) -> None:
+async def test_a_failure_prints_one_line_and_exits_with_one(home: Home) -> None:
     result = await home.run("kubeconfig")
     assert result.code == 1
     assert result.out == ""
-    assert result.err.startswith("error: ocean is not up; start it with: ")
+    assert result.err.startswith("error: ocean is not up; to start it, run: ")
     assert result.err.count("\n") == 1
 
 
-async def test_a_traceback_comes_only_on_request(home: Home) -> None:
+async def test_a_traceback_is_printed_only_on_request(home: Home) -> None:
     home.environ["KUBEOCEAN_DEBUG"] = "1"
     result = await home.run("kubeconfig")
     assert result.code == 1
@@ -101,7 +101,7 @@ async def test_a_traceback_comes_only_on_request(home: Home) -> None:
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_colour_is_for_terminals_that_want_it(home: Home, no_color: str) -> None:
+def test_colour_is_printed_only_to_terminals_without_no_color(home: Home, no_color: str) -> None:
     shown, terminal = pty.openpty()
     try:
         subprocess.run(
@@ -119,12 +119,12 @@ def test_colour_is_for_terminals_that_want_it(home: Home, no_color: str) -> None
     assert b"error: ocean is not up" in text
 
 
-async def test_down_without_an_ocean_says_so(home: Home) -> None:
+async def test_down_without_an_ocean_prints_that_it_was_not_up(home: Home) -> None:
     result = await home.run("down")
     assert (result.code, result.out) == (0, "ocean was not up\n")
 
 
-async def test_what_is_kept_is_private_whatever_the_umask(home: Home) -> None:
+async def test_stored_files_are_private_whatever_the_umask(home: Home) -> None:
     _programs(home, "exit 3")
     wrapper = ("sh", "-c", 'umask 000 && exec "$@"', "sh")
     assert (await home.run("up", "--workers", "0", wrapper=wrapper)).code == 1
@@ -135,7 +135,7 @@ async def test_what_is_kept_is_private_whatever_the_umask(home: Home) -> None:
     assert [path for path in files if path.stat().st_mode & 0o077] == []
 
 
-async def test_a_damaged_state_is_named_and_mended_by_down(home: Home) -> None:
+async def test_a_damaged_state_file_is_named_and_removed_by_down(home: Home) -> None:
     directory = home.directory()
     directory.make()
     (directory.path / "state.json").write_text('{"name": "oc')
@@ -146,7 +146,7 @@ async def test_a_damaged_state_is_named_and_mended_by_down(home: Home) -> None:
     assert directory.read() is None
 
 
-async def test_without_go_and_network_up_says_what_to_do(home: Home) -> None:
+async def test_up_without_go_and_network_names_a_remedy(home: Home) -> None:
     home.environ |= {
         "PATH": str(home.root),
         "XDG_CACHE_HOME": str(home.root / "cache"),
@@ -165,7 +165,7 @@ async def test_without_go_and_network_up_says_what_to_do(home: Home) -> None:
     assert list((home.root / "cache").rglob("*.tmp-*")) == []
 
 
-async def test_a_port_in_use_is_told(home: Home) -> None:
+async def test_a_port_in_use_is_reported(home: Home) -> None:
     _programs(home, "exec sleep 600")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -177,7 +177,7 @@ async def test_a_port_in_use_is_told(home: Home) -> None:
     assert list(home.temporary.iterdir()) == []
 
 
-async def test_a_component_that_fails_is_told_with_its_last_words(home: Home) -> None:
+async def test_a_component_that_fails_is_reported_with_the_end_of_its_log(home: Home) -> None:
     _programs(home, "echo 'the moon is in the wrong phase' >&2; exit 3")
     result = await home.run("up", "--workers", "1")
     assert (result.code, result.out) == (1, "")
@@ -190,7 +190,7 @@ async def test_a_component_that_fails_is_told_with_its_last_words(home: Home) ->
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-async def test_an_interrupted_start_leaves_nothing(
+async def test_an_interrupted_start_leaves_no_process_and_no_file(
     home: Home, mode: tuple[str, ...], number: signal.Signals, code: int
 ) -> None:
     _programs(home, "exec sleep 600")
@@ -198,13 +198,13 @@ async def test_an_interrupted_start_leaves_nothing(
         await until(lambda: len(_sleepers(home)) >= 2, what="two etcds")
         up.signal(number)
         assert await up.ended() == code
-    assert "Traceback" not in up.said
+    assert "Traceback" not in up.output
     await until(lambda: not _sleepers(home), within=10)
     assert list(home.temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_second_signal_does_not_cut_the_clean_up_short(
+async def test_a_second_signal_does_not_interrupt_the_cleanup(
     home: Home, number: signal.Signals
 ) -> None:
     # An etcd that needs a moment to end, and writes until then.
@@ -215,12 +215,12 @@ async def test_a_second_signal_does_not_cut_the_clean_up_short(
         await asyncio.sleep(0.3)
         up.signal(number)
         assert await up.ended() == 128 + number
-    assert "ending already" in up.said
+    assert "already stopping" in up.output
     assert list(home.temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("module", ["typer", "asyncio", "kubeocean.local.lifecycle"])
-def test_ctrl_c_before_the_work_began_ends_it_in_silence(home: Home, module: str) -> None:
+def test_ctrl_c_before_the_command_starts_exits_without_a_message(home: Home, module: str) -> None:
     script = (
         "import sys\n"
         "class Impatient:\n"
@@ -249,7 +249,7 @@ def _sleepers(home: Home) -> list[str]:
     return [line for line in home.processes().values() if line.startswith("sleep")]
 
 
-async def test_a_full_disk_is_told_with_the_place(home: Home) -> None:
+async def test_a_full_disk_is_reported_with_the_path(home: Home) -> None:
     _programs(home, "exec sleep 600")
     disk = home.root / "state"
     disk.mkdir()
@@ -266,7 +266,7 @@ async def test_a_full_disk_is_told_with_the_place(home: Home) -> None:
     pytest.skip("a small disk needs mount namespaces")
 
 
-async def test_the_terminal_of_the_starter_is_not_that_of_the_log(home: Home) -> None:
+async def test_an_ascii_terminal_of_the_starter_does_not_break_the_log(home: Home) -> None:
     _programs(home, "exit 3")
     home.environ["PYTHONIOENCODING"] = "ascii"
     result = await home.run("up", "--workers", "0")
@@ -290,11 +290,11 @@ async def test_a_paused_supervisor_is_stopped_too(home: Home) -> None:
         os.kill(state.process.pid, signal.SIGSTOP)
         up.signal(signal.SIGINT)
         assert await up.ended() == 130
-    assert "did not stop" not in up.said
+    assert "did not stop" not in up.output
     assert home.processes() == {}
 
 
-async def test_two_at_once_start_one_ocean(home: Home) -> None:
+async def test_two_concurrent_starts_start_one_ocean(home: Home) -> None:
     _programs(home, "exec sleep 600")
     async with home.running("up", "--workers", "0") as first:
         await until(lambda: len(_sleepers(home)) == 1, what="one etcd")
@@ -303,12 +303,12 @@ async def test_two_at_once_start_one_ocean(home: Home) -> None:
             assert len(_sleepers(home)) == 1
             second.signal(signal.SIGINT)
             assert await second.ended() == 130
-        assert len(_sleepers(home)) == 1  # the one who only waited took nothing down
+        assert len(_sleepers(home)) == 1  # the waiting start has stopped nothing
         first.signal(signal.SIGINT)
         assert await first.ended() == 130
 
 
-def test_the_command_is_imported_in_no_time(home: Home) -> None:
+def test_the_command_is_imported_quickly(home: Home) -> None:
     script = (
         # CPU time: what the machine does beside us does not count.
         "import sys, time; start = time.process_time(); import kubeocean.cli.main;"

@@ -1,8 +1,7 @@
-"""Worked cases of what a virtual node offers, computed by hand.
+"""Worked cases of the capacity that a virtual node offers, computed by hand.
 
-A case is written in documents as API servers have them, so that the same table can be put to the
-pure maths and to real clusters. Where `plain` is not set a real server would not take the documents
-as they are, or would fill in more.
+A case has documents as API servers store them, so that the same table tests the pure functions and
+real clusters. Where `plain` is not set, a real server would refuse the documents or add defaults.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NODE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
 @dataclass(frozen=True)
 class Case:
-    """A node, who is on it, and what is offered of it under these limits."""
+    """A node, the pods on it, and what is offered of it under these limits."""
 
     name: str
     offered: dict[str, str]
@@ -133,7 +132,7 @@ CASES: tuple[Case, ...] = (
         "a percentage of zero or less is no limit",
         {"cpu": "4", "memory": "8Gi", "pods": "110"},
         limits=({"resource": "cpu", "percent": 0}, {"resource": "memory", "percent": -5}),
-        plain=False,  # refused when it is written; what was there before counts like this
+        plain=False,  # API servers refuse it today; stored objects of earlier versions may have it
     ),
     Case(
         "a limit without amounts is none",
@@ -243,13 +242,13 @@ CASES: tuple[Case, ...] = (
         ours=(pod(container(cpu="1", memory="1Gi")),),
     ),
     Case(
-        "a limit below what our pods use does not deny them",
+        "a limit below the requests of our pods does not lower the offer below them",
         {"cpu": "2", "memory": "8Gi", "pods": "110"},
         ours=(pod(container(cpu="1500m")), pod(container(cpu="500m"))),
         limits=({"resource": "cpu", "quantity": "1"},),
     ),
     Case(
-        "others who move in do not deny our pods",
+        "new pods of others do not lower the offer below the requests of our pods",
         {"cpu": "2", "memory": "8Gi", "pods": "109"},
         others=(pod(container(cpu="3")),),
         ours=(pod(container(cpu="2")),),

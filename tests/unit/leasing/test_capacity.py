@@ -1,4 +1,4 @@
-"""What is offered, against a table worked by hand and against what must hold for any numbers."""
+"""Offered capacity: a table computed by hand, and properties that hold for any numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeocean.api.policy import ResourceLimit
+from kubeocean.api.policies import ResourceLimit
 from kubeocean.leasing.amounts import Amounts, add
-from kubeocean.leasing.capacity import Bound, base_of, offer
-from kubeocean.leasing.counted import CountedPod
+from kubeocean.leasing.capacity import LimitedBy, base_of, offer
 from kubeocean.leasing.limits import Limit, parse_limits
-from kubeocean.leasing.requests import requests_of
+from kubeocean.leasing.requests import CountedPod, requests_of
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import ZERO, Format, Quantity
 from unit.leasing.cases import CASES, Case
@@ -97,13 +96,13 @@ def test_the_bound_that_is_named_is_the_one_that_holds(
     capacity = offer(base, others=others, ours=ours, limits=limits)
     for name, offered in capacity.offered.items():
         match capacity.bound(name):
-            case Bound.USE:
+            case LimitedBy.USE:
                 assert offered > capacity.lent[name]
-            case Bound.LIMIT:
+            case LimitedBy.LIMIT:
                 assert offered == capacity.lent[name] < capacity.leftover[name]
-            case Bound.OTHERS:
+            case LimitedBy.OTHERS:
                 assert offered == capacity.leftover[name] < capacity.base[name]
-            case Bound.NODE:
+            case LimitedBy.NODE:
                 assert offered == capacity.base[name]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeocean.api.policy import ResourceLimit
+from kubeocean.api.policies import ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.limits import Limit, apply_limits, parse_limits
 from kubeocean.runtime.quantity import Format, Quantity
@@ -28,7 +28,7 @@ entries = st.builds(
 
 
 def lent(amount: Fraction, limit: Limit, *, whole: bool) -> Fraction:
-    """What is lent, computed without rounding until the end."""
+    """Compute the lent amount without rounding until the end."""
     bounds = [amount]
     if limit.percent is not None:
         unit = Fraction(1) if whole else Fraction(1, 1000)

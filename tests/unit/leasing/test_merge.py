@@ -1,4 +1,4 @@
-"""Who decides about a node, for any policies in any order."""
+"""The choice of the policy that decides about a node, for any policies in any order."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from datetime import UTC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeocean.api.policy import PolicySpec
-from kubeocean.leasing.merge import Candidate, Chosen, Reason, choose
-from kubeocean.leasing.terms import Terms
+from kubeocean.api.policies import PolicySpec
+from kubeocean.leasing.merge import Candidate, Chosen, ParsedPolicy, Reason, choose
 
 unhurried = settings(deadline=None)
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
-HERE = Terms.of(PolicySpec("here"), local=UTC)
-ELSEWHERE = Terms.of(PolicySpec("elsewhere"), local=UTC)
+HERE = ParsedPolicy.of(PolicySpec("here"), local=UTC)
+ELSEWHERE = ParsedPolicy.of(PolicySpec("elsewhere"), local=UTC)
 
 terms = st.none() | st.sampled_from([HERE, ELSEWHERE])
 
@@ -38,13 +37,13 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
     ]
 
 
-def here(terms: Terms) -> bool:
+def here(terms: ParsedPolicy) -> bool:
     return terms is HERE
 
 
 @unhurried
 @given(candidates(), st.integers())
-def test_the_oldest_that_applies_decides_and_each_other_is_told_why(
+def test_the_oldest_policy_that_applies_decides_and_the_others_have_a_reason(
     policies: list[Candidate], seed: int
 ) -> None:
     verdict = choose(policies, applies=here)
@@ -85,14 +84,14 @@ def test_a_policy_that_was_made_invalid_decides_as_it_did_before() -> None:
     assert verdict.reason_of("b") is Reason.NOT_OLDEST
 
 
-def test_a_policy_that_was_never_valid_does_not_stand_in_the_way() -> None:
+def test_a_policy_that_was_never_valid_is_passed_over() -> None:
     broken = Candidate("a", OLD, None, problem="no such day")
     verdict = choose([broken, Candidate("b", NEW, HERE)], applies=here)
     assert verdict.chosen == Chosen("b", HERE)
     assert verdict.passed_over[0].message == "no such day"
 
 
-def test_what_it_said_before_counts_only_while_it_is_invalid() -> None:
+def test_the_last_valid_form_of_a_policy_counts_only_while_the_policy_is_invalid() -> None:
     moved = Candidate("a", OLD, ELSEWHERE, last_valid=HERE)
     verdict = choose([moved], applies=here)
     assert verdict.chosen is None
@@ -100,7 +99,7 @@ def test_what_it_said_before_counts_only_while_it_is_invalid() -> None:
     assert verdict.reason_of("b") is None
 
 
-def test_a_node_is_left_alone_if_nobody_knows_what_its_policy_said_before() -> None:
+def test_a_node_is_frozen_if_its_policy_was_never_valid() -> None:
     unreadable = Candidate("a", OLD, None, problem="no such day")
     younger = Candidate("b", NEW, HERE)
     verdict = choose([unreadable, younger], applies=here, current="a")
@@ -110,14 +109,14 @@ def test_a_node_is_left_alone_if_nobody_knows_what_its_policy_said_before() -> N
     assert verdict.reason_of("b") is Reason.NOT_OLDEST
 
 
-def test_an_older_policy_decides_even_about_a_node_of_one_that_cannot_be_read() -> None:
+def test_an_older_policy_decides_even_about_a_node_of_an_invalid_one() -> None:
     unreadable = Candidate("b", NEW, None, problem="no such day")
     verdict = choose([unreadable, Candidate("a", OLD, HERE)], applies=here, current="b")
     assert verdict.chosen == Chosen("a", HERE)
     assert verdict.frozen is None
 
 
-def test_a_node_is_not_left_alone_for_a_policy_that_is_being_deleted() -> None:
+def test_a_node_is_not_frozen_by_a_policy_that_is_being_deleted() -> None:
     going = Candidate("a", OLD, None, problem="no such day", deleting=True)
     verdict = choose([going], applies=here, current="a")
     assert (verdict.chosen, verdict.frozen) == (None, None)

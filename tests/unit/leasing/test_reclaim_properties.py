@@ -1,4 +1,4 @@
-"""What no plan ever does, in worlds where anything may happen."""
+"""Properties of reclaim plans, for random pods, rules, causes and outages."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.leasing.plans import Phase, Plan, Why
-from kubeocean.leasing.reclaim import plan
-from kubeocean.leasing.rules import Cause, Rules
-from kubeocean.leasing.situation import Answer, Guest, Move
-from kubeocean.leasing.tolerations import (
-    FOREVER,
-    NO_EXECUTE,
-    NO_SCHEDULE,
-    Toleration,
-    tolerated_s,
+from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
+from kubeocean.leasing.progress import report_of
+from kubeocean.leasing.reclaim import (
+    EvictionResult,
+    LentPod,
+    PodAction,
+    ReclaimPhase,
+    ReclaimPlan,
+    StepReason,
+    plan_reclaim,
 )
+from kubeocean.leasing.taints import FOREVER, NO_EXECUTE, NO_SCHEDULE, Toleration, tolerated_s
 from kubeocean.runtime.kinds import Taint
-from unit.leasing.reclaimworld import START, WINDOW, World, after, guest
+from unit.leasing.reclaim_simulation import START, WINDOW, SimulatedNode, after, lent_pod, pods_to
 
-ACTS = (Move.EVICT, Move.DELETE, Move.ABANDON)
+ACTS = (PodAction.EVICT, PodAction.DELETE, PodAction.ABANDON)
 LASTING = Taint(WINDOW, "true", NO_EXECUTE)
 
 tolerations = st.sampled_from(
@@ -38,9 +39,9 @@ tolerations = st.sampled_from(
 
 
 @st.composite
-def guests(draw: st.DrawFn) -> list[Guest]:
+def lent_pods(draw: st.DrawFn) -> list[LentPod]:
     return [
-        guest(
+        lent_pod(
             f"p{index}",
             created=after(-draw(st.integers(0, 10_000))),
             priority=draw(st.integers(-2, 2)),
@@ -54,7 +55,7 @@ def guests(draw: st.DrawFn) -> list[Guest]:
 
 
 rules = st.builds(
-    Rules,
+    ReclaimRules,
     force=st.sampled_from([True, True, False]),
     grace_s=st.sampled_from([0, 1, 30, 60]),
     deadline_s=st.sampled_from([0, 5, 60, 300]),
@@ -65,33 +66,33 @@ rules = st.builds(
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def nodes(draw: st.DrawFn) -> SimulatedNode:
     names = st.sampled_from([f"p{index}" for index in range(6)])
-    return World(
+    return SimulatedNode(
         draw(rules),
-        cause=draw(st.sampled_from(Cause)),
+        cause=draw(st.sampled_from(ReclaimCause)),
         now=START + timedelta(milliseconds=draw(st.sampled_from([0, 0, 1, 999]))),
-        guarded=draw(st.sets(names)),
+        protected=draw(st.sets(names)),
         failing=draw(st.dictionaries(names, st.integers(0, 4))),
-        undying=draw(st.sets(names, max_size=2)),
+        stuck=draw(st.sets(names, max_size=2)),
         ends_s=draw(st.sampled_from([0, 1, 30])),
-    ).add(*draw(guests()))
+    ).add(*draw(lent_pods()))
 
 
 @dataclass(frozen=True)
-class Turn:
-    """For so long there is this cause, or none, and the worker answers or does not."""
+class Period:
+    """A stretch of time with one cause, or none, in which the worker answers or does not."""
 
     seconds: float
-    cause: Cause | None
+    cause: ReclaimCause | None
     worker_answers: bool
 
 
-turns = st.lists(
+periods = st.lists(
     st.builds(
-        Turn,
+        Period,
         seconds=st.sampled_from([0.5, 3, 61, 400]),
-        cause=st.none() | st.sampled_from(Cause) | st.just(Cause.WINDOW_CLOSED),
+        cause=st.none() | st.sampled_from(ReclaimCause) | st.just(ReclaimCause.WINDOW_CLOSED),
         worker_answers=st.sampled_from([True, True, True, False]),
     ),
     max_size=5,
@@ -100,154 +101,180 @@ turns = st.lists(
 
 @dataclass
 class Log:
-    """A plan, the world that it was made for, and the notice that the node had had until then."""
+    """A plan, the node before it was carried out, and since when the node has the taint."""
 
-    made: Plan
-    world: World
+    made: ReclaimPlan
+    node: SimulatedNode
     noticed: datetime | None
 
 
-def live(world: World, turns: list[Turn]) -> list[Log]:
-    """Follow plans through all turns, one look every so often, and write everything down."""
+def follow_plans(node: SimulatedNode, periods: list[Period]) -> list[Log]:
+    """Carry out plans through all periods, and log each of them."""
     logs: list[Log] = []
-    noticed: dict[str, datetime] = {}  # by key of a taint that has been there without a break
-    for turn in [Turn(400, world.cause, True), *turns]:
-        world.cause, world.worker_answers = turn.cause, turn.worker_answers
-        until = world.now + timedelta(seconds=turn.seconds)
-        while world.now < until:
-            before = replace(world, guests=dict(world.guests), history=list(world.history))
-            made = world.follow()
+    noticed: dict[str, datetime] = {}  # by key of a taint that was present without a break
+    for period in [Period(400, node.cause, True), *periods]:
+        node.cause, node.worker_answers = period.cause, period.worker_answers
+        until = node.now + timedelta(seconds=period.seconds)
+        while node.now < until:
+            before = replace(node, pods=dict(node.pods), history=list(node.history))
+            made = node.follow()
             kept = {taint.key for taint in made.taints if taint.time_added is not None}
-            noticed = {key: noticed.get(key, world.now) for key in kept}
+            noticed = {key: noticed.get(key, node.now) for key in kept}
             since = noticed[made.notice.taint.key] if made.notice else None
             logs.append(Log(made, before, since))
             wake = made.again_at or until
-            world.pass_until(min(wake, until, world.now + timedelta(seconds=20)))
+            node.pass_until(min(wake, until, node.now + timedelta(seconds=20)))
     return logs
 
 
-@given(worlds(), turns)
-def test_nobody_has_to_go_before_the_grace_is_over(world: World, turns: list[Turn]) -> None:
-    for log in live(world, turns):
-        if any(log.made.guests(move) for move in ACTS):
+@given(nodes(), periods)
+def test_no_pod_is_evicted_before_the_grace_period_is_over(
+    node: SimulatedNode, periods: list[Period]
+) -> None:
+    for log in follow_plans(node, periods):
+        if any(pods_to(log.made, action) for action in ACTS):
             assert log.noticed is not None
-            grace = timedelta(seconds=log.world.rules.grace_s)
-            assert log.world.now - log.noticed >= grace
+            grace = timedelta(seconds=log.node.rules.grace_s)
+            assert log.node.now - log.noticed >= grace
 
 
-@given(worlds(), turns)
-def test_nobody_has_to_go_while_the_node_is_lent(world: World, turns: list[Turn]) -> None:
-    for log in live(world, turns):
-        if log.world.cause is None:
+@given(nodes(), periods)
+def test_no_pod_is_evicted_while_the_node_is_lent(
+    node: SimulatedNode, periods: list[Period]
+) -> None:
+    for log in follow_plans(node, periods):
+        if log.node.cause is None:
             assert log.made.steps == ()
-            assert log.made.phase in (Phase.LENT, Phase.COOLING)
+            assert log.made.phase in (ReclaimPhase.LENT, ReclaimPhase.COOLING)
             assert not log.made.remove_node
             assert all(taint.effect == NO_SCHEDULE for taint in log.made.taints)
 
 
-@given(worlds(), turns)
-def test_nobody_who_tolerates_a_closed_window_has_to_go(world: World, turns: list[Turn]) -> None:
-    for log in live(world, turns):
-        if log.world.cause is Cause.WINDOW_CLOSED:
+@given(nodes(), periods)
+def test_no_pod_that_tolerates_a_closed_window_is_evicted(
+    node: SimulatedNode, periods: list[Period]
+) -> None:
+    for log in follow_plans(node, periods):
+        if log.node.cause is ReclaimCause.WINDOW_CLOSED:
             for step in log.made.steps:
                 tolerated = tolerated_s(step.guest.tolerations, LASTING)
                 if step.move in ACTS:
                     assert tolerated != FOREVER
                     assert log.noticed is not None
-                    stayed = (log.world.now - log.noticed).total_seconds()
-                    assert stayed >= log.world.rules.grace_s + tolerated
+                    stayed = (log.node.now - log.noticed).total_seconds()
+                    assert stayed >= log.node.rules.grace_s + tolerated
 
 
-@given(worlds(), turns)
+@given(nodes(), periods)
 def test_force_is_used_only_after_the_deadline_and_only_if_it_is_allowed(
-    world: World, turns: list[Turn]
+    node: SimulatedNode, periods: list[Period]
 ) -> None:
-    for log in live(world, turns):
-        rules = log.world.rules
+    for log in follow_plans(node, periods):
+        rules = log.node.rules
         acts = [step for step in log.made.steps if step.move in ACTS]
-        assert rules.force or all(step.move is Move.ABANDON for step in acts)
-        if any(step.move is not Move.EVICT for step in acts):
+        assert rules.force or all(step.move is PodAction.ABANDON for step in acts)
+        if any(step.move is not PodAction.EVICT for step in acts):
             assert log.noticed is not None
-            held = (log.world.now - log.noticed).total_seconds()
+            held = (log.node.now - log.noticed).total_seconds()
             assert held >= rules.grace_s + rules.deadline_s
 
 
-@given(worlds(), turns)
-def test_a_taint_that_deletes_hurts_nobody_before_the_deadline(
-    world: World, turns: list[Turn]
+@given(nodes(), periods)
+def test_a_no_execute_taint_evicts_no_pod_before_the_deadline(
+    node: SimulatedNode, periods: list[Period]
 ) -> None:
     lasting = False  # once it deletes it does so until the node is lent again
-    for log in live(world, turns):
+    for log in follow_plans(node, periods):
         deletes = any(taint.effect == NO_EXECUTE for taint in log.made.taints)
         if deletes and not lasting:
-            assert log.world.cause is Cause.WINDOW_CLOSED
+            assert log.node.cause is ReclaimCause.WINDOW_CLOSED
             assert log.made.notice is not None
-            late = log.world.now >= log.made.notice.deadline
-            assert late or all(step.move in (Move.STAY, Move.LEAVE) for step in log.made.steps)
+            late = log.node.now >= log.made.notice.deadline
+            assert late or all(
+                step.move in (PodAction.STAY, PodAction.LEAVE) for step in log.made.steps
+            )
         lasting = deletes
 
 
-@given(worlds(), turns)
-def test_the_pace_is_kept_in_every_minute(world: World, turns: list[Turn]) -> None:
-    live(world, turns)
-    limit = world.rules.evictions_per_minute
+@given(nodes(), periods)
+def test_the_pace_is_kept_in_every_minute(node: SimulatedNode, periods: list[Period]) -> None:
+    follow_plans(node, periods)
+    limit = node.rules.evictions_per_minute
     times = [
         each.at
-        for each in world.history
-        if each.move is Move.EVICT and each.answer is Answer.ACCEPTED
+        for each in node.history
+        if each.move is PodAction.EVICT and each.answer is EvictionResult.ACCEPTED
     ]
     if limit is not None:
         for first, last in zip(times, times[limit:], strict=False):
             assert last - first >= timedelta(minutes=1)
 
 
-@given(worlds(), turns)
-def test_whoever_the_pace_puts_off_is_not_less_important_than_who_goes(
-    world: World, turns: list[Turn]
+@given(nodes(), periods)
+def test_a_pod_that_the_pace_puts_off_has_no_lower_priority_than_one_that_is_evicted(
+    node: SimulatedNode, periods: list[Period]
 ) -> None:
-    for log in live(world, turns):
-        moves = [step.why for step in log.made.steps if step.why in (Why.DUE, Why.PACE)]
-        assert moves == sorted(moves, key=lambda why: why is Why.PACE)
+    for log in follow_plans(node, periods):
+        moves = [
+            step.why for step in log.made.steps if step.why in (StepReason.DUE, StepReason.PACE)
+        ]
+        assert moves == sorted(moves, key=lambda why: why is StepReason.PACE)
         priorities = [step.guest.priority for step in log.made.steps]
         assert priorities == sorted(priorities)
 
 
-@given(worlds(), turns, st.randoms(use_true_random=False))
+@given(nodes(), periods, st.randoms(use_true_random=False))
 def test_a_plan_depends_on_nothing_but_the_situation(
-    world: World, turns: list[Turn], random: object
+    node: SimulatedNode, periods: list[Period], random: object
 ) -> None:
-    for log in live(world, turns):
-        situation = replace(log.world.situation, taints=log.world.taints)
+    for log in follow_plans(node, periods):
+        situation = replace(log.node.situation, taints=log.node.taints)
         shuffled = list(situation.guests)
         random.shuffle(shuffled)
-        assert plan(replace(situation, guests=tuple(shuffled))) == log.made
-        assert log.made.again_at is None or log.made.again_at > log.world.now
-        again = plan(replace(situation, taints=log.made.taints))
+        assert plan_reclaim(replace(situation, guests=tuple(shuffled))) == log.made
+        assert log.made.again_at is None or log.made.again_at > log.node.now
+        again = plan_reclaim(replace(situation, taints=log.made.taints))
         assert again.taints == log.made.taints, "written once, nothing is left to write"
         assert len(log.made.steps) in (0, len(situation.guests))
 
 
-@given(worlds())
-def test_taking_back_ends(world: World) -> None:
-    """By force and where pods do end, a node is free, or gone if it has to, in bounded time."""
-    world.rules = replace(world.rules, force=True)
-    world.undying = set()
+@given(nodes(), periods)
+def test_a_report_of_a_plan_with_its_attempts_is_that_of_a_plan_made_after_them(
+    node: SimulatedNode, periods: list[Period]
+) -> None:
+    # With a pace, a refusal frees a slot that only the next plan uses.
+    node.rules = replace(node.rules, evictions_per_minute=None)
+    for log in follow_plans(node, periods):
+        if log.node.cause is not None and log.made.due:
+            carried_out = replace(log.node, pods=dict(log.node.pods), taints=log.node.taints)
+            made = carried_out.follow().after(carried_out.attempts)
+            again = plan_reclaim(carried_out.situation)
+            cause, rules = log.node.cause, log.node.rules
+            if not again.due:
+                assert report_of("v", cause, rules, made) == report_of("v", cause, rules, again)
+
+
+@given(nodes())
+def test_a_forced_reclaim_ends_in_bounded_time(node: SimulatedNode) -> None:
+    """With force and pods that end, a node is reclaimed or removed in bounded time."""
+    node.rules = replace(node.rules, force=True)
+    node.stuck = set()
     tolerance_s, retries_s, slack_s = 40, 60, 2
-    bound = world.rules.grace_s + world.rules.deadline_s + tolerance_s + retries_s + world.ends_s
-    world.run(until=world.now + timedelta(seconds=bound + slack_s + 100), most=500)
-    last = world.follow()
-    assert last.phase is Phase.RECLAIMED
+    bound = node.rules.grace_s + node.rules.deadline_s + tolerance_s + retries_s + node.ends_s
+    node.run(until=node.now + timedelta(seconds=bound + slack_s + 100), most=500)
+    last = node.follow()
+    assert last.phase is ReclaimPhase.RECLAIMED
     assert all(step.settled for step in last.steps)
-    assert last.remove_node == (world.cause is not Cause.WINDOW_CLOSED)
+    assert last.remove_node == (node.cause is not ReclaimCause.WINDOW_CLOSED)
 
 
-@given(worlds())
-def test_a_binding_ends_even_if_pods_never_do(world: World) -> None:
-    world.cause, world.worker_answers = Cause.BINDING_DELETED, False
-    world.rules = replace(world.rules, force=True, abandon_s=50)
-    bound = world.rules.grace_s + world.rules.deadline_s + 50 + 62
-    world.run(until=world.now + timedelta(seconds=bound), most=500)
-    assert world.removed
+@given(nodes())
+def test_a_binding_ends_even_if_pods_never_do(node: SimulatedNode) -> None:
+    node.cause, node.worker_answers = ReclaimCause.BINDING_DELETED, False
+    node.rules = replace(node.rules, force=True, abandon_s=50)
+    bound = node.rules.grace_s + node.rules.deadline_s + 50 + 62
+    node.run(until=node.now + timedelta(seconds=bound), most=500)
+    assert node.removed
 
 
 @given(
@@ -259,11 +286,11 @@ def test_a_window_that_flutters_evicts_no_more_often_than_the_node_cools_down(
     cool_down_s: int, flip_s: int, flips: int
 ) -> None:
     """Whenever it may, a scheduler puts a pod on the node; each one would be evicted at once."""
-    world = World(Rules(force=True, deadline_s=0, cool_down_s=cool_down_s), ends_s=0)
+    node = SimulatedNode(ReclaimRules(force=True, deadline_s=0, cool_down_s=cool_down_s), ends_s=0)
     for flip in range(flips):
-        world.cause = Cause.WINDOW_CLOSED if flip % 2 else None
-        if not world.follow().taints:
-            world.add(guest(f"p{flip}", created=world.now))
-        world.pass_until(world.now + timedelta(seconds=flip_s))
+        node.cause = ReclaimCause.WINDOW_CLOSED if flip % 2 else None
+        if not node.follow().taints:
+            node.add(lent_pod(f"p{flip}", created=node.now))
+        node.pass_until(node.now + timedelta(seconds=flip_s))
     spent = flips * flip_s
-    assert len(world.history) <= 1 + spent / cool_down_s
+    assert len(node.history) <= 1 + spent / cool_down_s

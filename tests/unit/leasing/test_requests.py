@@ -1,4 +1,4 @@
-"""What a pod requests, against a model that lets the pod start container by container."""
+"""Requests of a pod, compared with a model that starts its containers one by one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.counted import COUNTED_PODS, CountedPod
-from kubeocean.leasing.requests import requests_of
+from kubeocean.leasing.requests import COUNTED_PODS, CountedPod, requests_of
 from kubeocean.runtime.objects import Json
-from leasedpods import Drawn, drawn_pods
+from support.pod_request_strategies import Drawn, drawn_pods
+from support.quantity_strategies import stored_quantities
 from unit.leasing.cases import container, init, pod, sidecar
 
 unhurried = settings(deadline=None)
@@ -24,7 +24,7 @@ def requests(document: Json) -> dict[str, str]:
 
 
 def moments(drawn: Drawn) -> Iterator[dict[str, int]]:
-    """What the pod holds while each init container runs, and then while it runs itself."""
+    """Return the resources held while each init container runs, and then by the containers."""
     sidecars: list[dict[str, int]] = []
     for each in drawn.inits:
         yield total(*sidecars, each.counts)
@@ -100,7 +100,7 @@ def test_a_resize_that_cannot_be_made_is_not_counted() -> None:
     assert requests(pod(container(cpu="3"), status=status))["cpu"] == "1"
 
 
-def test_a_sidecar_holds_what_it_was_given_and_another_init_container_does_not() -> None:
+def test_a_sidecar_holds_its_allocated_resources_and_another_init_container_does_not() -> None:
     held = {"resources": {"requests": {"cpu": "2"}}}
     status = {"initContainerStatuses": [{"name": "x", **held}]}
     assert requests(pod(inits=(sidecar("x", cpu="1"),), status=status))["cpu"] == "2"
@@ -116,6 +116,22 @@ def test_requests_of_a_whole_pod_exist_for_some_resources_only() -> None:
     whole = {"requests": {"memory": "1Gi", "nvidia.com/gpu": "2", "hugepages-2Mi": "4Mi"}}
     document = pod(container(cpu="1", memory="2Gi"), resources=whole)
     assert requests(document) == {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4Mi", "pods": "1"}
+
+
+@unhurried
+@given(stored_quantities(), stored_quantities(), stored_quantities())
+def test_every_amount_that_an_api_server_stores_is_counted(one: str, two: str, three: str) -> None:
+    held = {"name": "app", "resources": {"requests": {"cpu": three}}, "allocatedResources": {}}
+    document = pod(
+        container(cpu=one, memory=two),
+        inits=(init(cpu=three), sidecar(cpu=two)),
+        resources={"requests": {"memory": two}},
+        overhead={"cpu": one},
+        status={"phase": "Running", "containerStatuses": [held]},
+    )
+    counted = requests_of(msgspec.convert(document, CountedPod))
+    assert counted["pods"].value() == 1
+    assert all(str(amount) for amount in counted.values())
 
 
 def test_an_amount_that_cannot_be_read_is_named() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from drawing import examples
-from kubeocean.api.policy import DAYS, TimeWindow
+from kubeocean.api.policies import DAYS, TimeWindow
 from kubeocean.errors import ConfigError, InvariantError
 from kubeocean.leasing.windows import Calendar, Window, next_edge, within, zone_of
+from support.examples import examples
 
 MINUTE = timedelta(minutes=1)
 INSTANT = timedelta(microseconds=1)
@@ -53,7 +53,7 @@ def lends(windows: Sequence[TimeWindow], zone: tzinfo, instant: datetime) -> boo
 def edge_by_looking(
     windows: Sequence[TimeWindow], zone: tzinfo, instant: datetime, *, days: int
 ) -> datetime | None:
-    """Look once a minute; today's zones are whole minutes from UTC, and change at whole ones."""
+    """Check every minute; today's zones are whole minutes from UTC, and change at whole ones."""
     before = lends(windows, zone, instant)
     at = instant.replace(second=0, microsecond=0) + MINUTE
     for _ in range(days * 24 * 60):
@@ -65,15 +65,15 @@ def edge_by_looking(
 
 @cache
 def clock_changes(zone: ZoneInfo) -> tuple[datetime, ...]:
-    """All within five years, found by looking every quarter of an hour."""
-    found, at = [], datetime(2024, 1, 1, tzinfo=UTC)
+    """Return all changes within five years, by a check every quarter of an hour."""
+    edges, at = [], datetime(2024, 1, 1, tzinfo=UTC)
     offset = at.astimezone(zone).utcoffset()
     while at.year < 2029:
         at += timedelta(minutes=15)
         if at.astimezone(zone).utcoffset() != offset:
-            found.append(at)
+            edges.append(at)
             offset = at.astimezone(zone).utcoffset()
-    return tuple(found)
+    return tuple(edges)
 
 
 zones = st.sampled_from(ZONES).map(ZoneInfo)
@@ -122,7 +122,7 @@ def test_a_policy_lends_while_the_wall_clock_shows_a_minute_of_a_window(
 
 
 @given(windows, moments())
-def test_the_next_edge_is_the_one_found_by_looking_every_minute(
+def test_the_next_edge_is_that_of_a_check_every_minute(
     windows: list[TimeWindow], moment: tuple[ZoneInfo, datetime]
 ) -> None:
     zone, instant = moment
@@ -182,13 +182,13 @@ def utc(text: str) -> datetime:
 
 def edges(calendar: Calendar, start: str, count: int) -> list[str]:
     """The next edges, as the wall clock in UTC shows them."""
-    found, at = [], utc(start)
+    edges, at = [], utc(start)
     for _ in range(count):
         edge = next_edge(calendar, at)
         assert edge is not None
-        found.append(f"{edge:%m-%d %H:%M:%S}")
+        edges.append(f"{edge:%m-%d %H:%M:%S}")
         at = edge
-    return found
+    return edges
 
 
 def calendar(*written: str, zone: tzinfo = UTC) -> Calendar:

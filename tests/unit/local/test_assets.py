@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import fakego
-from fakego import AssetWorld
+import support.fake_go as fakego
 from kubeocean.errors import InvariantError, LocalError
 from kubeocean.local.assets import CONTROL_PLANE, Assets
 from kubeocean.local.progress import PlainProgress
-from waiting import until
+from support.fake_go import AssetWorld
+from support.wait import until
 
 
 @pytest.fixture

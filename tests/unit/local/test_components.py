@@ -11,7 +11,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.local.accounts import file_name, kubeconfig
 from kubeocean.local.components import (
     COMPONENTS,
-    Plan,
+    ControlPlanePlan,
     Ports,
     check_components,
     command,
@@ -20,14 +20,14 @@ from kubeocean.local.components import (
 from kubeocean.local.pki import Authority, Subject
 
 
-def _plan(**changes: object) -> Plan:
+def _plan(**changes: object) -> ControlPlanePlan:
     settings: dict[str, object] = {
         "name": "c",
         "root": Path("/root-of-c"),
         "components": COMPONENTS,
         "ports": Ports(1, 2, 3, 4, 5),
     }
-    return Plan(**(settings | changes))
+    return ControlPlanePlan(**(settings | changes))
 
 
 def test_components_start_in_their_order_whatever_was_asked() -> None:

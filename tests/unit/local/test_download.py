@@ -15,10 +15,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from fakego import AssetWorld
 from kubeocean.errors import LocalError
 from kubeocean.local.download import Mirrors
 from kubeocean.local.versions import Platform, pinned, this_platform
+from support.fake_go import AssetWorld
 
 KUBE = f"/release/{pinned().kubernetes}/bin/linux/{this_platform().arch}"
 ETCD = f"/etcd-io/etcd/releases/download/{pinned().etcd}"

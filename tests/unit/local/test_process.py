@@ -16,7 +16,7 @@ import pytest
 
 from kubeocean.errors import InvariantError, LocalError
 from kubeocean.local.process import Process
-from waiting import until
+from support.wait import until
 
 
 @pytest.fixture

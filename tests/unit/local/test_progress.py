@@ -13,7 +13,7 @@ from kubeocean.local.progress import (
     progress_on,
     readable_bytes,
 )
-from waiting import until
+from support.wait import until
 
 
 async def test_lines_come_at_the_start_now_and_then_and_at_the_end() -> None:

@@ -9,17 +9,16 @@ import pytest
 from kubeocean.api.group import TAPESTRY, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.manager.settings import Settings
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.goflags import parse, usage
+from kubeocean.runtime.flags import BindAddress, parse, usage
 
 
 def read(*words: str) -> Settings:
-    found = parse(Settings, list(words))
-    assert found is not None
-    return found
+    settings = parse(Settings, list(words))
+    assert settings is not None
+    return settings
 
 
-def test_the_defaults_are_the_contracts() -> None:
+def test_defaults_are_those_of_the_contract() -> None:
     settings = read()
     assert settings.metrics_bind_address == BindAddress("", 8080, "--metrics-bind-address")
     assert settings.health_probe_bind_address == BindAddress(
@@ -34,7 +33,7 @@ def test_the_defaults_are_the_contracts() -> None:
     assert settings.deletion_deadline_s == 300
 
 
-def test_everything_can_be_said_as_existing_charts_do() -> None:
+def test_the_flags_of_existing_charts_are_accepted() -> None:
     settings = read(
         "--leader-elect=false",
         "--leader-election-id",
@@ -74,13 +73,13 @@ def test_what_makes_no_sense_is_named(words: list[str], said: str) -> None:
         read(*words)
 
 
-def test_a_ring_is_elected_where_leaders_are() -> None:
+def test_the_ring_is_in_the_namespace_of_the_election() -> None:
     config = read("--sharding").ring("here")
     assert (config.names.ring, config.sharding.namespace) == ("kubeocean-manager", "here")
     assert config.names.assigner == "kubeocean-manager-leader"
 
 
-def test_templates_are_where_the_environment_says() -> None:
+def test_template_directories_come_from_the_environment() -> None:
     assert Settings.templates({}) == (
         Path("/etc/kubeocean/syncer-template"),
         Path("/etc/kubeocean/proxier-template"),
@@ -89,12 +88,12 @@ def test_templates_are_where_the_environment_says() -> None:
     assert Settings.templates(environ) == (Path("/s"), Path("/p"))
 
 
-def test_help_lists_the_contracts_flags() -> None:
-    said = usage(Settings, program="kubeocean manager", about="")
+def test_help_lists_the_flags_of_the_contract() -> None:
+    text = usage(Settings, program="kubeocean manager", about="")
     for flag in (
         *("metrics-bind-address", "health-probe-bind-address", "leader-elect"),
         *("leader-election-id", "leader-election-namespace", "leader-election-lease-duration"),
         *("leader-election-renew-deadline", "leader-election-retry-period"),
         *("kube-client-qps", "kube-client-burst", "kubeconfig", "zap-devel"),
     ):
-        assert f"--{flag}" in said
+        assert f"--{flag}" in text

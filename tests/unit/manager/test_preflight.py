@@ -1,4 +1,4 @@
-"""What is said of versions and rights."""
+"""Tests of permission reviews and of version checks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from kubeocean.api.group import DEFAULT
-from kubeocean.installation.rights import Permission
-from kubeocean.installation.roles import metrics_rights, worker_rights
-from kubeocean.manager.findings import release_in, release_of
+from kubeocean.install.permissions import Permission
+from kubeocean.install.roles import metrics_rights, worker_rights
 from kubeocean.manager.preflight import review, summary
+from kubeocean.manager.worker_probe import release_in, release_of
+from kubeocean.runtime.access_reviews import is_allowed
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
-from kubeocean.runtime.reviews import is_allowed
 from kubeocean.runtime.transport import Request, Response
-from scripted import Scripted, answer
+from support.scripted_transport import Scripted, answer
 
 
 class Allowing(Scripted):
@@ -26,9 +26,9 @@ class Allowing(Scripted):
 
     async def send(self, request: Request) -> Response:
         assert request.body is not None
-        asked: Json = msgspec.json.decode(request.body)
-        found = asked["spec"]["resourceAttributes"] in self._allowed
-        return answer(201, msgspec.json.encode({"status": {"allowed": found}}))
+        body: Json = msgspec.json.decode(request.body)
+        is_allowed = body["spec"]["resourceAttributes"] in self._allowed
+        return answer(201, msgspec.json.encode({"status": {"allowed": is_allowed}}))
 
 
 NEEDED = tuple(worker_rights("m", ()).permissions())
@@ -40,23 +40,23 @@ TOKENS = Permission("create", "", "serviceaccounts/token", "m", "kubeocean-metri
     ("extra", "has_metrics"),
     [((TOKENS,), True), (OF_OLD, True), (OF_OLD[:1], False), ((), False)],
 )
-async def test_metrics_are_granted_by_an_account_for_them_or_as_they_were_of_old(
+async def test_metrics_are_granted_by_the_metrics_account_or_by_the_credential(
     extra: tuple[Permission, ...], has_metrics: bool
 ) -> None:
     client = Client(Allowing(*NEEDED, *extra), cluster="worker")
-    found = await review(client, "m", DEFAULT)
-    assert found.missing == ()
-    assert ("metrics" not in found.without) is has_metrics
+    reviewed = await review(client, "m", DEFAULT)
+    assert reviewed.missing == ()
+    assert ("metrics" not in reviewed.without) is has_metrics
 
 
-def test_rights_on_one_thing_in_one_place_are_said_at_once() -> None:
-    asked = [
+def test_permissions_on_one_resource_in_one_namespace_are_summarized() -> None:
+    requests = [
         Permission("create", "", "pods", "m"),
         Permission("list", "", "pods"),
         Permission("patch", "", "pods", "m"),
         Permission("get", "storage.k8s.io", "csinodes"),
     ]
-    assert summary(asked) == [
+    assert summary(requests) == [
         "create, patch pods in m",
         "list pods",
         "get csinodes.storage.k8s.io",
@@ -75,9 +75,7 @@ def test_rights_on_one_thing_in_one_place_are_said_at_once() -> None:
         ({"major": "9" * 5000, "minor": "1", "gitVersion": "v9"}, "v9", False),
     ],
 )
-def test_a_version_is_read_as_servers_write_it(
-    said: dict[str, object], version: str, old: bool
-) -> None:
+def test_versions_of_servers_are_parsed(said: dict[str, object], version: str, old: bool) -> None:
     assert release_of(said) == (version, old)
 
 
@@ -91,7 +89,7 @@ def test_a_version_is_read_as_servers_write_it(
         (b'{"major": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ("", False)),
     ],
 )
-def test_whatever_a_worker_answers_is_read(body: bytes, release: tuple[str, bool]) -> None:
+def test_invalid_responses_of_a_worker_never_raise(body: bytes, release: tuple[str, bool]) -> None:
     assert release_in(body) == release
 
 
@@ -106,5 +104,7 @@ def test_whatever_a_worker_answers_is_read(body: bytes, release: tuple[str, bool
         ({}, False),
     ],
 )
-def test_only_a_plain_yes_is_a_right(answer: dict[str, object], allowed: bool) -> None:
+def test_only_a_review_that_allows_grants_a_permission(
+    answer: dict[str, object], allowed: bool
+) -> None:
     assert is_allowed(answer) is allowed

@@ -7,16 +7,22 @@ from pathlib import Path
 import pytest
 
 from kubeocean.api import group, naming
-from kubeocean.api.binding import ClusterBinding
+from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.errors import ConfigError
-from kubeocean.installation.templates import proxier_files, syncer_files
-from kubeocean.installation.values import Values
-from kubeocean.manager.rendering import Component, Files, Wanted, names, render
-from kubeocean.manager.renderingfiles import TemplateFiles
-from kubeocean.manager.renderingplans import Plans
+from kubeocean.install.templates import proxier_files, syncer_files
+from kubeocean.install.values import Values
+from kubeocean.manager.rendering import (
+    Component,
+    Files,
+    RenderedObject,
+    Renderer,
+    TemplateFiles,
+    names,
+    render,
+)
 from kubeocean.runtime.objects import Key
-from rollouts import Mounted, binding_of
+from support.rollout_env import Mounted, binding_of
 
 SYNCER = syncer_files(Values())
 PROXIER = proxier_files(Values())
@@ -27,7 +33,7 @@ def rendered(
     files: Files,
     binding: ClusterBinding | None = None,
     domain: Domain = DEFAULT,
-) -> tuple[Wanted, ...]:
+) -> tuple[RenderedObject, ...]:
     binding = binding or binding_of()
     variables = names(component, files, binding, domain)
     return render(component, files, variables, binding=binding, domain=domain)
@@ -39,9 +45,9 @@ def complaint(component: Component, files: Files, binding: ClusterBinding | None
     return str(caught.value)
 
 
-def arguments(wanted: Wanted) -> list[str]:
-    found: list[str] = wanted.body["spec"]["template"]["spec"]["containers"][0]["args"]
-    return found
+def arguments(wanted: RenderedObject) -> list[str]:
+    args: list[str] = wanted.body["spec"]["template"]["spec"]["containers"][0]["args"]
+    return args
 
 
 # What comes out
@@ -56,7 +62,62 @@ def test_names_are_those_of_the_contract() -> None:
     assert syncer.title == "Deployment kubeocean-system/kubeocean-syncer-w1"
 
 
-def test_the_binding_owns_what_it_has() -> None:
+def test_variables_of_the_syncer_are_those_of_the_contract() -> None:
+    assert names(Component.SYNCER, {}, binding_of(), DEFAULT) == {
+        "ClusterBindingName": "b1",
+        "ClusterID": "w1",
+        "DeploymentName": "kubeocean-syncer-w1",
+        "ServiceAccountName": "kubeocean-syncer",
+        "RoleName": "kubeocean-syncer",
+        "RoleBindingName": "kubeocean-syncer",
+        "ClusterRoleName": "kubeocean-syncer",
+        "ClusterRoleBindingName": "kubeocean-syncer",
+        "SyncerNamespace": "kubeocean-system",
+    }
+
+
+def test_variables_of_the_proxier_are_those_of_the_contract() -> None:
+    plain = {
+        "ClusterBindingName": "b1",
+        "ClusterID": "w1",
+        "DeploymentName": "kubeocean-proxier-w1",
+        "ServiceAccountName": "kubeocean-proxier",
+        "RoleName": "kubeocean-proxier",
+        "RoleBindingName": "kubeocean-proxier",
+        "ClusterRoleName": "kubeocean-proxier",
+        "ClusterRoleBindingName": "kubeocean-proxier",
+        "ProxierNamespace": "kubeocean-system",
+        "ServiceName": "kubeocean-proxier-w1-svc",
+    }
+    without_tls = {"TLSEnabled": False, "TLSSecretName": "", "TLSSecretNamespace": ""}
+    assert names(Component.PROXIER, {}, binding_of(), DEFAULT) == plain | without_tls
+    annotations = {
+        DEFAULT.logs_proxy_enabled: "true",
+        DEFAULT.logs_proxy_secret_name: "s",
+        DEFAULT.logs_proxy_secret_namespace: "n",
+    }
+    with_tls = {"TLSEnabled": True, "TLSSecretName": "s", "TLSSecretNamespace": "n"}
+    binding = binding_of(annotations=annotations)
+    assert names(Component.PROXIER, {}, binding, DEFAULT) == plain | with_tls
+
+
+@pytest.mark.parametrize("component", list(Component))
+def test_each_plain_file_sets_its_variable_and_no_other(component: Component) -> None:
+    variables = {
+        "serviceAccountName": "ServiceAccountName",
+        f"{component}Namespace": f"{component.capitalize()}Namespace",
+        "roleName": "RoleName",
+        "roleBindingName": "RoleBindingName",
+        "clusterRoleName": "ClusterRoleName",
+        "clusterRoleBindingName": "ClusterRoleBindingName",
+    }
+    usual = names(component, {}, binding_of(), DEFAULT)
+    for file, variable in variables.items():
+        changed = names(component, {file: "other\n"}, binding_of(), DEFAULT)
+        assert changed == usual | {variable: "other"}
+
+
+def test_the_binding_owns_rendered_objects() -> None:
     for wanted in (*rendered(Component.SYNCER, SYNCER), *rendered(Component.PROXIER, PROXIER)):
         assert wanted.body["metadata"]["ownerReferences"] == [
             {
@@ -70,7 +131,7 @@ def test_the_binding_owns_what_it_has() -> None:
         ]
 
 
-def test_labels_are_there_also_where_a_template_has_none() -> None:
+def test_objects_of_a_template_without_labels_get_labels() -> None:
     bare = (
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x, uid: bad, finalizers: [a/b]}\n"
         "spec: {template: {spec: {containers: []}}}\nstatus: {replicas: 3}\n"
@@ -94,7 +155,7 @@ def test_labels_are_there_also_where_a_template_has_none() -> None:
     assert "status" not in wanted.body
 
 
-def test_whose_an_object_is_cannot_be_said_by_a_template() -> None:
+def test_a_template_cannot_set_the_owner() -> None:
     text = SYNCER["deployment.yaml"].replace(
         "app.kubernetes.io/managed-by: kubeocean-manager", "app.kubernetes.io/managed-by: helm", 1
     )
@@ -102,14 +163,14 @@ def test_whose_an_object_is_cannot_be_said_by_a_template() -> None:
     assert wanted.body["metadata"]["labels"][group.APP_MANAGED_BY] == "kubeocean-manager"
 
 
-def test_files_name_account_and_namespace() -> None:
+def test_plain_files_name_account_and_namespace() -> None:
     files = PROXIER | {"serviceAccountName": "me\n", "proxierNamespace": " there\n"}
     service, proxier = rendered(Component.PROXIER, files)
     assert service.key.namespace == proxier.key.namespace == "there"
     assert proxier.body["spec"]["template"]["spec"]["serviceAccountName"] == "me"
 
 
-def test_an_account_and_a_role_of_its_own_are_made_first() -> None:
+def test_an_account_and_a_role_are_created_before_the_deployment() -> None:
     account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: 's-{{.ClusterID}}'}\n"
     role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"
     files = SYNCER | {"role.yaml": role, "serviceaccount.yaml": account}
@@ -124,7 +185,7 @@ def test_another_domain_has_other_names() -> None:
     assert "tapestry.io/rollout-digest" in wanted.body["metadata"]["annotations"]
 
 
-def test_a_long_name_fits_into_labels_and_stays_whole_elsewhere() -> None:
+def test_a_long_name_is_shortened_in_labels_only() -> None:
     name = "b" + "-long" * 20
     service, proxier = rendered(Component.PROXIER, PROXIER, binding_of(name))
     fitting = naming.label_value(name)
@@ -178,18 +239,26 @@ def test_a_digest_changes_with_the_template_and_the_binding_only() -> None:
         ),
     ],
 )
-def test_annotations_say_which_certificate(annotations: dict[str, str], wanted: list[str]) -> None:
+def test_annotations_name_the_certificate(annotations: dict[str, str], wanted: list[str]) -> None:
     _, proxier = rendered(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
     assert [each for each in arguments(proxier) if each.startswith("--tls")] == wanted
 
 
-def test_an_annotation_cannot_write_into_a_deployment() -> None:
+@pytest.mark.parametrize(
+    "annotation", [DEFAULT.logs_proxy_secret_name, DEFAULT.logs_proxy_secret_namespace]
+)
+@pytest.mark.parametrize(
+    "value", ["s\n        - --evil", "s\n", "a: b", "{{.ClusterID}}", "S", ".."]
+)
+def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, value: str) -> None:
     annotations = {
         DEFAULT.logs_proxy_enabled: "true",
-        DEFAULT.logs_proxy_secret_name: "s\n        - --evil",
+        DEFAULT.logs_proxy_secret_name: "s",
+        DEFAULT.logs_proxy_secret_namespace: "n",
+        annotation: value,
     }
-    said = complaint(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
-    assert DEFAULT.logs_proxy_secret_name in said
+    message = complaint(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
+    assert message.startswith(f"metadata.annotations[{annotation}]: ")
 
 
 # What makes no object
@@ -219,7 +288,7 @@ def test_an_annotation_cannot_write_into_a_deployment() -> None:
         ("1: 2", "a key must be text"),
     ],
 )
-def test_a_template_that_makes_no_object_is_refused(text: str, said: str) -> None:
+def test_a_template_without_a_valid_object_is_refused(text: str, said: str) -> None:
     assert said in complaint(Component.SYNCER, SYNCER | {"deployment.yaml": text})
 
 
@@ -228,7 +297,7 @@ def test_a_missing_template_is_named() -> None:
     assert complaint(Component.PROXIER, files) == "proxier template service.yaml: is missing"
 
 
-def test_a_file_that_should_hold_a_name_is_refused() -> None:
+def test_a_plain_file_with_an_invalid_name_is_refused() -> None:
     files = SYNCER | {"serviceAccountName": "a b"}
     assert "serviceAccountName" in complaint(Component.SYNCER, files)
 
@@ -253,7 +322,7 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     assert files.revision == 2
 
 
-def test_a_swap_that_changes_no_text_is_no_change(tmp_path: Path) -> None:
+def test_a_swap_without_a_change_of_content_is_no_change(tmp_path: Path) -> None:
     syncers, _, files = mounts(tmp_path)
     files.refresh()
     syncers.write()
@@ -261,7 +330,7 @@ def test_a_swap_that_changes_no_text_is_no_change(tmp_path: Path) -> None:
     assert files.revision == 1
 
 
-def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
+def test_files_that_are_added_or_removed_are_noticed(tmp_path: Path) -> None:
     syncers, proxiers, files = mounts(tmp_path)
     files.refresh()
     syncers.write(serviceaccount__yaml="kind: ServiceAccount")
@@ -272,7 +341,7 @@ def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
     assert files[Component.SYNCER].problem == ""
 
 
-def test_no_directory_is_a_problem_and_no_more(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_problem_and_not_an_exception(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     files = TemplateFiles({Component.SYNCER: nowhere})
     assert files.refresh()
@@ -280,11 +349,11 @@ def test_no_directory_is_a_problem_and_no_more(tmp_path: Path) -> None:
     assert files[Component.PROXIER].problem
 
 
-def test_a_plan_is_kept_until_something_changes(tmp_path: Path) -> None:
+def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> None:
     syncers, proxiers = Mounted.syncers(tmp_path / "s"), Mounted.proxiers(tmp_path / "p")
-    plans = Plans({Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}, DEFAULT)
+    plans = Renderer({Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}, DEFAULT)
     assert plans.refresh()
-    assert set(plans.homes()) == {(each, "kubeocean-system") for each in Component}
+    assert set(plans.namespaces()) == {(each, "kubeocean-system") for each in Component}
     first = plans.objects(Component.SYNCER, binding_of())
     assert plans.objects(Component.SYNCER, binding_of()) is first
     assert plans.objects(Component.SYNCER, binding_of(uid="u2")) != first

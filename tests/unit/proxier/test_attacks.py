@@ -1,4 +1,4 @@
-"""What somebody with bad intentions says to a running front: with and without a name."""
+"""Attacks on a running server, by callers with and without a certificate."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from desks import ENTERS, READS, Rule, desk_of
-from fronts import Facade, pair_of
-from kubeocean.errors import ConfigError
-from kubeocean.local.pki import Authority, Subject
-from kubeocean.proxier import front as fronts
-from kubeocean.proxier import identity as identities
-from kubeocean.proxier import rooms
-from kubeocean.proxier.audit import Entry
-from kubeocean.proxier.exchange import Exchange
-from kubeocean.proxier.identity import Identity
-from kubeocean.proxier.listening import accept, agree, listen
-from kubeocean.proxier.paces import Paces
-from kubeocean.proxier.places import Place
+from kubeocean.local.pki import Subject
+from kubeocean.proxier import connection_limits
+from kubeocean.proxier import server as server_module
+from kubeocean.proxier.audit import AuditEntry
+from kubeocean.proxier.connection_limits import RateLimits
+from kubeocean.proxier.http import Exchange
+from kubeocean.proxier.pod_lookup import PodLocation
 from kubeocean.proxier.routes import Logs, Run, Session
+from kubeocean.proxier.server import accept, listen, start_tls
 from kubeocean.proxier.sessions import Sessions
-from waiting import until
+from support.proxier_handler import ENTERS, READS, FixedRights, handler_of
+from support.proxier_server import RunningServer
+from support.wait import until
 
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 LAST = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -37,62 +34,66 @@ EXEC = b"GET /exec/ns/pod/main?command=id&output=1 HTTP/1.1\r\n"
 
 
 class _Sessions(Sessions):
-    """Writes down what would be asked of the worker."""
+    """Records the sessions that would be opened in the worker."""
 
     def __init__(self) -> None:
-        self.asked: list[Logs | Session | Run] = []
+        self.routes: list[Logs | Session | Run] = []
 
-    async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
-        self.asked.append(asked)
-        await exchange.answer(200, b"a log")
+    async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
+        self.routes.append(route)
+        await exchange.respond(200, b"a log")
 
-    async def enter(self, exchange: Exchange, asked: Session, place: Place, entry: Entry) -> None:
-        self.asked.append(asked)
-        await exchange.answer(400, b"no")
+    async def stream(
+        self, exchange: Exchange, route: Session, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        self.routes.append(route)
+        await exchange.respond(400, b"no")
 
-    async def run(self, exchange: Exchange, asked: Run, place: Place, entry: Entry) -> None:
-        self.asked.append(asked)
-        await exchange.answer(200, b"ran")
+    async def run(
+        self, exchange: Exchange, route: Run, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        self.routes.append(route)
+        await exchange.respond(200, b"ran")
 
 
 @pytest.fixture
-def asked() -> _Sessions:
+def sessions() -> _Sessions:
     return _Sessions()
 
 
 @pytest.fixture
-async def facade(tmp_path: Path, asked: _Sessions) -> AsyncIterator[Facade]:
-    desk = desk_of(Rule(READS), asked)
-    async with Facade.running(desk.answer, tmp_path) as running:
+async def proxier(tmp_path: Path, sessions: _Sessions) -> AsyncIterator[RunningServer]:
+    handler = handler_of(FixedRights(READS), sessions)
+    async with RunningServer.running(handler.handle, tmp_path) as running:
         yield running
 
 
-# Who
+# Authentication
 
 
 @pytest.mark.parametrize("kind", ["server", "both", "neither"])
-async def test_a_certificate_that_is_not_for_clients_is_nobodys(
-    facade: Facade, tmp_path: Path, kind: str
+async def test_a_certificate_that_is_not_for_clients_authenticates_nothing(
+    proxier: RunningServer, tmp_path: Path, kind: str
 ) -> None:
-    """A cluster signs certificates of servers with the same authority."""
+    """A cluster signs certificates of servers with the same CA."""
     subject = Subject("caller", (), ("127.0.0.1",), server=kind != "neither", client=kind == "both")
-    facade.authority.issue(subject).save(tmp_path, "odd")
-    context = facade.context(named=False)
+    proxier.authority.issue(subject).save(tmp_path, "odd")
+    context = proxier.context(certified=False)
     context.load_cert_chain(tmp_path / "odd.crt", tmp_path / "odd.key")
     try:
-        answer = await facade.say(LOGS + b"Host: h\r\nConnection: close\r\n\r\n", context)
+        answer = await proxier.send(LOGS + b"Host: h\r\nConnection: close\r\n\r\n", context)
     except ssl.SSLError:
         answer = b""
     assert (b" 200 " in answer) == (kind == "both")
 
 
-async def test_a_caller_cannot_become_another_one_on_its_connection(facade: Facade) -> None:
-    """Neither by asking for another handshake nor by showing its certificate later."""
-    options = facade.identity.context.options
+async def test_the_caller_of_a_connection_cannot_change(proxier: RunningServer) -> None:
+    """Neither by renegotiation nor by a certificate after the handshake."""
+    options = proxier.tls.context.options
     assert options & ssl.OP_NO_RENEGOTIATION
-    context = facade.context()
+    context = proxier.context()
     context.post_handshake_auth = True
-    assert b" 200 " in await facade.say(LOGS + b"Host: h\r\nConnection: close\r\n\r\n", context)
+    assert b" 200 " in await proxier.send(LOGS + b"Host: h\r\nConnection: close\r\n\r\n", context)
 
 
 # Smuggling
@@ -119,14 +120,14 @@ async def test_a_caller_cannot_become_another_one_on_its_connection(facade: Faca
         b"Connection: upgrade\r\nConnection: close\r\nUpgrade: websocket\r\n\r\n",
     ],
 )
-async def test_what_follows_an_odd_head_is_not_taken_for_a_request(
-    facade: Facade, asked: _Sessions, head: bytes
+async def test_bytes_after_an_ambiguous_head_are_not_taken_for_a_request(
+    proxier: RunningServer, sessions: _Sessions, head: bytes
 ) -> None:
-    said = LOGS + b"Host: h\r\n" + head + EXEC + b"Host: h\r\n\r\n" + LOGS + b"Host: h\r\n\r\n"
-    answer = await facade.say(said, facade.context())
+    request = LOGS + b"Host: h\r\n" + head + EXEC + b"Host: h\r\n\r\n" + LOGS + b"Host: h\r\n\r\n"
+    answer = await proxier.send(request, proxier.context())
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert len(asked.asked) <= 1
-    assert not any(isinstance(each, Session | Run) for each in asked.asked)
+    assert len(sessions.routes) <= 1
+    assert not any(isinstance(each, Session | Run) for each in sessions.routes)
 
 
 @pytest.mark.parametrize(
@@ -155,48 +156,52 @@ async def test_what_follows_an_odd_head_is_not_taken_for_a_request(
     ],
 )
 async def test_no_other_form_of_a_target_leads_to_a_pod(
-    facade: Facade, asked: _Sessions, line: bytes
+    proxier: RunningServer, sessions: _Sessions, line: bytes
 ) -> None:
-    answer = await facade.say(line + b"\r\nHost: h\r\n\r\n", facade.context())
+    answer = await proxier.send(line + b"\r\nHost: h\r\n\r\n", proxier.context())
     assert answer[9:10] in (b"4", b"5"), answer
-    assert not asked.asked
+    assert not sessions.routes
 
 
-async def test_a_log_with_an_upgrade_is_a_log_and_a_shell_behind_it_is_none(
-    facade: Facade, asked: _Sessions
+async def test_an_upgrade_of_a_log_is_ignored_and_an_exec_after_it_is_refused(
+    proxier: RunningServer, sessions: _Sessions
 ) -> None:
     upgrade = b"Host: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    answer = await facade.say(LOGS + upgrade + EXEC + upgrade, facade.context())
+    answer = await proxier.send(LOGS + upgrade + EXEC + upgrade, proxier.context())
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"a logHTTP/1.1 403 Forbidden\r\n" in answer
     assert answer.count(b"HTTP/1.1 ") == 2
-    assert [type(each) for each in asked.asked] == [Logs]
+    assert [type(each) for each in sessions.routes] == [Logs]
 
 
-async def test_nothing_follows_an_upgrade_that_was_refused(tmp_path: Path) -> None:
-    """What comes behind it was for somebody who speaks another protocol."""
-    asked = _Sessions()
-    async with Facade.running(desk_of(Rule(ENTERS), asked).answer, tmp_path) as facade:
+async def test_no_request_follows_a_refused_upgrade(tmp_path: Path) -> None:
+    """The bytes after it were meant for another protocol."""
+    sessions = _Sessions()
+    async with RunningServer.running(
+        handler_of(FixedRights(ENTERS), sessions).handle, tmp_path
+    ) as proxier:
         upgrade = b"Host: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-        answer = await facade.say(EXEC + upgrade + LOGS + b"Host: h\r\n\r\n", facade.context())
+        answer = await proxier.send(EXEC + upgrade + LOGS + b"Host: h\r\n\r\n", proxier.context())
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert len(asked.asked) == 1
+    assert len(sessions.routes) == 1
 
 
 # Exhaustion
 
 
-async def test_who_has_no_name_asks_for_our_health_once(facade: Facade) -> None:
-    answer = await facade.say(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n" * 1000)
+async def test_a_connection_without_a_certificate_gets_one_health_check(
+    proxier: RunningServer,
+) -> None:
+    answer = await proxier.send(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n" * 1000)
     assert answer.count(b" 200 ") == 1
 
 
-async def from_address(facade: Facade, address: str, tls: ssl.SSLContext | None) -> bytes:
-    """What somebody is answered who comes from that address."""
+async def from_address(proxier: RunningServer, address: str, tls: ssl.SSLContext | None) -> bytes:
+    """The response to a health check from this address."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", facade.port, ssl=tls, local_addr=(address, 0)
+        "127.0.0.1", proxier.port, ssl=tls, local_addr=(address, 0)
     )
-    facade.opened.append(writer)
+    proxier.opened.append(writer)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
     try:
         return await reader.read(100)
@@ -204,131 +209,133 @@ async def from_address(facade: Facade, address: str, tls: ssl.SSLContext | None)
         return b""
 
 
-async def test_an_address_that_says_nothing_leaves_room_for_others(
-    facade: Facade, monkeypatch: pytest.MonkeyPatch
+async def test_silent_connections_of_one_address_leave_handshakes_for_others(
+    proxier: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "MOST_SHAKING_ALIKE", 5)
-    silent = [await asyncio.open_connection("127.0.0.1", facade.port) for _ in range(8)]
-    await until(lambda: facade.front.connections == 5)
+    monkeypatch.setattr(connection_limits, "MAX_HANDSHAKES_PER_NETWORK", 5)
+    silent = [await asyncio.open_connection("127.0.0.1", proxier.port) for _ in range(8)]
+    await until(lambda: proxier.server.connections == 5)
     with pytest.raises(OSError):
-        await facade.connect(facade.context())
-    assert b" 200 " in await from_address(facade, "127.0.0.7", facade.context())
+        await proxier.connect(proxier.context())
+    assert b" 200 " in await from_address(proxier, "127.0.0.7", proxier.context())
     for _, writer in silent:
         writer.transport.abort()
-    await until(lambda: facade.front.connections <= 1)
-    assert b" 200 " in await from_address(facade, "127.0.0.1", facade.context(named=False))
+    await until(lambda: proxier.server.connections <= 1)
+    assert b" 200 " in await from_address(proxier, "127.0.0.1", proxier.context(certified=False))
 
 
-async def test_an_address_without_a_name_leaves_room_for_other_strangers(
-    facade: Facade, monkeypatch: pytest.MonkeyPatch
+async def test_one_address_without_a_certificate_leaves_connections_for_others(
+    proxier: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "MOST_STRANGERS_ALIKE", 4)
+    monkeypatch.setattr(connection_limits, "MAX_ANONYMOUS_PER_NETWORK", 4)
     for _ in range(4):
-        await facade.connect()
-    await until(lambda: facade.front.connections == 4)
-    assert await from_address(facade, "127.0.0.1", facade.context(named=False)) == b""
-    assert b" 200 " in await from_address(facade, "127.0.0.7", facade.context(named=False))
+        await proxier.connect()
+    await until(lambda: proxier.server.connections == 4)
+    assert await from_address(proxier, "127.0.0.1", proxier.context(certified=False)) == b""
+    assert b" 200 " in await from_address(proxier, "127.0.0.7", proxier.context(certified=False))
 
 
-async def test_one_name_cannot_take_all_the_room(
-    facade: Facade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_one_subject_cannot_use_up_all_connections(
+    proxier: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "MOST_NAMESAKES", 3)
+    monkeypatch.setattr(connection_limits, "MAX_PER_SUBJECT", 3)
     for _ in range(3):
-        await facade.connect(facade.context())
-    await until(lambda: facade.front.connections == 3)
-    assert await facade.say(LAST, facade.context()) == b""
-    facade.authority.issue(Subject("other", (), client=True)).save(tmp_path, "other")
-    other = facade.context(named=False)
+        await proxier.connect(proxier.context())
+    await until(lambda: proxier.server.connections == 3)
+    assert await proxier.send(LAST, proxier.context()) == b""
+    proxier.authority.issue(Subject("other", (), client=True)).save(tmp_path, "other")
+    other = proxier.context(certified=False)
     other.load_cert_chain(tmp_path / "other.crt", tmp_path / "other.key")
-    assert await facade.say(LAST, other) != b""
+    assert await proxier.send(LAST, other) != b""
 
 
 class _Endless(_Sessions):
-    """Sessions that nobody ends."""
+    """Sessions that do not end."""
 
-    async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
-        self.asked.append(asked)
-        await exchange.begin(200, "text/plain")
-        await exchange.gone()
+    async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
+        self.routes.append(route)
+        await exchange.begin_chunks(200, "text/plain")
+        await exchange.wait_for_disconnect()
 
 
-async def test_one_namespace_cannot_take_all_the_room_behind_a_name(
+async def test_one_namespace_cannot_use_up_the_sessions_of_a_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An API server comes in its own name, whoever it comes for."""
-    monkeypatch.setattr(rooms, "MOST_SEATS", 3)
+    """An API server connects with one certificate for all of its users."""
+    monkeypatch.setattr(connection_limits, "MAX_SESSIONS_PER_NAMESPACE", 3)
     sessions = _Endless()
-    async with Facade.running(desk_of(Rule(READS), sessions).answer, tmp_path) as facade:
+    async with RunningServer.running(
+        handler_of(FixedRights(READS), sessions).handle, tmp_path
+    ) as proxier:
         for _ in range(3):
-            _, writer = await facade.connect(facade.context())
+            _, writer = await proxier.connect(proxier.context())
             writer.write(LOGS + b"Host: h\r\n\r\n")
-        await until(lambda: len(sessions.asked) == 3)
-        assert b" 429 " in await facade.say(LOGS + b"Host: h\r\n\r\n", facade.context())
-        reader, writer = await facade.connect(facade.context())
+        await until(lambda: len(sessions.routes) == 3)
+        assert b" 429 " in await proxier.send(LOGS + b"Host: h\r\n\r\n", proxier.context())
+        reader, writer = await proxier.connect(proxier.context())
         writer.write(LOGS.replace(b"/ns/", b"/other/") + b"Host: h\r\n\r\n")
         assert b" 200 " in await reader.readline()
-        facade.opened[0].transport.abort()
+        proxier.opened[0].transport.abort()
 
         async def again() -> bool:
-            reader, writer = await facade.connect(facade.context())
+            reader, writer = await proxier.connect(proxier.context())
             writer.write(LOGS + b"Host: h\r\n\r\n")
             return b" 200 " in await reader.readline()
 
         await until(again)
 
 
-async def test_one_namespace_cannot_use_up_what_is_everybodys(
-    tmp_path: Path, asked: _Sessions
+async def test_one_namespace_cannot_use_up_the_requests_of_a_caller(
+    tmp_path: Path, sessions: _Sessions
 ) -> None:
-    desk = desk_of(Rule(READS), asked, paces=Paces(rate=1e-6, burst=8.0))
+    handler = handler_of(FixedRights(READS), sessions, rate_limits=RateLimits(rate=1e-6, burst=8.0))
     ours = LOGS + b"Host: h\r\nConnection: close\r\n\r\n"
-    async with Facade.running(desk.answer, tmp_path) as facade:
-        said = [await facade.say(ours, facade.context()) for _ in range(5)]
-        assert [b" 429 " in each for each in said] == [False] * 4 + [True]
+    async with RunningServer.running(handler.handle, tmp_path) as proxier:
+        answers = [await proxier.send(ours, proxier.context()) for _ in range(5)]
+        assert [b" 429 " in each for each in answers] == [False] * 4 + [True]
         theirs = ours.replace(b"/ns/", b"/other/")
-        assert b" 200 " in await facade.say(theirs, facade.context())
-        # Nonsense is counted, too: it has no namespace, and uses up what is the caller's own.
-        answers = [await facade.say(LAST, facade.context()) for _ in range(4)]
+        assert b" 200 " in await proxier.send(theirs, proxier.context())
+        # A request without a route has no namespace, and counts for the caller.
+        answers = [await proxier.send(LAST, proxier.context()) for _ in range(4)]
         assert [b" 429 " in each for each in answers] == [False] * 3 + [True]
 
 
-async def test_strangers_cannot_fill_the_log_with_nonsense(
-    facade: Facade, caplog: pytest.LogCaptureFixture
+async def test_callers_without_a_certificate_cannot_fill_the_audit_log(
+    proxier: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="kubeocean.audit")
-    context = facade.context(named=False)
+    context = proxier.context(certified=False)
     for _ in range(40):
-        assert b" 400 " in await facade.say(b"nonsense\r\n\r\n", context)
+        assert b" 400 " in await proxier.send(b"nonsense\r\n\r\n", context)
     assert 10 <= len(caplog.records) <= 30
-    # Who has a name is told of each time.
+    # Each request of a caller with a certificate leaves a line.
     before = len(caplog.records)
     for _ in range(40):
-        await facade.say(b"nonsense\r\n\r\n", facade.context())
+        await proxier.send(b"nonsense\r\n\r\n", proxier.context())
     assert len(caplog.records) == before + 40
 
 
-async def test_a_flood_of_headers_is_let_go_of(facade: Facade) -> None:
-    reader, writer = await facade.connect(facade.context(named=False))
+async def test_a_flood_of_headers_ends_the_connection(proxier: RunningServer) -> None:
+    reader, writer = await proxier.connect(proxier.context(certified=False))
     writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\n")
     writer.write(b"X: y\r\n" * 100_000)
-    with suppress(ConnectionError):  # it may be cut while it is still speaking
+    with suppress(ConnectionError):  # the server may close while the client is still sending
         async with asyncio.timeout(5):
             assert b" 431 " in await reader.read(200)
-    await until(lambda: facade.front.connections == 0)
+    await until(lambda: proxier.server.connections == 0)
 
 
-async def test_a_connection_that_was_never_made_does_not_end_the_others(
+async def test_a_failed_connection_does_not_end_the_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Linux tells of errors of the network when a connection is accepted."""
+    """Linux reports network errors of a connection in accept(2)."""
     (listening, *others) = await listen("127.0.0.1", 0)
     loop = asyncio.get_running_loop()
     really, fails = loop.sock_accept, [errno.EPROTO, errno.EHOSTUNREACH, errno.ECONNABORTED]
 
     async def failing(each: socket.socket) -> tuple[socket.socket, object]:
         if fails:
-            raise OSError(fails.pop(), "so it goes")
+            raise OSError(fails.pop(), "injected")
         return await really(each)
 
     monkeypatch.setattr(loop, "sock_accept", failing)
@@ -340,28 +347,28 @@ async def test_a_connection_that_was_never_made_does_not_end_the_others(
     assert not fails
 
 
-async def test_little_is_held_for_who_does_not_read(
+async def test_little_is_buffered_for_a_caller_that_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand of them must leave memory for others."""
+    """A thousand such callers must fit into memory."""
     writers: list[asyncio.StreamWriter] = []
     piece = b"x" * (64 << 10)
 
-    async def agreed(
+    async def recorded(
         connection: socket.socket, context: ssl.SSLContext
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await agree(connection, context)
+        reader, writer = await start_tls(connection, context)
         writers.append(writer)
         return reader, writer
 
     async def much(exchange: Exchange) -> None:
-        await exchange.begin(200, "text/plain")
+        await exchange.begin_chunks(200, "text/plain")
         while True:
             await exchange.write(piece)
 
-    monkeypatch.setattr(fronts, "agree", agreed)
-    async with Facade.running(much, tmp_path) as facade:
-        _, writer = await facade.connect(facade.context())
+    monkeypatch.setattr(server_module, "start_tls", recorded)
+    async with RunningServer.running(much, tmp_path) as proxier:
+        _, writer = await proxier.connect(proxier.context())
         writer.transport.pause_reading()
         writer.write(GET)
         sizes = [0]
@@ -374,51 +381,22 @@ async def test_little_is_held_for_who_does_not_read(
         assert sizes[-1] <= 2 * len(piece)
 
 
-async def test_the_end_is_not_put_off_by_who_does_not_read(tmp_path: Path) -> None:
+async def test_callers_that_do_not_read_do_not_delay_the_shutdown(tmp_path: Path) -> None:
     async def much(exchange: Exchange) -> None:
-        exchange.patience_s = 3600.0
-        await exchange.begin(200, "text/plain")
+        exchange.write_timeout_s = 3600.0
+        await exchange.begin_chunks(200, "text/plain")
         while True:
-            await exchange.send(b"x" * 100_000)
+            await exchange.send_chunk(b"x" * 100_000)
 
-    async with Facade.running(much, tmp_path) as facade:
-        for context in (facade.context(), facade.context(named=False)):
-            reader, writer = await facade.connect(context)
+    async with RunningServer.running(much, tmp_path) as proxier:
+        for context in (proxier.context(), proxier.context(certified=False)):
+            reader, writer = await proxier.connect(context)
             writer.write(GET)
             await reader.readuntil(b"xxxx")
             writer.transport.pause_reading()
-        _, silent = await asyncio.open_connection("127.0.0.1", facade.port)
-        facade.opened.append(silent)
-        await until(lambda: facade.front.connections == 3)
+        _, silent = await asyncio.open_connection("127.0.0.1", proxier.port)
+        proxier.opened.append(silent)
+        await until(lambda: proxier.server.connections == 3)
         async with asyncio.timeout(5):
-            await facade.front.drain(0.5, linger_s=0.0)
-        assert facade.front.connections == 0
-
-
-# Certificates
-
-
-def test_a_certificate_that_tls_cannot_use_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else we would show the old one, and believe that we show the new one."""
-    identity, authority = Identity(), Authority.create("a")
-    identity.believe(authority.certificate)
-    good = pair_of(authority)
-    identity.show(good)
-
-    def unusable(*_: object) -> None:
-        error = ssl.SSLError(1, "no")
-        error.reason = "NO"
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(identities, "load_pair", unusable)
-        with pytest.raises(ConfigError):
-            identity.show(pair_of(authority, "127.0.0.1", "other"))
-        epoch = identity.epoch
-        with pytest.raises(ConfigError):
-            identity.believe(Authority.create("b").certificate)
-    assert identity.pair == good
-    assert identity.epoch == epoch
-    renewed = pair_of(authority, "127.0.0.1", "renewed")
-    assert identity.show(renewed)
-    assert identity.pair == renewed
+            await proxier.server.drain(0.5, linger_s=0.0)
+        assert proxier.server.connections == 0

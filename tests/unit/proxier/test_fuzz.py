@@ -1,7 +1,7 @@
-"""Any bytes at a running front: an answer or an end, in time; and nothing that was not permitted.
+"""Any bytes at a running server: a response or an end, in time, and no unauthorized session.
 
-The desk is the real one. Whoever comes with the certificate of `reader` may read, whoever comes
-without one is nobody; what would be asked of the worker is written down instead.
+The handler is the real one. Callers with a certificate may read, callers without one are not
+authenticated; sessions that would be opened in the worker are recorded.
 """
 
 from __future__ import annotations
@@ -16,46 +16,50 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from desks import READS, Rule, desk_of
-from fronts import Facade
-from kubeocean.proxier.audit import Entry
-from kubeocean.proxier.exchange import Exchange
-from kubeocean.proxier.places import Place
+from kubeocean.proxier.audit import AuditEntry
+from kubeocean.proxier.http import Exchange
+from kubeocean.proxier.pod_lookup import PodLocation
 from kubeocean.proxier.routes import Logs, Run, Session
 from kubeocean.proxier.sessions import Sessions
+from support.proxier_handler import READS, FixedRights, handler_of
+from support.proxier_server import RunningServer
 
 
 @dataclass
 class _Sessions(Sessions):
-    asked: list[Logs | Session | Run] = field(default_factory=list)
+    routes: list[Logs | Session | Run] = field(default_factory=list)
 
-    async def logs(self, exchange: Exchange, asked: Logs, place: Place) -> None:
-        self.asked.append(asked)
-        await exchange.answer(200, b"a log")
+    async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
+        self.routes.append(route)
+        await exchange.respond(200, b"a log")
 
-    async def enter(self, exchange: Exchange, asked: Session, place: Place, entry: Entry) -> None:
-        self.asked.append(asked)
+    async def stream(
+        self, exchange: Exchange, route: Session, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        self.routes.append(route)
 
-    async def run(self, exchange: Exchange, asked: Run, place: Place, entry: Entry) -> None:
-        self.asked.append(asked)
+    async def run(
+        self, exchange: Exchange, route: Run, location: PodLocation, entry: AuditEntry
+    ) -> None:
+        self.routes.append(route)
 
 
 @dataclass
 class Fuzzed:
-    facade: Facade
-    rule: Rule
+    proxier: RunningServer
+    rights: FixedRights
     sessions: _Sessions
     contexts: dict[bool, ssl.SSLContext]
 
 
 @pytest.fixture(scope="module")
 async def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fuzzed]:
-    rule, sessions = Rule(READS), _Sessions()
-    desk = desk_of(rule, sessions)
+    rights, sessions = FixedRights(READS), _Sessions()
+    handler = handler_of(rights, sessions)
     directory: Path = tmp_path_factory.mktemp("fuzz")
-    async with Facade.running(desk.answer, directory) as facade:
-        contexts = {named: facade.context(named=named) for named in (True, False)}
-        yield Fuzzed(facade, rule, sessions, contexts)
+    async with RunningServer.running(handler.handle, directory) as proxier:
+        contexts = {each: proxier.context(certified=each) for each in (True, False)}
+        yield Fuzzed(proxier, rights, sessions, contexts)
 
 
 TARGETS = [
@@ -90,14 +94,14 @@ FIELDS = [
 
 
 def heads() -> st.SearchStrategy[bytes]:
-    """Requests that are nearly right, and some that are not at all."""
+    """Requests that are nearly valid, and some that are not at all."""
     piece = st.one_of(st.sampled_from(TARGETS), st.text(max_size=30).map(lambda text: "/" + text))
     line = st.tuples(
         st.sampled_from(["GET", "POST", "HEAD", "PUT", "get", ""]),
         piece,
         st.sampled_from(["HTTP/1.1", "HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2"]),
     ).map(" ".join)
-    fields = st.lists(st.sampled_from(FIELDS), max_size=5).map(lambda got: ["Host: h", *got])
+    fields = st.lists(st.sampled_from(FIELDS), max_size=5).map(lambda few: ["Host: h", *few])
     end = st.sampled_from(["\r\n", "\r\n", "\r\n", "\n"])
     whole = st.builds(lambda first, rest, by: by.join([first, *rest, "", ""]), line, fields, end)
     written = whole.map(lambda text: text.encode("utf-8", "replace"))
@@ -106,10 +110,10 @@ def heads() -> st.SearchStrategy[bytes]:
     )
 
 
-async def spoken(fuzzed: Fuzzed, data: bytes, *, named: bool) -> bytes:
-    """What is answered until the end, which the last request asks for."""
-    reader, writer = await fuzzed.facade.connect(fuzzed.contexts[named])
-    fuzzed.facade.opened.remove(writer)
+async def answer_to(fuzzed: Fuzzed, data: bytes, *, certified: bool) -> bytes:
+    """All that is answered until the connection ends, which the last request asks for."""
+    reader, writer = await fuzzed.proxier.connect(fuzzed.contexts[certified])
+    fuzzed.proxier.opened.remove(writer)
     try:
         writer.write(
             data + b"GET /containerLogs/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -122,23 +126,23 @@ async def spoken(fuzzed: Fuzzed, data: bytes, *, named: bool) -> bytes:
         writer.transport.abort()
 
 
-@given(data=heads(), named=st.booleans())
+@given(data=heads(), certified=st.booleans())
 @settings(suppress_health_check=list(HealthCheck))
-async def test_any_bytes_lead_to_an_answer_and_to_nothing_that_was_not_permitted(
-    fuzzed: Fuzzed, data: bytes, named: bool
+async def test_any_bytes_get_a_response_and_open_no_unauthorized_session(
+    fuzzed: Fuzzed, data: bytes, certified: bool
 ) -> None:
-    before, permitted = len(fuzzed.sessions.asked), fuzzed.rule.permitted
-    answer = await spoken(fuzzed, data, named=named)
-    asked = fuzzed.sessions.asked[before:]
+    before, authorized = len(fuzzed.sessions.routes), fuzzed.rights.authorized
+    answer = await answer_to(fuzzed, data, certified=certified)
+    routes = fuzzed.sessions.routes[before:]
     assert not answer or answer.startswith(b"HTTP/1.1 "), answer
-    assert len(asked) <= fuzzed.rule.permitted - permitted
-    assert not any(isinstance(each, Session | Run) for each in asked)
-    assert named or not asked
-    assert fuzzed.facade.front.ports
+    assert len(routes) <= fuzzed.rights.authorized - authorized
+    assert not any(isinstance(each, Session | Run) for each in routes)
+    assert certified or not routes
+    assert fuzzed.proxier.server.ports
 
 
-async def test_the_front_still_answers_after_all_that(fuzzed: Fuzzed) -> None:
-    said = b"GET /containerLogs/ns/pod/main HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-    assert b"a log" in await fuzzed.facade.say(said, fuzzed.facade.context())
-    # And a session that is permitted comes through, or the test above would prove nothing.
-    assert isinstance(fuzzed.sessions.asked[-1], Logs)
+async def test_the_server_still_serves_a_log_after_the_fuzzing(fuzzed: Fuzzed) -> None:
+    request = b"GET /containerLogs/ns/pod/main HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    assert b"a log" in await fuzzed.proxier.send(request, fuzzed.proxier.context())
+    # An authorized session is opened, or the fuzzing would prove nothing.
+    assert isinstance(fuzzed.sessions.routes[-1], Logs)

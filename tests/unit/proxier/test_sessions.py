@@ -1,4 +1,4 @@
-"""Workers that do not behave: what their answers can do to a caller, and what they cannot."""
+"""Sessions with workers that misbehave, their audit lines and their metrics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from desks import ENTERS, Rule, desk_of
-from fronts import Facade
 from kubeocean.proxier import sessions
-from kubeocean.proxier.figures import KINDS, REASONS, Figures
+from kubeocean.proxier.metrics import KINDS, REASONS, ProxierMetrics
 from kubeocean.proxier.sessions import Sessions
+from kubeocean.proxier.websocket import handshake
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import StaticAccess
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import HttpTransport
-from servers import Server, head_of, serving
-from waiting import until
+from support.proxier_handler import ENTERS, FixedRights, handler_of
+from support.proxier_server import RunningServer
+from support.servers import Server, head_of, serving
+from support.wait import until
 
 Worker = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 EXEC = (
@@ -36,46 +37,49 @@ LOGS = b"GET /containerLogs/ns/pod/main?follow=true HTTP/1.1\r\nHost: h\r\n\r\n"
 RUN = b"POST /run/ns/pod/main?cmd=id HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
-def named(uid: str) -> bytes:
-    """What a worker says of a pod with this UID."""
-    body = json.dumps({"metadata": {"name": "pod-1", "namespace": "below", "uid": uid}}).encode()
+def pod_response(uid: str) -> bytes:
+    """The worker's response for a pod with this UID."""
+    body = json.dumps({"metadata": {"name": "pod-1", "namespace": "worker", "uid": uid}}).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body
 
 
 @asynccontextmanager
-async def before(
+async def proxier_of(
     worker: Worker,
     directory: Path,
     *,
     idle_s: float = 30.0,
     metrics: Metrics | None = None,
     uids: Iterable[str] = (),
-) -> AsyncIterator[tuple[Facade, Server]]:
-    """A front before such a worker, where the pod has these UIDs, one after the other."""
-    said = chain(uids, repeat("b1"))
+) -> AsyncIterator[tuple[RunningServer, Server]]:
+    """A server for this worker, in which the pod has these UIDs, one after the other."""
+    pod_uids = chain(uids, repeat("b1"))
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         head = await head_of(server, reader)
-        if head.startswith("GET /api/v1/namespaces/below/pods/pod-1 HTTP"):
+        if head.startswith("GET /api/v1/namespaces/worker/pods/pod-1 HTTP"):
             server.heads.pop()
-            writer.write(named(next(said)))
+            writer.write(pod_response(next(pod_uids)))
         else:
             await worker(reader, writer)
         await writer.drain()
 
     async with serving(handle) as server:
         client = Client(HttpTransport(StaticAccess(Access(server.url))), cluster="worker")
-        figures = Figures(metrics)
-        desk = desk_of(Rule(ENTERS), Sessions(client, idle_s=idle_s), figures=figures)
-        async with Facade.running(desk.answer, directory) as facade:
-            yield facade, server
+        handler = handler_of(
+            FixedRights(ENTERS),
+            Sessions(client, idle_s=idle_s),
+            metrics=ProxierMetrics(metrics),
+        )
+        async with RunningServer.running(handler.handle, directory) as proxier:
+            yield proxier, server
         await client.close()
 
 
-def saying(answer: bytes) -> Worker:
+def answering(answer: bytes) -> Worker:
     async def worker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
         await writer.drain()
@@ -104,14 +108,14 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"
         (b"", 502),
     ],
 )
-async def test_only_the_switch_that_was_asked_for_opens_a_tunnel(
+async def test_only_the_requested_switch_of_protocols_is_relayed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: bytes, status: int
 ) -> None:
     caplog.set_level(logging.INFO, logger="kubeocean.audit")
-    async with before(saying(answer), tmp_path) as (facade, server):
-        said = await facade.say(EXEC, facade.context())
-    assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
-    assert b"Location" not in said
+    async with proxier_of(answering(answer), tmp_path) as (proxier, server):
+        response = await proxier.send(EXEC, proxier.context())
+    assert response.startswith(f"HTTP/1.1 {status} ".encode()), response
+    assert b"Location" not in response
     (line,) = [each.msg for each in caplog.records if each.name == "kubeocean.audit"]
     assert isinstance(line, dict)
     assert line["event"] == "Refused kubelet request"
@@ -119,16 +123,16 @@ async def test_only_the_switch_that_was_asked_for_opens_a_tunnel(
     assert len(server.heads) == 1
     assert "secret-of-the-caller" not in server.heads[0]
     assert server.lines == [
-        "POST /api/v1/namespaces/below/pods/pod-1/exec?container=main&command=id&stdout=true"
+        "POST /api/v1/namespaces/worker/pods/pod-1/exec?container=main&command=id&stdout=true"
     ]
 
 
-async def test_headers_of_a_worker_cannot_write_ours(tmp_path: Path) -> None:
+async def test_headers_of_a_worker_cannot_inject_headers(tmp_path: Path) -> None:
     chosen = b"Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
     odd = b"Sec-WebSocket-Accept: a\nInjected: b\r\nSet-Cookie: c=d\r\n\r\nbytes"
-    async with before(saying(SWITCH + chosen + odd), tmp_path) as (facade, _):
-        said = await facade.say(EXEC, facade.context())
-    head, _, rest = said.partition(b"\r\n\r\n")
+    async with proxier_of(answering(SWITCH + chosen + odd), tmp_path) as (proxier, _):
+        response = await proxier.send(EXEC, proxier.context())
+    head, _, rest = response.partition(b"\r\n\r\n")
     assert head == (
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
         b"X-Stream-Protocol-Version: v4.channel.k8s.io"
@@ -137,49 +141,49 @@ async def test_headers_of_a_worker_cannot_write_ours(tmp_path: Path) -> None:
 
 
 async def test_a_request_with_a_body_is_not_switched(tmp_path: Path) -> None:
-    async with before(saying(b""), tmp_path) as (facade, server):
+    async with proxier_of(answering(b""), tmp_path) as (proxier, server):
         odd = EXEC.replace(b"Content-Length: 0", b"Content-Length: 4")
-        assert b" 400 " in await facade.say(odd + b"abcd", facade.context())
+        assert b" 400 " in await proxier.send(odd + b"abcd", proxier.context())
     assert not server.heads
 
 
-async def test_a_log_is_plain_text_whatever_the_worker_says(tmp_path: Path) -> None:
+async def test_a_log_is_plain_text_whatever_the_worker_sends(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n<b>"
-    async with before(saying(answer), tmp_path) as (facade, _):
-        reader, writer = await facade.connect(facade.context())
+    async with proxier_of(answering(answer), tmp_path) as (proxier, _):
+        reader, writer = await proxier.connect(proxier.context())
         writer.write(LOGS)
-        said = await reader.readuntil(b"0\r\n\r\n")
-    assert b"Content-Type: text/plain" in said
-    assert b"<b>" in said
+        response = await reader.readuntil(b"0\r\n\r\n")
+    assert b"Content-Type: text/plain" in response
+    assert b"<b>" in response
 
 
-async def test_a_log_that_breaks_off_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+async def test_a_log_that_breaks_off_does_not_end_like_a_whole_one(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun"
-    async with before(saying(answer), tmp_path) as (facade, _):
-        said = await facade.say(LOGS, facade.context())
-    assert b"begun" in said
-    assert not said.endswith(b"0\r\n\r\n")
+    async with proxier_of(answering(answer), tmp_path) as (proxier, _):
+        response = await proxier.send(LOGS, proxier.context())
+    assert b"begun" in response
+    assert not response.endswith(b"0\r\n\r\n")
 
 
-async def test_a_log_is_let_go_of_when_nobody_listens(tmp_path: Path) -> None:
-    """Before the worker has said a word, and though it never will."""
+async def test_a_log_is_closed_when_the_caller_disconnects(tmp_path: Path) -> None:
+    """Also before the worker has sent anything."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with before(silent, tmp_path) as (facade, server):
-        _, writer = await facade.connect(facade.context())
+    async with proxier_of(silent, tmp_path) as (proxier, server):
+        _, writer = await proxier.connect(proxier.context())
         writer.write(LOGS)
         await until(lambda: server.open == 1)
         writer.close()
         await until(lambda: server.open == 0)
-        await until(lambda: facade.front.connections == 0)
+        await until(lambda: proxier.server.connections == 0)
 
 
-async def test_a_followed_log_may_begin_when_it_likes(
+async def test_a_followed_log_may_begin_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server says nothing before the container does; any other log begins at once."""
+    """A server sends nothing before the container prints; any other log begins at once."""
     monkeypatch.setattr(sessions, "_HEAD_S", 0.1)
 
     async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -191,26 +195,26 @@ async def test_a_followed_log_may_begin_when_it_likes(
             await late(reader, writer)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nawake")
 
-    async with before(awake, tmp_path) as (facade, _):
-        reader, writer = await facade.connect(facade.context())
+    async with proxier_of(awake, tmp_path) as (proxier, _):
+        reader, writer = await proxier.connect(proxier.context())
         writer.write(LOGS)
         assert b"awake" in await reader.readuntil(b"0\r\n\r\n")
         plain = LOGS.replace(b"?follow=true", b"")
-        assert b" 502 " in await facade.say(plain, facade.context())
+        assert b" 502 " in await proxier.send(plain, proxier.context())
 
 
-async def test_a_session_that_is_silent_for_too_long_ends(tmp_path: Path) -> None:
+async def test_an_idle_session_ends(tmp_path: Path) -> None:
     async def switching(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n")
         await reader.read()
 
-    async with before(switching, tmp_path, idle_s=0.3) as (facade, _):
-        said = await facade.say(EXEC, facade.context())
-    assert b" 101 " in said
+    async with proxier_of(switching, tmp_path, idle_s=0.3) as (proxier, _):
+        response = await proxier.send(EXEC, proxier.context())
+    assert b" 101 " in response
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("request_", "answer"),
     [
         (LOGS, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"),
         (EXEC, SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n"),
@@ -218,9 +222,9 @@ async def test_a_session_that_is_silent_for_too_long_ends(tmp_path: Path) -> Non
     ids=["logs", "exec"],
 )
 async def test_a_caller_that_does_not_read_makes_the_worker_wait(
-    tmp_path: Path, asked: bytes, answer: bytes
+    tmp_path: Path, request_: bytes, answer: bytes
 ) -> None:
-    """Nothing piles up in between but what kernels hold of three connections."""
+    """Only the kernel buffers of three connections are filled."""
     sent = [0]
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,16 +234,16 @@ async def test_a_caller_that_does_not_read_makes_the_worker_wait(
             await writer.drain()
             sent[0] += 65_536
 
-    async with before(endless, tmp_path) as (facade, _):
-        reader, writer = await facade.connect(facade.context())
-        writer.write(asked)
+    async with proxier_of(endless, tmp_path) as (proxier, _):
+        reader, writer = await proxier.connect(proxier.context())
+        writer.write(request_)
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.pause_reading()
         last = [-1]
 
         def waits() -> bool:
-            before, last[0] = last[0], sent[0]
-            return before == sent[0]
+            previous, last[0] = last[0], sent[0]
+            return previous == sent[0]
 
         await until(waits, every=0.3)
         assert sent[0] < 32 << 20
@@ -260,29 +264,29 @@ FAILURE = b'{"status":"Failure","message":"command terminated with exit code 3"}
         (frame(1, b"a") + frame(2, b"b") + frame(3, b'{"status":"Success"}'), 200, b"ab"),
         (frame(1, b"out") + frame(3, FAILURE), 500, b"exit code 3: out"),
         (frame(1, b"a"), 500, b"command failed"),
-        (frame(3, b"nonsense"), 500, b"nobody can tell"),
+        (frame(3, b"nonsense"), 500, b"cannot be read"),
         (b"\x81\xff" + b"\0" * 8, 502, b"does not answer"),
         (b"\x82\x7f" + b"\xff" * 8, 502, b"does not answer"),
     ],
 )
-async def test_a_command_is_answered_with_what_it_printed_and_how_it_ended(
+async def test_the_response_to_run_is_the_output_and_the_failure_of_the_command(
     tmp_path: Path, frames: bytes, status: int, text: bytes
 ) -> None:
-    async with before(saying(UPGRADED + frames), tmp_path) as (facade, _):
-        said = await facade.say(RUN, facade.context())
-    assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
-    assert text in said
+    async with proxier_of(answering(UPGRADED + frames), tmp_path) as (proxier, _):
+        response = await proxier.send(RUN, proxier.context())
+    assert response.startswith(f"HTTP/1.1 {status} ".encode()), response
+    assert text in response
 
 
-async def test_sessions_are_counted_by_kind_and_reason_and_nothing_else(tmp_path: Path) -> None:
+async def test_requests_are_counted_by_kind_and_reason_only(tmp_path: Path) -> None:
     metrics = Metrics()
     switch = SWITCH + b"Upgrade: SPDY/3.1\r\n\r\n" + b"x" * 1000
-    async with before(saying(switch), tmp_path, metrics=metrics) as (facade, _):
-        await facade.say(EXEC + b"y" * 10, facade.context())
-        await facade.say(LOGS)
-        context = facade.context()
+    async with proxier_of(answering(switch), tmp_path, metrics=metrics) as (proxier, _):
+        await proxier.send(EXEC + b"y" * 10, proxier.context())
+        await proxier.send(LOGS)
+        context = proxier.context()
         for n in range(5):
-            await facade.say(f"GET /x{n} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), context)
+            await proxier.send(f"GET /x{n} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), context)
     value = metrics.value
     assert value("kubeocean_proxier_bytes_total", {"kind": "exec", "direction": "out"}) == 1000
     assert value("kubeocean_proxier_sessions", {"kind": "exec"}) == 0
@@ -294,7 +298,7 @@ async def test_sessions_are_counted_by_kind_and_reason_and_nothing_else(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("request_", "answer"),
     [
         (LOGS, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"),
         (EXEC, SWITCH + b"Upgrade: SPDY/3.1\r\n\r\nsecret"),
@@ -303,38 +307,38 @@ async def test_sessions_are_counted_by_kind_and_reason_and_nothing_else(tmp_path
     ids=["logs", "exec", "run"],
 )
 @pytest.mark.parametrize("uids", [("other",), ("b1", "other")], ids=["before", "meanwhile"])
-async def test_nobody_gets_into_a_pod_that_has_come_in_the_others_place(
-    tmp_path: Path, asked: bytes, answer: bytes, uids: tuple[str, ...]
+async def test_no_session_is_opened_with_another_pod_that_took_the_name(
+    tmp_path: Path, request_: bytes, answer: bytes, uids: tuple[str, ...]
 ) -> None:
-    if asked is LOGS:
-        uids = uids[-1:]  # a log is only read, and nothing of it is shown before
-    async with before(saying(answer), tmp_path, uids=uids) as (facade, server):
-        said = await facade.say(asked, facade.context())
-    assert said.startswith(b"HTTP/1.1 404 "), said
-    assert b"secret" not in said
-    # A command did not even begin, if it could be known.
-    assert len(server.heads) == (0 if uids == ("other",) and asked is not LOGS else 1)
+    if request_ is LOGS:
+        uids = uids[-1:]  # of a log nothing is sent before the second check
+    async with proxier_of(answering(answer), tmp_path, uids=uids) as (proxier, server):
+        response = await proxier.send(request_, proxier.context())
+    assert response.startswith(b"HTTP/1.1 404 "), response
+    assert b"secret" not in response
+    # The command was not started where the first check failed.
+    assert len(server.heads) == (0 if uids == ("other",) and request_ is not LOGS else 1)
 
 
-async def test_a_log_that_was_moved_is_not_looked_for(tmp_path: Path) -> None:
+async def test_a_redirect_of_a_log_is_not_followed(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
-    async with before(saying(answer), tmp_path) as (facade, server):
-        said = await facade.say(LOGS, facade.context())
-    assert said.startswith(b"HTTP/1.1 502 ")
-    assert b"Location" not in said
+    async with proxier_of(answering(answer), tmp_path) as (proxier, server):
+        response = await proxier.send(LOGS, proxier.context())
+    assert response.startswith(b"HTTP/1.1 502 ")
+    assert b"Location" not in response
     assert len(server.heads) == 1
 
 
-async def test_what_a_command_printed_is_not_in_the_log(
+async def test_commands_and_their_output_are_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    why = b'{"status":"Failure","message":"no such program: canary-word"}'
-    frames = frame(1, b"canary-output") + frame(3, why)
+    status = b'{"status":"Failure","message":"no such program: canary-word"}'
+    frames = frame(1, b"canary-output") + frame(3, status)
     run = RUN.replace(b"cmd=id", b"cmd=canary-command")
-    async with before(saying(UPGRADED + frames), tmp_path) as (facade, _):
-        said = await facade.say(run, facade.context())
-    assert b"canary-word: canary-output" in said
+    async with proxier_of(answering(UPGRADED + frames), tmp_path) as (proxier, _):
+        response = await proxier.send(run, proxier.context())
+    assert b"canary-word: canary-output" in response
     (line,) = [each for each in caplog.records if each.name == "kubeocean.audit"]
     assert "the command failed" in str(line.__dict__)
     assert not any("canary" in str(each.__dict__) for each in caplog.records)
@@ -346,16 +350,16 @@ HOSTILE = (
 )
 
 
-async def test_no_header_of_a_caller_but_those_of_the_protocol_reaches_the_worker(
+async def test_only_protocol_headers_of_a_caller_reach_the_worker(
     tmp_path: Path,
 ) -> None:
     odd = EXEC.replace(b"command=id", b"command=a%26container%3dother%0d%0aX:%20y&container=other")
     odd = odd.replace(b"Host: h\r\n", b"Host: h\r\n" + HOSTILE)
-    async with before(saying(b""), tmp_path) as (facade, server):
-        await facade.say(odd, facade.context())
+    async with proxier_of(answering(b""), tmp_path) as (proxier, server):
+        await proxier.send(odd, proxier.context())
     (head,) = server.heads
     line, *fields = head.strip().split("\r\n")
-    assert line.startswith("POST /api/v1/namespaces/below/pods/pod-1/exec?container=main&command=")
+    assert line.startswith("POST /api/v1/namespaces/worker/pods/pod-1/exec?container=main&command=")
     assert "container=other" not in line
     assert {field.partition(":")[0].lower() for field in fields} == {
         "host",
@@ -368,7 +372,22 @@ async def test_no_header_of_a_caller_but_those_of_the_protocol_reaches_the_worke
     }
 
 
-def test_the_key_of_a_websocket_is_as_long_as_it_must_be() -> None:
-    from kubeocean.proxier.frames import handshake
-
+def test_the_key_of_a_websocket_handshake_has_16_bytes() -> None:
     assert len(base64.b64decode(handshake()["Sec-WebSocket-Key"])) == 16
+
+
+@pytest.mark.parametrize("page", ["/pods", "/runningpods"])
+async def test_a_page_that_lists_pods_leaves_an_audit_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, page: str
+) -> None:
+    """A pod list shows the environment of every container; pages that are scraped leave none."""
+    caplog.set_level(logging.INFO, logger="kubeocean.audit")
+    async with proxier_of(answering(b""), tmp_path) as (proxier, _):
+        proxier.port = await proxier.server.open_port(0, "v1")
+        for target in ("/metrics/resource", page):
+            head = f"GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+            assert b" 200 " in await proxier.send(head.encode(), proxier.context())
+    (line,) = [each.msg for each in caplog.records if each.name == "kubeocean.audit"]
+    assert isinstance(line, dict)
+    assert line["event"] == "Served kubelet request"
+    assert {"status": 200, "what": page[1:], "user": "caller", "node": "v1"}.items() <= line.items()

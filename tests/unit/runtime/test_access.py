@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.runtime.access import Access, Impersonation, split_url, token_problem
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 full = Access(

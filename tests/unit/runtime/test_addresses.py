@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.flags import BindAddress
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,12 @@ from kubeocean.errors import (
     TooManyRequests,
     Unreachable,
 )
-from kubeocean.runtime.client import Client
+from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch, MergePatch, Patch
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES, PODS
-from kubeocean.runtime.patches import ApplyPatch, JsonPatch, MergePatch, Patch
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import Request, Response
-from scripted import Scripted, answer
+from support.scripted_transport import Scripted, answer
 
 UNAVAILABLE = answer(503)
 LOST = Unreachable("reset", sent=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.runtime.correlator import COMBINED, Correlator, EventType, Happening, Limits, Series
+from kubeocean.runtime.events import COMBINED, Correlator, EventType, Happening, Limits, Series
 from kubeocean.runtime.kinds import ObjectReference
 
 POD = ObjectReference(api_version="v1", kind="Pod", namespace="a", name="web-0", uid="u1")

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identities import encoded, identity, kubeconfig, write
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import VirtualClock
@@ -23,8 +22,9 @@ from kubeocean.runtime.credentials import (
     StaticAccess,
     default_access,
 )
-from kubeocean.runtime.secrets import Secret
-from waiting import until
+from kubeocean.runtime.redaction import Secret
+from support.certificates import encoded, identity, kubeconfig, write
+from support.wait import until
 
 V1 = "client.authentication.k8s.io/v1"
 IN_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -139,7 +139,7 @@ async def test_half_a_rotation_keeps_the_old_pair_and_is_said_once(
     (tmp_path / "key").write_bytes(other.key)
     assert await source.refresh()
     assert source.current().certificate == other.certificate
-    assert "Recovered credentials" in said(caplog)[2]
+    assert "Reloaded credentials after earlier failure" in said(caplog)[2]
     assert not await source.refresh()
     assert len(said(caplog)) == 3
 
@@ -413,7 +413,7 @@ async def test_a_later_failure_keeps_the_old_credential_and_is_said_once(
     await plugin.clock.advance(5)
     assert await source.refresh()
     assert token(source) == "b"
-    assert "Recovered credentials" in said(caplog)[1]
+    assert "Reloaded credentials after earlier failure" in said(caplog)[1]
 
 
 async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:

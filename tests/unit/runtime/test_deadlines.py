@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from kubeocean.errors import NotFound
-from kubeocean.runtime.clock import VirtualClock
-from kubeocean.runtime.deadlines import within
+from kubeocean.runtime.clock import VirtualClock, within
 
 
 async def test_work_that_ends_in_time_gives_its_result() -> None:

@@ -12,13 +12,22 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from drawing import examples
-from electionworld import Network, Process, World, now, simulate
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
-from kubeocean.runtime.leaserules import Entry, Move, Record, Sighting, decide, observe
+from kubeocean.runtime.election import (
+    Election,
+    LeadershipLost,
+    LeaseAction,
+    LeaseSighting,
+    LockEntry,
+    Record,
+    decide,
+    observe,
+    unique_identity,
+)
 from kubeocean.runtime.metrics import Metrics
+from support.election_simulation import Network, Process, World, now, simulate
+from support.examples import examples
 
 Story = Callable[[], Coroutine[Any, Any, None]]
 
@@ -43,9 +52,9 @@ def ask(
     at: float = 0.0,
     version: str = "1",
     deadline: float | None = None,
-) -> Move:
+) -> LeaseAction:
     return decide(
-        Sighting(record, version, at), identity="me", now=now, deadline=deadline, lease_s=15.0
+        LeaseSighting(record, version, at), identity="me", now=now, deadline=deadline, lease_s=15.0
     )
 
 
@@ -54,44 +63,44 @@ MINE = Record("me", 15)
 
 
 def test_a_lease_that_never_was_is_created() -> None:
-    assert ask(None, version="", now=0) is Move.CREATE
+    assert ask(None, version="", now=0) is LeaseAction.CREATE
 
 
 def test_a_lease_that_nobody_holds_is_taken() -> None:
-    assert ask(Record("", 1), now=0) is Move.TAKE
+    assert ask(Record("", 1), now=0) is LeaseAction.TAKE
 
 
 def test_a_lease_is_taken_when_we_saw_it_unchanged_for_as_long_as_its_holder_said() -> None:
-    assert ask(THEIRS, at=100, now=114.9) is Move.WAIT
-    assert ask(THEIRS, at=100, now=115) is Move.TAKE
-    assert ask(Record("other", 40), at=100, now=139) is Move.WAIT
-    assert ask(Record("other", 3), at=100, now=103) is Move.TAKE
+    assert ask(THEIRS, at=100, now=114.9) is LeaseAction.WAIT
+    assert ask(THEIRS, at=100, now=115) is LeaseAction.TAKE
+    assert ask(Record("other", 40), at=100, now=139) is LeaseAction.WAIT
+    assert ask(Record("other", 3), at=100, now=103) is LeaseAction.TAKE
 
 
 def test_a_holder_that_does_not_say_gets_our_own_duration() -> None:
-    assert ask(Record("other", 0), at=100, now=114) is Move.WAIT
-    assert ask(Record("other", 0), at=100, now=115) is Move.TAKE
+    assert ask(Record("other", 0), at=100, now=114) is LeaseAction.WAIT
+    assert ask(Record("other", 0), at=100, now=115) is LeaseAction.TAKE
 
 
 def test_our_own_lease_is_renewed_whether_or_not_we_know_that_we_lead() -> None:
-    assert ask(MINE, now=50) is Move.RENEW
-    assert ask(MINE, now=50, deadline=51) is Move.RENEW
+    assert ask(MINE, now=50) is LeaseAction.RENEW
+    assert ask(MINE, now=50, deadline=51) is LeaseAction.RENEW
 
 
 def test_leadership_is_lost_at_the_deadline_whatever_the_lease_says() -> None:
-    assert ask(MINE, now=51, deadline=51) is Move.LOST
+    assert ask(MINE, now=51, deadline=51) is LeaseAction.LOST
 
 
 def test_a_leader_that_sees_another_holder_or_none_has_lost() -> None:
-    assert ask(THEIRS, now=50, deadline=51) is Move.LOST
-    assert ask(Record("", 1), now=50, deadline=51) is Move.LOST
+    assert ask(THEIRS, now=50, deadline=51) is LeaseAction.LOST
+    assert ask(Record("", 1), now=50, deadline=51) is LeaseAction.LOST
 
 
 def test_a_vanished_lease_still_protects_its_holder() -> None:
-    assert ask(THEIRS, version="", at=100, now=114) is Move.WAIT
-    assert ask(THEIRS, version="", at=100, now=115) is Move.CREATE
-    assert ask(MINE, version="", now=50, deadline=51) is Move.CREATE
-    assert ask(Record("", 1), version="", now=0) is Move.CREATE
+    assert ask(THEIRS, version="", at=100, now=114) is LeaseAction.WAIT
+    assert ask(THEIRS, version="", at=100, now=115) is LeaseAction.CREATE
+    assert ask(MINE, version="", now=50, deadline=51) is LeaseAction.CREATE
+    assert ask(Record("", 1), version="", now=0) is LeaseAction.CREATE
 
 
 RECORDS = st.builds(
@@ -100,7 +109,7 @@ RECORDS = st.builds(
     duration_s=st.integers(0, 60),
     renewed=st.sampled_from(["2026-01-01T00:00:00.000000Z", "2031-01-01T00:00:00.000000Z"]),
 )
-ENTRIES = st.none() | st.builds(Entry, RECORDS, st.sampled_from(["1", "2"]))
+ENTRIES = st.none() | st.builds(LockEntry, RECORDS, st.sampled_from(["1", "2"]))
 
 
 @given(
@@ -108,12 +117,12 @@ ENTRIES = st.none() | st.builds(Entry, RECORDS, st.sampled_from(["1", "2"]))
     duration_s=st.integers(1, 60),
 )
 def test_nobody_is_dispossessed_before_the_promised_time_after_the_last_change(
-    sightings: list[tuple[Entry | None, float]], duration_s: int
+    sightings: list[tuple[LockEntry | None, float]], duration_s: int
 ) -> None:
-    seen: Sighting | None = None
+    seen: LeaseSighting | None = None
     at = 0.0
     changed = 0.0
-    before: Entry | None = None
+    before: LockEntry | None = None
     for entry, later in sightings:
         at += later
         if entry is None and before is None:
@@ -125,15 +134,15 @@ def test_nobody_is_dispossessed_before_the_promised_time_after_the_last_change(
     assert seen is not None
     assert seen.at == changed or seen.record is None
     move = decide(seen, identity="me", now=at, deadline=None, lease_s=duration_s)
-    if seen.record is not None and seen.record.holder == "other" and move is not Move.WAIT:
+    if seen.record is not None and seen.record.holder == "other" and move is not LeaseAction.WAIT:
         assert at - changed >= (seen.record.duration_s or duration_s)
 
 
 def test_a_lease_that_comes_back_counts_from_then_on() -> None:
-    seen = observe(None, Entry(THEIRS, "1"), 10)
+    seen = observe(None, LockEntry(THEIRS, "1"), 10)
     seen = observe(seen, None, 20)
-    assert seen == Sighting(THEIRS, "", 10)
-    assert observe(seen, Entry(THEIRS, "7"), 30) == Sighting(THEIRS, "7", 30)
+    assert seen == LeaseSighting(THEIRS, "", 10)
+    assert observe(seen, LockEntry(THEIRS, "7"), 30) == LeaseSighting(THEIRS, "7", 30)
 
 
 # Settings

@@ -22,13 +22,12 @@ from kubeocean.errors import (
     TooManyRequests,
     Unreachable,
 )
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import VirtualClock
-from kubeocean.runtime.correlator import Limits
-from kubeocean.runtime.events import EventRecorder, reference
+from kubeocean.runtime.events import EventRecorder, Limits, reference
 from kubeocean.runtime.kinds import NODES, PODS, Event, Node, ObjectReference, Pod
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Meta, Resource
-from kubeocean.runtime.patches import MergePatch
 from kubeocean.runtime.retries import RetryPolicy
 
 POD = ObjectReference(api_version="v1", kind="Pod", namespace="a", name="web-0", uid="u1")

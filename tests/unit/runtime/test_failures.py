@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from kubeocean.runtime.failures import explain, never_sent
+from kubeocean.runtime.retries import explain, never_sent
 
 
 def verification(message: str) -> ssl.SSLCertVerificationError:

@@ -11,10 +11,10 @@ from kubeocean.errors import InvariantError
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.election import LeadershipLost
-from kubeocean.runtime.fencing import Fenced, FencedTransport
 from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.retries import repeatable
 from kubeocean.runtime.transport import Request, Response
+from kubeocean.runtime.transport_layers import Fenced, FencedTransport
 
 
 class Inner:

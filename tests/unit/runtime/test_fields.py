@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.fields import Fields, parse_yaml
+from kubeocean.runtime.documents import Fields, parse_yaml
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 FILE = Path("/etc/config")

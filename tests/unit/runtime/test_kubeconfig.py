@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identities import encoded, identity, issue, kubeconfig, write
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.access import Impersonation
 from kubeocean.runtime.kubeconfig import (
@@ -20,7 +19,8 @@ from kubeocean.runtime.kubeconfig import (
     load_kubeconfig,
     read_kubeconfig,
 )
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
+from support.certificates import encoded, identity, issue, kubeconfig, write
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 someone = identity()
@@ -253,11 +253,11 @@ def test_not_yaml(tmp_path: Path) -> None:
         ),
         (
             {"current-context": None},
-            "config: current-context: is not set, and no context was asked for (there are: here)",
+            "config: current-context: is not set, and no context was named (available: here)",
         ),
         (
             {"current-context": "", "contexts": None},
-            "config: current-context: is not set, and no context was asked for (there are: none)",
+            "config: current-context: is not set, and no context was named (available: none)",
         ),
         (
             {"clusters": []},
@@ -378,7 +378,7 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, said: str) -> None:
         ({**PAIR, "client-key-data": encoded(b"hello")}, ".client-key-data: is not a PEM private"),
         (
             {**PAIR, "client-key-data": encoded(someone.locked_key())},
-            ".client-key-data: is encrypted; there is nobody to ask for its password",
+            ".client-key-data: is encrypted, and its password is unknown",
         ),
         (
             {**PAIR, "client-key-data": encoded(issue("other").key)},

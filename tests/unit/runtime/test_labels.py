@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.labels import check_label_key, check_label_value, check_subdomain
+from kubeocean.runtime.selectors import check_label_key, check_label_value, check_subdomain
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import structlog
 from kubeocean.errors import ConfigError
 from kubeocean.runtime import logs
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 
 CANARY = "canary4711canary"
 JWT = f"eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.{CANARY}"

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from kubeocean.runtime.patches import ApplyPatch, JsonPatch, MergePatch, Patch, StrategicPatch
+from kubeocean.runtime.client import ApplyPatch, JsonPatch, MergePatch, Patch, StrategicPatch
 
 
 @pytest.mark.parametrize(

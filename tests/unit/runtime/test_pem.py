@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from identities import identity, issue
-from kubeocean.runtime.pem import as_file, certificates_problem, key_problem
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.access import as_file, certificates_problem, key_problem
+from kubeocean.runtime.redaction import Secret
+from support.certificates import identity, issue
 
 someone = identity()
 

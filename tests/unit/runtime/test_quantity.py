@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.quantity import ZERO, Format, Quantity
-from quantities import CAP, SCALES, Written, quantities
+from support.quantity_strategies import CAP, SCALES, Written, quantities
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 
@@ -222,6 +222,8 @@ def test_it_prints_what_kubernetes_prints(text: str, expected: str) -> None:
         ("001.234k", "1234"),
         ("1e+3", "1e3"),
         ("1001", "1001"),
+        ("0" + "1" * 11 + "Ki", "1" * 11 + "Ki"),
+        ("0" + "1" * 8 + "Mi", "1" * 8 + "Mi"),
     ],
 )
 def test_text_that_looks_canonical_is_kept_until_the_amount_changes(
@@ -230,6 +232,11 @@ def test_text_that_looks_canonical_is_kept_until_the_amount_changes(
     quantity = Quantity.parse(text)
     assert str(quantity) == text
     assert quantity.canonical() == str(quantity + ZERO) == canonical
+
+
+@pytest.mark.parametrize("text", ["1" * 12 + "Ki", "1" * 9 + "Mi"])
+def test_text_of_a_long_binary_number_is_not_kept(text: str) -> None:
+    assert str(Quantity.parse("0" + text)) == text
 
 
 @pytest.mark.parametrize("text", ["1000E", "1000000E", "-5000E"])
@@ -330,3 +337,61 @@ def test_repeated_texts_are_parsed_once() -> None:
 def test_a_quantity_cannot_change() -> None:
     with pytest.raises(AttributeError):
         Quantity.parse("1").nano = 2
+
+
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("100e4998", str(LARGEST)),
+        ("-100e4998", str(-LARGEST)),
+        ("1e" + "9" * 5000, str(LARGEST)),
+        ("9" * 5000, str(LARGEST)),
+        ("9" * 5000 + "n", str(LARGEST)),
+        ("9" * 5000 + "Ei", str(LARGEST)),
+        ("1000E", str(LARGEST)),
+        ("1e-5000", "1e-9"),
+        ("-1e-5000", "-1e-9"),
+        ("0e5000", "0"),
+        ("0" * 5000 + "2", "2"),
+        ("0." + "0" * 5000 + "1", "1n"),
+        ("1." + "0" * 5000 + "1Ki", "1024000000001n"),
+        ("1" + "0" * 2000 + "e-2000", "1"),
+        ("0." + "0" * 2000 + "25e2001", "2500e-3"),
+        ("500m", "500m"),
+        ("1Gi", "1Gi"),
+    ],
+)
+def test_what_a_server_stores_is_capped_and_never_refused(text: str, expected: str) -> None:
+    assert Quantity.stored(text) == Quantity.parse(expected)
+
+
+@given(quantities())
+def test_what_is_within_bounds_is_stored_as_it_is_parsed(written: Written) -> None:
+    parsed, stored = Quantity.parse(written.text), Quantity.stored(written.text)
+    cap = Quantity.whole(LARGEST)
+    assert stored == max(-cap, min(cap, parsed))
+    if stored == parsed:
+        assert str(stored) == str(parsed)
+
+
+@given(
+    st.sampled_from(["", "-", "+"]),
+    st.text("0123456789", min_size=1, max_size=5000),
+    st.text("0123456789", max_size=5000),
+    st.sampled_from([*SCALES]) | st.integers(-(10**12), 10**12).map(lambda power: f"e{power}"),
+)
+def test_any_number_can_be_stored_and_printed(
+    sign: str, digits: str, fraction: str, suffix: str
+) -> None:
+    quantity = Quantity.stored(f"{sign}{digits}.{fraction}{suffix}")
+    assert abs(quantity.value()) <= LARGEST
+    assert Quantity.stored(str(quantity)) == quantity
+
+
+@pytest.mark.parametrize("text", ["", "much", "1e", "9" * 5000 + "Gib"])
+def test_what_no_server_stores_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Quantity.stored(text)

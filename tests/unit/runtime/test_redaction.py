@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.runtime.objects import Key
-from kubeocean.runtime.redaction import fingerprint, is_secret_name, redact, redact_text
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret, fingerprint, is_secret_name, redact, redact_text
 
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkNBTkFSWSJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.CANARYsignature-_0"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nCANARYkey+/\n-----END RSA PRIVATE KEY-----"

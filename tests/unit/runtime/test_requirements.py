@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.requirements import Expression, Operator, Requirement
+from kubeocean.runtime.selectors import Expression, Operator, Requirement
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 # Longer than a fingerprint, so that no hash can hold it by chance.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.selectors import EVERYTHING, NOTHING, LabelSelector
-from labelling import Wish, labels, wishes
+from support.label_strategies import Wish, labels, wishes
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
 

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import ClientConnectionError, ClientSession, web
 
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.server import Server
-from waiting import until
+from support.wait import until
 
 
 def hello() -> web.Application:

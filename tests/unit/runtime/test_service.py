@@ -20,11 +20,11 @@ from aiohttp import ClientSession
 
 from kubeocean.errors import InvariantError
 from kubeocean.runtime import logs
-from kubeocean.runtime.addresses import BindAddress
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.components import Component, Part
+from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.service import Service, freeze, run
-from waiting import until
+from support.wait import until
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_the_heap_is_frozen() -> None:
 PROGRAM = """
     import asyncio, sys
     from kubeocean.runtime import logs
-    from kubeocean.runtime.addresses import BindAddress
+    from kubeocean.runtime.flags import BindAddress
     from kubeocean.runtime.clock import RealClock
     from kubeocean.runtime.service import Service, run
 

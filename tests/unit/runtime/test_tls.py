@@ -4,12 +4,10 @@ import ssl
 
 import pytest
 
-from identities import Identity, issue
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.access import Access
-from kubeocean.runtime.pem import as_file
-from kubeocean.runtime.secrets import Secret
-from kubeocean.runtime.tls import ssl_context
+from kubeocean.runtime.access import Access, as_file, ssl_context
+from kubeocean.runtime.redaction import Secret
+from support.certificates import Identity, issue
 
 SERVER = "https://api.example"
 root = issue("root", authority=True)

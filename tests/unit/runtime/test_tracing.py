@@ -19,7 +19,7 @@ from opentelemetry.util._once import Once
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime import logs, tracing
-from kubeocean.runtime.addresses import BindAddress
+from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.server import Server
 

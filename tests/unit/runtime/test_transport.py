@@ -14,10 +14,10 @@ from kubeocean.errors import ApiError, Forbidden, Unauthorized, Unreachable
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.credentials import StaticAccess
-from kubeocean.runtime.secrets import Secret
+from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import LARGE, HttpTransport, Request
-from servers import Server, connections_to, echo, head_of, serving, unused
-from waiting import until
+from support.servers import Server, connections_to, echo, head_of, serving, unused
+from support.wait import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"

@@ -23,8 +23,8 @@ from kubeocean.errors import (
 )
 from kubeocean.runtime import tunnel as tunnels
 from kubeocean.runtime.tunnel import Tunnel, open_tunnel
-from servers import Server, echo, head_of, proxying, serving, unused
-from waiting import until
+from support.servers import Server, echo, head_of, proxying, serving, unused
+from support.wait import until
 
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SPDY/3.1\r\nConnection: Upgrade\r\n\r\n"
 MIB = 1 << 20

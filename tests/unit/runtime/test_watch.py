@@ -19,8 +19,8 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import Request
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
-from scripted import Scripted, ScriptedStream
-from waiting import until
+from support.scripted_transport import Scripted, ScriptedStream, answer
+from support.wait import until
 
 LISTED = b"""\
 {"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"5"}}}
@@ -83,6 +83,11 @@ class Following:
         return self.metrics.value("kubeocean_watch_restarts_total", labels) or 0.0
 
     @property
+    def fallbacks(self) -> float:
+        labels = {"cluster": "c", "resource": "configmaps"}
+        return self.metrics.value("kubeocean_watch_list_fallbacks_total", labels) or 0.0
+
+    @property
     def listings(self) -> int:
         return sum(isinstance(news, Listed) for news in self.account)
 
@@ -122,6 +127,7 @@ HURRIED = {
 @pytest.mark.parametrize("how", HURRIED)
 async def test_a_server_in_trouble_is_not_hurried(how: str) -> None:
     server = Server(HURRIED[how])
+    server.script = [answer(403)]  # nor does it list in pages
     async with following(server) as follower:
         await follower.clock.advance(60)
         # Doubling from 0.2 s to 5 s: some fifteen to thirty requests a minute.
@@ -242,3 +248,107 @@ async def test_a_listing_that_an_error_voids_is_begun_again() -> None:
         assert follower.listings == 0
     assert all(server.lists)
     assert len(server.lists) > 1
+
+
+async def test_a_day_of_patience_that_somebody_asks_for_is_not_granted() -> None:
+    def make(request: Request) -> ScriptedStream:
+        if len(server.requests) > 1:
+            return says(LISTED)
+        page = says(b"under maintenance", END, status=503)
+        page.headers["Retry-After"] = "86400"
+        return page
+
+    server = Server(make)
+    async with following(server) as follower:
+        await follower.clock.advance(29)
+        assert len(server.requests) == 1
+        await follower.clock.advance(1)
+        assert follower.listings == 1
+
+
+PAGED = answer(200, b'{"metadata":{"resourceVersion":"7"},"items":[]}')
+ADDED = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"5"}}}\n'
+BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"6"}}}\n'
+CHANGE = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"6"}}}\n'
+
+
+@pytest.mark.parametrize("news", [BOOKMARK, CHANGE])
+async def test_a_streaming_list_without_an_end_becomes_a_list_in_pages(news: bytes) -> None:
+    def make(request: Request) -> ScriptedStream:
+        streams.append(says(ADDED) if "sendInitialEvents" in dict(request.query) else says())
+        return streams[-1]
+
+    server, streams = Server(make), list[ScriptedStream]()
+    server.script = [PAGED]
+    async with following(server) as follower:
+        for _ in range(29):
+            await follower.clock.advance(1)
+            streams[0].say(news)
+        await follower.clock.advance(0)
+        assert (follower.listings, follower.fallbacks) == (0, 0)
+        await follower.clock.advance(1)
+        streams[0].say(news)
+        await follower.clock.advance(5)
+        assert (follower.listings, follower.fallbacks) == (1, 1)
+        assert follower.restarts("endless") == 1
+    assert server.lists == [True, False, False]  # the stream, the pages, the watch
+
+
+async def test_a_streaming_list_of_many_objects_may_take_its_time() -> None:
+    stream = says()
+    server = Server(lambda request: stream)
+    async with following(server) as follower:
+        for _ in range(10):
+            stream.say(ADDED)
+            await follower.clock.advance(20)
+        stream.say(LISTED)
+        await follower.clock.advance(0)
+        assert (follower.listings, follower.fallbacks) == (1, 0)
+
+
+async def test_a_list_to_which_objects_are_added_for_ever_becomes_a_list_in_pages() -> None:
+    stream = says()
+    server = Server(lambda request: stream)
+    server.script = [PAGED]
+    async with following(server) as follower:
+        for _ in range(31):
+            stream.say(ADDED)
+            await follower.clock.advance(10)
+        await follower.clock.advance(5)
+        assert (follower.listings, follower.fallbacks) == (1, 1)
+
+
+async def test_a_streaming_list_that_says_nothing_more_becomes_a_list_in_pages() -> None:
+    def make(request: Request) -> ScriptedStream:
+        return says(ADDED) if "sendInitialEvents" in dict(request.query) else says()
+
+    server = Server(make)
+    server.script = [PAGED]
+    async with following(server, silence_s=0.05) as follower:
+
+        async def listed() -> bool:
+            await follower.clock.advance(1)
+            return follower.listings > 0
+
+        await until(listed, within=5)
+        assert follower.fallbacks >= 1
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "breaks", "ends"])
+async def test_a_second_failure_of_a_streaming_list_leads_to_a_list_in_pages(trouble: str) -> None:
+    def make(request: Request) -> ScriptedStream:
+        if "sendInitialEvents" not in dict(request.query):
+            return says()
+        match trouble:
+            case "refuses":
+                return says(b"", status=500)
+            case "breaks":
+                return says(ADDED, Unreachable("reset"))
+        return says(ADDED, END)
+
+    server = Server(make)
+    server.script = [PAGED]
+    async with following(server) as follower:
+        await follower.clock.advance(5)
+        assert (follower.listings, follower.fallbacks) == (1, 1)
+    assert server.lists == [True, True, False, False]

@@ -411,6 +411,38 @@ async def test_metrics_have_the_usual_names_and_start_at_zero() -> None:
     assert values()[0] == 0
 
 
+@pytest.mark.parametrize("raised", [0, 5])
+async def test_a_key_added_while_it_is_processed_waits_from_that_moment(raised: int) -> None:
+    clock = VirtualClock()
+    metrics = Metrics()
+    queue = WorkQueue[str]("pods", clock=clock, metrics=metrics)
+    queue.add("a")
+    await take(queue)
+    await clock.advance(10)
+    queue.add("a")
+    await clock.advance(3)
+    queue.add("a", priority=raised)
+    await clock.advance(2)
+    queue.done("a")
+    await clock.advance(1)
+    await take(queue)
+    assert queue.priority("a") == raised
+    assert metrics.value("workqueue_queue_duration_seconds_sum", {"name": "pods"}) == 3 + 2 + 1
+
+
+@pytest.mark.parametrize("raised", [0, 5])
+async def test_a_waiting_key_of_raised_priority_waits_since_it_was_first_added(raised: int) -> None:
+    clock = VirtualClock()
+    metrics = Metrics()
+    queue = WorkQueue[str]("pods", clock=clock, metrics=metrics)
+    queue.add("a")
+    await clock.advance(4)
+    queue.add("a", priority=raised)
+    await clock.advance(1)
+    await take(queue)
+    assert metrics.value("workqueue_queue_duration_seconds_sum", {"name": "pods"}) == 4 + 1
+
+
 @dataclass
 class Model:
     """The same promises, as slow and as plain as they can be written."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from kubeocean.sharding.assigner import Assigner
-from kubeocean.sharding.holder import Duties, Holder
-from kubeocean.sharding.members import MemberRecord, Sighting, observe
-from kubeocean.sharding.roster import Roster
+from kubeocean.sharding.member_stats import MemberStats
+from kubeocean.sharding.members import MemberRecord, MemberSighting, observe
+from kubeocean.sharding.planner import Planner
+from kubeocean.sharding.slot_lease import Duties, SlotLeases
 from kubeocean.sharding.table import SlotEntry, Table
 from unit.sharding.simworld import TIMING, World
 
 __all__ = ["BUGS"]
 
 
-class SkipsAcknowledgement(Assigner):
+class SkipsAcknowledgement(Planner):
     """Grants what it has only asked for."""
 
-    def free(self, slot: int, entry: SlotEntry, roster: Roster) -> bool:
+    def free(self, slot: int, entry: SlotEntry, roster: MemberStats) -> bool:
         return bool(entry.to) or super().free(slot, entry, roster)
 
 
-class IgnoresEpoch(Holder):
+class IgnoresEpoch(SlotLeases):
     """Believes whatever table it was shown last."""
 
     def see(self, table: Table) -> bool:
@@ -30,27 +30,27 @@ class IgnoresEpoch(Holder):
         return super().see(table)
 
 
-class WallClock(Assigner):
+class WallClock(Planner):
     """Compares its own wall clock with the time that a replica wrote."""
 
     wall = 0.0
 
-    def expired(self, sighting: Sighting, now: float) -> bool:
+    def expired(self, sighting: MemberSighting, now: float) -> bool:
         record = sighting.record
         if record is None or record.released:
             return super().expired(sighting, now)
         return self.wall - float(record.pulse.partition("@")[2]) > TIMING.patience_s
 
 
-class EarlyGrant(Assigner):
+class EarlyGrant(Planner):
     """Takes a replica for dead while its own deadline has not passed."""
 
-    def expired(self, sighting: Sighting, now: float) -> bool:
+    def expired(self, sighting: MemberSighting, now: float) -> bool:
         early = replace(sighting, confirmed=sighting.confirmed + TIMING.patience_s / 2)
         return super().expired(early, now)
 
 
-class ForgivesGaps(Holder):
+class ForgivesGaps(SlotLeases):
     """Goes on where it was when a late renewal succeeds."""
 
     def valid(self, now: float) -> bool:
@@ -62,7 +62,7 @@ class ForgivesGaps(Holder):
         return True
 
 
-class ForgetsItsFirstTry(Holder):
+class ForgetsItsFirstTry(SlotLeases):
     """Believes that nobody knew it before its first answer came."""
 
     def renewed(self, *, started: float, answered: float) -> bool:
@@ -74,33 +74,33 @@ class ForgetsItsFirstTry(Holder):
         return self._registered and super().valid(now)
 
 
-class AcknowledgesEarly(Holder):
+class AcknowledgesEarly(SlotLeases):
     """Lets go of a slot in which something still runs."""
 
     def duties(self, now: float, busy: Collection[int] = ()) -> Duties:
         return super().duties(now, ())
 
 
-class TrustsLateNews(Assigner):
+class TrustsLateNews(Planner):
     """Counts the time until an answer came as if it had asked then."""
 
-    def observe(self, records, *, asked, now, table):
+    def observe(self, records, *, started, now, table):
         listed: list[MemberRecord] = list(records)
         self._sightings = observe(
-            self._sightings, listed, expected=table.owners, asked=now, now=now
+            self._sightings, listed, expected=table.owners, started=now, now=now
         )
 
 
 TWO = "both act on"  # two owners at once: the worst, and the surest sign
 
 BUGS: dict[str, tuple[Callable[[int], World], str]] = {
-    "skip the acknowledgement": (lambda seed: World(seed, assigner=SkipsAcknowledgement), TWO),
+    "skip the acknowledgement": (lambda seed: World(seed, planner=SkipsAcknowledgement), TWO),
     "ignore the epoch": (lambda seed: World(seed, holder=IgnoresEpoch), TWO),
-    "wall clock for expiry": (lambda seed: World(seed, assigner=WallClock), TWO),
+    "wall clock for expiry": (lambda seed: World(seed, planner=WallClock), TWO),
     "lost compare-and-swap": (lambda seed: World(seed, blind=True), "the epoch went"),
-    "early grant": (lambda seed: World(seed, assigner=EarlyGrant), TWO),
+    "early grant": (lambda seed: World(seed, planner=EarlyGrant), TWO),
     "a gap is forgiven": (lambda seed: World(seed, holder=ForgivesGaps), TWO),
     "forget the first try": (lambda seed: World(seed, holder=ForgetsItsFirstTry), TWO),
     "acknowledge what still runs": (lambda seed: World(seed, holder=AcknowledgesEarly), TWO),
-    "a late answer to an early question": (lambda seed: World(seed, assigner=TrustsLateNews), TWO),
+    "a late answer to an early question": (lambda seed: World(seed, planner=TrustsLateNews), TWO),
 }

@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from random import Random
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.operations import (
+from kubeocean.sharding.table import Table
+from kubeocean.sharding.table_operations import (
     drain,
     freeze,
     move,
@@ -27,7 +28,6 @@ from kubeocean.sharding.operations import (
     undrain,
     unpin,
 )
-from kubeocean.sharding.table import Table
 from unit.sharding.simworld import Replica, Violation, World
 
 __all__ = ["BATCH", "FIRST_SEED", "histories", "history", "main", "misfortune"]

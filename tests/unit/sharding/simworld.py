@@ -1,10 +1,10 @@
 """A world for rings: replicas, their clocks, a network and an API server, in simulated time.
 
-The code under test is the real one: `Assigner` and `Holder` decide. Simulated is what they cannot
-choose. Clocks start anywhere and run up to `DRIFT` too fast or too slow; wall clocks are wrong by
-up to a minute. A replica is frozen, dies, comes back as another incarnation. Requests and their
-answers are late or lost, and a write that seemed to fail may have been made. Watches are late, lose
-tables, and bring older ones. Several replicas believe that they are the assigner.
+The code under test is the real one: `Planner` and `SlotLeases` decide. The rest is simulated.
+Clocks start anywhere and run up to `DRIFT` too fast or too slow; wall clocks are wrong by up to a
+minute. A replica freezes, dies, restarts as another incarnation. Requests and their answers are
+late or lost, and a write that seemed to fail may have been made. Watches are late, lose tables, and
+bring older ones. Several replicas act as the planner at once.
 
 After everything that could give somebody a right to act, the world looks whether anybody else has
 the same right at the same true time. A `Violation` is a history that went wrong.
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from kubeocean.sharding.assigner import Assigner, Decision
 from kubeocean.sharding.balance import Policy
-from kubeocean.sharding.holder import Holder
 from kubeocean.sharding.members import MemberRecord, MemberState
+from kubeocean.sharding.planner import Decision, Planner
+from kubeocean.sharding.slot_lease import SlotLeases
 from kubeocean.sharding.table import SlotState, Table, empty_table
 from kubeocean.sharding.timing import Timing
 
@@ -59,7 +59,7 @@ class Replica:
         self.frozen_until = 0.0
         self.mute_until = 0.0  # its requests do not arrive
         self.deaf_until = 0.0  # the answers to them do not
-        self.assigner: Assigner | None = None
+        self.planner: Planner | None = None
         self.begin(predecessor="")
 
     def begin(self, predecessor: str) -> None:
@@ -81,14 +81,19 @@ class Replica:
         """The slots on which something of ours could be written at this instant."""
         if not self.alive or not self.holder.valid(self.clock()):
             return set()
-        return self.holder.open_slots | self.busy.keys()
+        return self.granted | self.busy.keys()
+
+    @property
+    def granted(self) -> set[int]:
+        """The slots for which the replica holds a fencing token."""
+        return {slot for slot in range(self.world.table.slots) if self.holder.token(slot)}
 
 
 class World:
     """One history."""
 
-    new_holder: Callable[[str, float], Holder]
-    new_assigner: Callable[[], Assigner]
+    new_holder: Callable[[str, float], SlotLeases]
+    new_planner: Callable[[], Planner]
 
     def __init__(
         self,
@@ -96,14 +101,14 @@ class World:
         *,
         replicas: int = 3,
         slots: int = 6,
-        holder: Callable[..., Holder] = Holder,
-        assigner: Callable[..., Assigner] = Assigner,
+        holder: Callable[..., SlotLeases] = SlotLeases,
+        planner: Callable[..., Planner] = Planner,
         blind: bool = False,
     ) -> None:
         self.random = seed if isinstance(seed, Random) else Random(seed)
         self.chance = self.random.random
         self.new_holder = lambda member, now: holder(member, now=now, timing=TIMING)
-        self.new_assigner = lambda: assigner(timing=TIMING, policy=POLICY)
+        self.new_planner = lambda: planner(timing=TIMING, policy=POLICY)
         self.blind = blind  # an API server that does not look at versions
         self.now = 0.0
         self.calm = False
@@ -164,7 +169,7 @@ class World:
 
     def crash(self, replica: Replica) -> None:
         replica.alive = False
-        replica.assigner = None
+        replica.planner = None
 
     def restart(self, replica: Replica) -> None:
         replica.alive, replica.leaving, replica.frozen_until = True, False, 0.0
@@ -186,20 +191,20 @@ class World:
     def elect(self) -> None:
         """Somebody begins to assign; who did before goes on for a while, not knowing."""
         for old in self.living:
-            if old.assigner is not None:
-                self.at(self.chance() * 8, self.depose, old, old.assigner)
-        fit = [each for each in self.living if each.assigner is None]
+            if old.planner is not None:
+                self.at(self.chance() * 8, self.depose, old, old.planner)
+        fit = [each for each in self.living if each.planner is None]
         if fit:
             leader = fit[int(self.chance() * len(fit))]
-            leader.assigner = self.new_assigner()
-            self.at(0.2, self.assign, leader, leader.assigner)
+            leader.planner = self.new_planner()
+            self.at(0.2, self.assign, leader, leader.planner)
 
-    def depose(self, replica: Replica, assigner: Assigner) -> None:
-        if replica.assigner is assigner:
-            replica.assigner = None
+    def depose(self, replica: Replica, planner: Planner) -> None:
+        if replica.planner is planner:
+            replica.planner = None
 
     def keep_a_leader(self) -> None:
-        if not any(each.assigner and each.frozen_until <= self.now for each in self.living):
+        if not any(each.planner and each.frozen_until <= self.now for each in self.living):
             self.elect()
         self.at(ELECT_S, self.keep_a_leader)
 
@@ -282,7 +287,7 @@ class World:
         first, replica.registered = not replica.registered, True
         about = (replica, replica.holder, record, replica.clock(), first)
         if gone:
-            replica.alive, replica.assigner = False, None
+            replica.alive, replica.planner = False, None
         mute = replica.mute_until > self.now
         if self.calm or (not mute and self.chance() >= 0.07):  # else it is lost on its way
             self.after(self.delay(), self.land_lease, *about)
@@ -297,7 +302,12 @@ class World:
             what(*about)
 
     def land_lease(
-        self, replica: Replica, holder: Holder, record: MemberRecord, started: float, first: bool
+        self,
+        replica: Replica,
+        holder: SlotLeases,
+        record: MemberRecord,
+        started: float,
+        first: bool,
     ) -> None:
         """The API server writes; only the first write makes a Lease."""
         found = record.id in self.leases
@@ -307,7 +317,7 @@ class World:
         if self.calm or (not deaf and self.chance() >= 0.07):
             self.after(self.delay(), self.renewed, replica, holder, started, found or first)
 
-    def renewed(self, replica: Replica, holder: Holder, started: float, written: bool) -> None:
+    def renewed(self, replica: Replica, holder: SlotLeases, started: float, written: bool) -> None:
         if not replica.alive or replica.holder is not holder:
             return
         if self.frozen(replica, self.renewed, replica, holder, started, written):
@@ -329,29 +339,29 @@ class World:
             if self.calm or self.chance() < 0.7:
                 self.attend(replica)
 
-    def assign(self, leader: Replica, assigner: Assigner) -> None:
+    def assign(self, leader: Replica, planner: Planner) -> None:
         """List the members afresh; decide when the answer is there."""
-        if not leader.alive or leader.assigner is not assigner:
+        if not leader.alive or leader.planner is not planner:
             return
-        if self.frozen(leader, self.assign, leader, assigner):
+        if self.frozen(leader, self.assign, leader, planner):
             return
         records = list(self.leases.values())
-        self.after(self.delay(), self.decide, leader, assigner, records, leader.clock())
-        self.at(ASSIGN_S / leader.rate, self.assign, leader, assigner)
+        self.after(self.delay(), self.decide, leader, planner, records, leader.clock())
+        self.at(ASSIGN_S / leader.rate, self.assign, leader, planner)
 
     def decide(
-        self, leader: Replica, assigner: Assigner, records: list[MemberRecord], asked: float
+        self, leader: Replica, planner: Planner, records: list[MemberRecord], started: float
     ) -> None:
-        if not leader.alive or self.frozen(leader, self.decide, leader, assigner, records, asked):
+        if not leader.alive or self.frozen(leader, self.decide, leader, planner, records, started):
             return
         version, table = leader.view
         clock = leader.clock()
-        assigner.wall = self.now + leader.wall_error
-        assigner.observe(records, asked=asked, now=clock, table=table)
-        decision = assigner.decide(table, clock)
+        planner.wall = self.now + leader.wall_error
+        planner.observe(records, started=started, now=clock, table=table)
+        decision = planner.decide(table, clock)
         if decision.look_at < clock:
             raise Violation(f"a look is asked for in the past: {decision.look_at - clock}")
-        self.look_at_moves(assigner, table, decision, clock)
+        self.look_at_moves(planner, table, decision, clock)
         lost = not self.calm and self.chance() < 0.07
         if decision.table is not None and not lost:
             self.after(self.delay(), self.land_table, version, decision.table)
@@ -419,12 +429,12 @@ class World:
                 raise Violation(f"slot {slot} was {old} and is nobody's")
 
     def look_at_moves(
-        self, assigner: Assigner, table: Table, decision: Decision, clock: float
+        self, planner: Planner, table: Table, decision: Decision, clock: float
     ) -> None:
         """At most what had to move, and one slot for each replica."""
         if decision.table is None:
             return
-        states = assigner.states(clock)
+        states = planner.states(clock)
         able = {each for each, state in states.items() if state is MemberState.HEALTHY}
         able -= {each for each in able if table.says(table.drained, each)}
         after = decision.table.heirs
@@ -481,6 +491,6 @@ class World:
         if max(sizes) - min(sizes) > 1 and max(sizes) / mean > 1 + POLICY.threshold:
             return f"out of balance: {counts}"
         for replica in self.living:
-            if not replica.leaving and replica.holder.open_slots != self.table.owned_by(replica.id):
+            if not replica.leaving and replica.granted != self.table.owned_by(replica.id):
                 return f"{replica.id} does not act on what it has"
         return ""

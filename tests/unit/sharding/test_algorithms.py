@@ -148,6 +148,19 @@ def test_a_custom_one_gets_what_it_takes() -> None:
     assert subject.validate_shard(1, "key", 2)
 
 
+def test_a_custom_one_may_answer_every_shard_from_the_first_to_the_last() -> None:
+    subject = algorithm("custom", custom=f"{MINE}:Blocks")
+    assert [subject.get_shard(key, 4) for key in ("four", "a", "three")] == [0, 1, 1]
+    assert subject.get_shard("abc", 4) == 3
+
+
+def test_shards_beyond_the_present_number_are_nobodys() -> None:
+    subject = algorithm("custom", custom=f"{MINE}:Blocks")
+    subject.rebalance(["a", "b"], 5)
+    assert subject.get_shard_for_node("a", 5) == [0, 2, 4]
+    assert subject.get_shard_for_node("a", 4) == [0, 2]
+
+
 @pytest.mark.parametrize(
     "path", ["", "nowhere", "no.where:X", f"{MINE}:absent", f"{MINE}:nothing", f"{MINE}:Needy"]
 )

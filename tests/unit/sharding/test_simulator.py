@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kubeocean.sharding.holder import Holder
+from kubeocean.sharding.slot_lease import SlotLeases
 from unit.sharding.simbugs import BUGS
 from unit.sharding.simrun import FIRST_SEED, histories, history, main, operate, recover
 from unit.sharding.simworld import DRIFT, TIMING, Replica, Violation, World
@@ -78,14 +78,14 @@ def test_a_crash_is_made_good_within_the_patience_and_a_look() -> None:
     world = World(3, replicas=3, slots=9)
     world.calm = True
     world.run(10)
-    victim = next(each for each in world.living if each.assigner is None)
+    victim = next(each for each in world.living if each.planner is None)
     world.crash(victim)
     world.run((TIMING.patience_s + 1.0) / (1 - DRIFT) + 1.0)
     assert not world.table.owned_by(victim.id)
 
 
 def test_a_holder_without_a_deadline_would_be_seen() -> None:
-    class Immortal(Holder):
+    class Immortal(SlotLeases):
         def valid(self, now: float) -> bool:
             return True
 

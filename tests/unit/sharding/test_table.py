@@ -20,7 +20,7 @@ from kubeocean.sharding.table import (
     empty_table,
     name_of,
 )
-from kubeocean.sharding.tabletext import decode_table, encode_table
+from kubeocean.sharding.table_encoding import decode_table, encode_table
 
 
 def table(*owners: str) -> Table:

@@ -11,28 +11,26 @@ from hypothesis import strategies as st
 
 from kubeocean.api.group import TAPESTRY, Domain
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.addresses import BindAddress
-from kubeocean.runtime.election import Campaign
-from kubeocean.runtime.goflags import parse, usage
-from kubeocean.runtime.leaserules import Entry, Record
+from kubeocean.runtime.election import Campaign, LockEntry, Record
+from kubeocean.runtime.flags import BindAddress, parse, usage
 from kubeocean.syncer.settings import Address, Given, Settings
 
 
 class NoLock:
-    async def read(self) -> Entry | None:
+    async def read(self) -> LockEntry | None:
         return None
 
-    async def create(self, record: Record) -> Entry:
+    async def create(self, record: Record) -> LockEntry:
         raise AssertionError
 
-    async def update(self, record: Record, version: str) -> Entry:
+    async def update(self, record: Record, version: str) -> LockEntry:
         raise AssertionError
 
 
 def read(*words: str) -> Settings:
-    found = parse(Settings, ["--cluster-binding-name=b", *words])
-    assert found is not None
-    return found
+    settings = parse(Settings, ["--cluster-binding-name=b", *words])
+    assert settings is not None
+    return settings
 
 
 def test_the_defaults_are_the_contracts() -> None:
@@ -52,7 +50,7 @@ def test_the_defaults_are_the_contracts() -> None:
     assert settings.kubeconfig == settings.leader_election_namespace == settings.time_zone == ""
 
 
-def test_everything_can_be_said_as_existing_templates_do() -> None:
+def test_flags_of_existing_templates_are_accepted() -> None:
     settings = read(
         "--leader-elect=false",
         "--metrics-bind-address=0",
@@ -95,7 +93,7 @@ def test_a_ring_is_named_after_the_binding_and_elected_where_leaders_are() -> No
     assert not read().sharding
 
 
-def test_the_zone_is_the_one_named_or_the_machines() -> None:
+def test_the_time_zone_is_the_flags_or_the_machines() -> None:
     assert read("--time-zone=Asia/Shanghai").zone({"TZ": "UTC"}) == ZoneInfo("Asia/Shanghai")
     assert read().zone({"TZ": "Asia/Tokyo"}) == ZoneInfo("Asia/Tokyo")
     assert read().zone({"TZ": ""}) is UTC
@@ -129,7 +127,7 @@ def test_the_zone_is_the_one_named_or_the_machines() -> None:
         ),
     ],
 )
-def test_what_cannot_be_names_its_flag_and_value(words: list[str], message: str) -> None:
+def test_an_error_names_the_flag_and_its_value(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(*words)
     assert str(caught.value).startswith(message)
@@ -139,7 +137,7 @@ seconds = st.integers(-5, 100).map(lambda tenths: tenths / 10)
 
 
 @given(lease_s=seconds, renew_s=seconds, retry_s=seconds)
-def test_it_takes_the_timings_that_an_election_takes(
+def test_timings_of_the_election_are_validated(
     lease_s: float, renew_s: float, retry_s: float
 ) -> None:
     def taken(make: object) -> bool:
@@ -156,9 +154,9 @@ def test_it_takes_the_timings_that_an_election_takes(
     )
 
 
-def test_help_tells_all_of_it() -> None:
+def test_help_describes_every_flag() -> None:
     shown = usage(Settings, program="kubeocean syncer", about="Lends.")
-    for said in (
+    for line in (
         "--cluster-binding-name (required)",
         "--leader-elect (default true)",
         "--metrics-bind-address (default :8080)",
@@ -168,10 +166,10 @@ def test_help_tells_all_of_it() -> None:
         "--label-domain (default kubeocean.io)",
         "--zap-encoder",
     ):
-        assert f"  {said}" in shown
+        assert f"  {line}" in shown
 
 
-def test_pods_find_the_computing_cluster_through_its_services_unless_flags_say_where() -> None:
+def test_the_computing_clusters_addresses_come_from_services_unless_flags_set_them() -> None:
     assert read().given == Given(cluster_domain="cluster.local", server=None, dns=None)
     given = read(
         "--cluster-domain=ocean.example",
@@ -195,12 +193,12 @@ def test_pods_find_the_computing_cluster_through_its_services_unless_flags_say_w
         ("", None),
     ],
 )
-def test_an_api_server_is_named_by_address_or_name(written: str, address: Address | None) -> None:
+def test_an_api_server_is_set_by_address_or_name(written: str, address: Address | None) -> None:
     assert read(f"--kubernetes-service-address={written}").given.server == address
 
 
 @pytest.mark.parametrize(
-    ("flag", "written", "said"),
+    ("flag", "written", "message"),
     [
         ("kubernetes-service-address", "https://api:6443", "must be an IP address or a"),
         ("kubernetes-service-address", "api:0", "must be a port, 1 to 65535"),
@@ -213,7 +211,7 @@ def test_an_api_server_is_named_by_address_or_name(written: str, address: Addres
         ("cluster-domain", "a..b", "must be a lowercase DNS subdomain"),
     ],
 )
-def test_an_address_that_cannot_be_one_is_named(flag: str, written: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_an_invalid_address_is_an_error(flag: str, written: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(f"--{flag}={written}")
     assert str(caught.value).startswith(f"--{flag}: ")

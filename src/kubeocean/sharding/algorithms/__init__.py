@@ -8,12 +8,10 @@ custom            the user's own, by import path
 """
 
 from kubeocean.sharding.algorithms.base import Algorithm
-from kubeocean.sharding.algorithms.consistent import ConsistentHash
 from kubeocean.sharding.algorithms.custom import Custom
-from kubeocean.sharding.algorithms.hashed import Hash
+from kubeocean.sharding.algorithms.hash_based import ConsistentHash, Hash, Slots
 from kubeocean.sharding.algorithms.ranges import Range, ShardRange
 from kubeocean.sharding.algorithms.registry import algorithm
-from kubeocean.sharding.algorithms.slots import Slots
 
 __all__ = [
     "Algorithm",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from kubeocean.sharding.hashing import slot_of
+from kubeocean.sharding.slots import slot_of
 
 __all__ = ["Algorithm", "ByHash", "shards_by_node"]
 
 
 class Algorithm(Protocol):
-    """Where keys belong, and how shards are spread over nodes.
+    """Mapping of keys to shards, and of shards to nodes.
 
     `sticky` algorithms leave the spreading to the balance of the table, which knows what is where
     and what it costs. Others compute it from the nodes alone, each time anew.

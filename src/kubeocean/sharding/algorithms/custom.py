@@ -21,7 +21,7 @@ _NEEDED: Final = ("get_shard", "rebalance")
 
 
 class Custom:
-    """Somebody else's algorithm, called with what it takes, and checked."""
+    """Algorithm of a user, called with the arguments that it accepts; its results are checked."""
 
     name = "custom"
 
@@ -93,18 +93,18 @@ def load_custom(path: str) -> Custom:
         message = "must be an import path such as package.module:Name"
         raise ConfigError(message, field=_FIELD, value=path)
     try:
-        found = getattr(importlib.import_module(module), name)
+        definition = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"cannot be imported: {error}", field=_FIELD, value=path) from error
-    made = isinstance(found, type) or not hasattr(found, "get_shard")
+    made = isinstance(definition, type) or not hasattr(definition, "get_shard")
     try:
-        return Custom(found() if made else found, path=path)
+        return Custom(definition() if made else definition, path=path)
     except TypeError as error:
         raise ConfigError(f"cannot be made: {error}", field=_FIELD, value=path) from error
 
 
 def _taken(verb: Callable[..., object], offered: Mapping[str, object]) -> dict[str, object]:
-    """Of what is offered, what the verb takes."""
+    """Return the offered arguments that the function accepts."""
     parameters = inspect.signature(verb).parameters.values()
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return dict(offered)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubeocean.errors import ConfigError
-from kubeocean.sharding.algorithms.slots import Slots
+from kubeocean.sharding.algorithms.hash_based import Slots
 
 __all__ = ["Range", "ShardRange", "check_ranges"]
 
@@ -54,7 +54,7 @@ def check_ranges(ranges: Sequence[ShardRange], *, field: str = "sharding.ranges"
     before = ""
     for index, each in enumerate(ranges):
         here, last = f"{field}[{index}]", index == len(ranges) - 1
-        if each.start != before or (index and not each.start):
+        if each.start != before:
             how = "overlaps the range before it" if each.start < before else "leaves a gap"
             message = f"{how}: must be {before!r}"
             raise ConfigError(message, field=f"{here}.start", value=each.start)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 
 from kubeocean.errors import ConfigError
 from kubeocean.sharding.algorithms.base import Algorithm
-from kubeocean.sharding.algorithms.consistent import ConsistentHash
 from kubeocean.sharding.algorithms.custom import load_custom
-from kubeocean.sharding.algorithms.hashed import Hash
+from kubeocean.sharding.algorithms.hash_based import ConsistentHash, Hash, Slots
 from kubeocean.sharding.algorithms.ranges import Range, ShardRange
-from kubeocean.sharding.algorithms.slots import Slots
 
 __all__ = ["algorithm"]
 

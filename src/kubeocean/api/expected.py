@@ -1,0 +1,62 @@
+"""Expected metadata: what we wanted to see on an object, remembered in an annotation of it.
+
+The annotation `expected-metadata` is base64 of JSON, as every earlier version wrote it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from kubeocean.runtime.kinds import Taint
+from kubeocean.runtime.objects import encode
+
+__all__ = ["Expected"]
+
+
+class _Wire(msgspec.Struct, frozen=True, omit_defaults=True):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    taints: tuple[Taint, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Metadata that Kubeocean last wrote to an object."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+    def encode(self) -> str:
+        """The value of the annotation; equal expectations have equal values."""
+        taints = tuple(msgspec.structs.replace(taint, time_added=None) for taint in self.taints)
+        wire = {
+            "labels": dict(sorted(self.labels.items())),
+            "annotations": dict(sorted(self.annotations.items())),
+            "taints": [msgspec.to_builtins(taint) for taint in taints],
+        }
+        return base64.b64encode(encode(wire)).decode()
+
+    @classmethod
+    def decode(cls, value: str) -> Expected:
+        """Decode the annotation; return empty metadata if it is missing or malformed."""
+        return _decoded(value) if value else _NOTHING
+
+
+_decode = msgspec.json.Decoder(_Wire).decode
+_NOTHING: Final = Expected()
+
+
+@lru_cache(maxsize=512)  # one object is looked at several times within moments
+def _decoded(value: str) -> Expected:
+    try:
+        wire = _decode(base64.b64decode(value, validate=True))
+    except (ValueError, msgspec.DecodeError):
+        return _NOTHING
+    return Expected(wire.labels or {}, wire.annotations or {}, wire.taints or ())

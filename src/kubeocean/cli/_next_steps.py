@@ -1,0 +1,82 @@
+"""The summary that `kubeocean up` prints: the clusters, and commands to try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shlex import quote
+from shutil import which
+from typing import TYPE_CHECKING
+
+from kubeocean.cli._run import command_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kubeocean.local.ocean import Shape
+    from kubeocean.local.state import ClusterState
+
+__all__ = ["Guide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Running local clusters, and commands that work on them as printed."""
+
+    shape: Shape
+    clusters: tuple[ClusterState, ...]
+    kubeconfig: Path
+    kubectl: str
+
+    def table(self) -> list[str]:
+        """Return a header and one line for each cluster."""
+        rows = [("CONTEXT", "SERVER", "NODES")]
+        for number, cluster in enumerate(self.clusters):
+            virtual = " (virtual)" if number == 0 and cluster.nodes else ""
+            rows.append((cluster.context, cluster.server, f"{cluster.nodes}{virtual}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return [
+            "   ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+
+    def commands(self) -> list[str]:
+        """Return the commands to try, in order."""
+        commands = [f"export KUBECONFIG={quote(str(self.kubeconfig))}"]
+        if not self.shape.product:
+            return [
+                *commands,
+                self._kubectl("--context", self.clusters[-1].context, "get", "nodes"),
+            ]
+        commands.append(self._kubectl("get", "nodes"))
+        if self._lends:
+            commands += self._sample_commands()
+        manager = ("-n", "kubeocean-system", "logs", "deploy/kubeocean-manager", "--tail", "3")
+        commands += [self._kubectl(*manager), command_line("status")]
+        if self._lends:
+            commands.append(command_line("explain", "node", self._first_node()))
+        return [*commands, command_line("doctor")]
+
+    @property
+    def _lends(self) -> bool:
+        return bool(self.shape.workers and self.shape.nodes)
+
+    def _sample_commands(self) -> list[str]:
+        first = self.clusters[1].context
+        commands = [
+            self._kubectl("get", "pods", "-o", "wide"),
+            self._kubectl("--context", first, "get", "pods", "-n", "kubeocean-worker"),
+        ]
+        if self.shape.real_nodes:  # simulated nodes run no containers
+            commands.append(self._kubectl("logs", "deploy/sample", "--tail", "3"))
+            commands.append(self._kubectl("exec", "deploy/sample", "--", "hostname"))
+        return commands
+
+    def _first_node(self) -> str:
+        from kubeocean.api.naming import virtual_node
+
+        kind = "real" if self.shape.real_nodes else "sim"
+        return virtual_node(self.clusters[1].context, f"{kind}-0")
+
+    def _kubectl(self, *words: str) -> str:
+        program = "kubectl" if which("kubectl") else quote(self.kubectl)
+        return " ".join((program, *words))

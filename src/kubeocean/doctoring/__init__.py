@@ -1,1 +1,0 @@
-"""Is an installation healthy? Facts from all clusters, small checks, findings with a remedy."""

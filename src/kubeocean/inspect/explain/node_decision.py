@@ -1,0 +1,237 @@
+"""Evaluates policies for a worker's node, by the same functions that the syncer uses.
+
+Pure. The memory of a running syncer is not known here: a policy as it was before it became invalid,
+and evictions that were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from kubeocean.api.ownership import Claim, claim_policy, may_be_ours
+from kubeocean.api.policies import ResourceLeasingPolicy, ResourceLimit
+from kubeocean.errors import ConfigError
+from kubeocean.inspect.explain.report import OfferedResource
+from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot
+from kubeocean.inspect.format import in_order, moment, zone_name
+from kubeocean.inspect.snapshot import NotRead, known
+from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
+from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
+from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
+from kubeocean.leasing.merge import ParsedPolicy, PassedOver, choose
+from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
+from kubeocean.leasing.requests import NodeUsage, requests_of
+from kubeocean.leasing.windows import next_edge, within
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.quantity import ZERO
+
+__all__ = [
+    "Evaluation",
+    "evaluate",
+    "offered_resources",
+    "offered_text",
+    "own_policies",
+    "window_text",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The decision about a node, and the policies that were passed over.
+
+    `capacity` and `usage` are None where no policy lends the node, or its pods were not read.
+    """
+
+    decision: Decision
+    passed_over: tuple[PassedOver, ...] = ()
+    capacity: Capacity | None = None
+    usage: NodeUsage | None = None
+    plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
+
+    @property
+    def terms(self) -> ParsedPolicy | None:
+        """The parsed policy that lends the node."""
+        return self.decision.policy.terms if isinstance(self.decision, Lend) else None
+
+
+def _parsed(policy: ResourceLeasingPolicy, *, zone: tzinfo, now: datetime) -> CachedPolicy:
+    try:
+        terms = ParsedPolicy.of(policy.spec, local=zone)
+    except ConfigError as error:
+        return CachedPolicy(policy, None, str(error), None)
+    return CachedPolicy(policy, terms, "", terms, forced_since(policy, None, now=now))
+
+
+def own_policies(binding: BindingSnapshot) -> list[CachedPolicy]:
+    """Return the policies of the worker that name this binding and are not another cluster's."""
+    worker = binding.present
+    if worker is None:
+        return []
+    return [
+        _parsed(each, zone=binding.zone, now=binding.now)
+        for each in known(worker.policies, ())
+        if each.spec.cluster == binding.name and not _is_foreign(each, binding)
+    ]
+
+
+def _is_foreign(policy: ResourceLeasingPolicy, binding: BindingSnapshot) -> bool:
+    """Whether a binding of that name in another computing cluster has claimed the policy."""
+    worker = binding.present
+    if worker is None or isinstance(worker.ids, NotRead):
+        return False
+    return claim_policy(policy, ids=worker.ids, domain=binding.domain) is Claim.FOREIGN
+
+
+def evaluate(node: NodeSnapshot) -> Evaluation:
+    """Return the decision about a node as of now."""
+    binding, pnode = node.binding, _same_node(node)
+    candidates = [entry.candidate() for entry in own_policies(binding)]
+    applied = _applied_policy(node)
+    selector = BindingSelector().of(binding.binding)
+    decision = decide(
+        pnode,
+        applied=applied,
+        binding=binding.binding,
+        selector=selector,
+        candidates=candidates,
+        now=binding.now,
+    )
+    passed_over: tuple[PassedOver, ...] = ()
+    if pnode is not None and binding.binding is not None:
+        verdict = choose(
+            candidates,
+            applies=lambda terms: applies(terms, pnode, selector, lent=applied is not None),
+            current=applied or "",
+        )
+        passed_over = verdict.passed_over
+    usage = _usage(node)
+    capacity = None
+    if isinstance(decision, Lend) and pnode is not None and usage is not None:
+        base = base_of(pnode.status.allocatable, pnode.status.capacity)
+        limits = decision.policy.terms.limits
+        capacity = offer(base, others=usage.others, ours=usage.ours, limits=limits)
+    return Evaluation(decision, passed_over, capacity, usage, _plan(node, decision))
+
+
+def _applied_policy(node: NodeSnapshot) -> str | None:
+    """Return the policy that the virtual node is lent by, as its annotation names it."""
+    if node.virtual is None:
+        return None
+    return node.virtual.annotations.get(node.binding.domain.policies_applied, "")
+
+
+def _same_node(node: NodeSnapshot) -> Node | None:
+    """Return the worker's node, unless its UID is another one than the virtual node records."""
+    vnode, pnode = node.virtual, node.physical
+    if vnode is None or pnode is None:
+        return pnode
+    key = node.binding.domain.physical_node_uid
+    recorded = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
+    return pnode if not recorded or pnode.uid in recorded else None
+
+
+def _usage(node: NodeSnapshot) -> NodeUsage | None:
+    worker = node.binding.present
+    if isinstance(node.worker_pods, NotRead) or worker is None or isinstance(worker.ids, NotRead):
+        return None
+    usage = NodeUsage()
+    for pod in node.worker_pods:
+        ours = may_be_ours(pod, ids=worker.ids, domain=node.binding.domain)
+        usage.put(pod.uid, requests_of(pod), ours=ours)
+    return usage
+
+
+def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
+    pods, binding = node.pods, node.binding
+    if node.virtual is None or isinstance(pods, NotRead):
+        return None
+    if not isinstance(decision, Lend | Reclaim):
+        return None
+    situation = ReclaimInput(
+        now=binding.now,
+        cause=decision.cause,
+        rules=decision.rules,
+        taints=node.virtual.spec.taints or (),
+        guests=tuple(map(lent_pod_of, pods)),
+        rules_since=decision.since,
+        worker_answers=not binding.problem,
+        domain=binding.domain,
+    )
+    return plan_reclaim(situation)
+
+
+# Text
+
+
+def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
+    """Return each resource of the node, from its allocatable amount to the offered one."""
+    capacity, usage, terms = evaluation.capacity, evaluation.usage, evaluation.terms
+    if capacity is None or usage is None or terms is None:
+        return ()
+    others, ours = usage.others, usage.ours
+    return tuple(
+        OfferedResource(
+            resource=name,
+            allocatable=str(capacity.base[name]),
+            others=str(others.get(name, ZERO)),
+            leftover=str(capacity.leftover[name]),
+            limit=_limit(name, terms.spec.resource_limits or ()),
+            lent=str(capacity.lent[name]),
+            used=str(ours.get(name, ZERO)),
+            offered=str(capacity.offered[name]),
+            bound=str(capacity.bound(name)),
+        )
+        for name in in_order(capacity.base)
+    )
+
+
+def offered_text(evaluation: Evaluation, name: str) -> str:
+    """Return why so much of one resource is offered: `cpu 4 of 8 (policy p lends 50 % …)`."""
+    capacity, usage, decision = evaluation.capacity, evaluation.usage, evaluation.decision
+    assert capacity is not None and usage is not None and isinstance(decision, Lend)
+    base, left = capacity.base[name], capacity.leftover[name]
+    match capacity.bound(name):
+        case LimitedBy.LIMIT:
+            limit = _limit(name, decision.policy.terms.spec.resource_limits or ())
+            why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"
+        case LimitedBy.OTHERS:
+            why = f"pods of others request {_of(usage.others, name)}"
+        case LimitedBy.USE:
+            lent = capacity.lent[name]
+            why = f"our pods use that much already; only {lent} would be lent now"
+        case _:
+            why = "all that the node has"
+    return f"{name} {capacity.offered[name]} of {base} ({why})"
+
+
+def window_text(terms: ParsedPolicy, now: datetime) -> str:
+    """Return whether the windows are open, and until when."""
+    calendar = terms.calendar
+    edge = next_edge(calendar, now)
+    state = "open" if within(calendar, now) else "closed"
+    if edge is None:
+        return f"{state}, always"
+    return f"{state} until {moment(edge, calendar.zone)}; it is now {_now(now, calendar.zone)}"
+
+
+def _now(now: datetime, zone: tzinfo) -> str:
+    return f"{now.astimezone(zone):%a %H:%M} {zone_name(zone)}"
+
+
+def _of(amounts: Amounts, name: str) -> str:
+    return str(amounts.get(name, ZERO))
+
+
+def _limit(name: str, limits: Iterable[ResourceLimit]) -> str:
+    """Return a policy's limits of a resource as text, in order; "-" if there are none."""
+    texts = []
+    for limit in limits:
+        if limit.resource != name:
+            continue
+        parts = [f"{limit.percent} %"] if limit.percent is not None else []
+        parts += [f"at most {limit.quantity}"] if limit.quantity is not None else []
+        texts.append(", ".join(parts))
+    return "; then ".join(filter(None, texts)) or "-"

@@ -1,0 +1,217 @@
+"""Explanations: the state of a node, a pod or a binding, and the rule that decided it.
+
+An explanation begins with the verdict in one sentence, and the rule; its reasons, what would change
+it, and the parts that could not be read follow. Programs get the same as a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from kubeocean.inspect.format import few, plain, table
+from kubeocean.inspect.snapshot import NotRead
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "Answer",
+    "Explanation",
+    "OfferedResource",
+    "Rule",
+    "Section",
+    "document",
+    "not_read",
+    "page",
+]
+
+
+class Rule(StrEnum):
+    """The rule that decided; its value is stable."""
+
+    # Of anything
+    NOT_READ = "NotRead"  # a part that decides could not be read
+    NOT_FOUND = "NotFound"
+    NOT_OURS = "NotOurs"  # Kubeocean does not manage the object
+    BINDING_GONE = "BindingGone"
+    NODE_GONE = "NodeGone"
+    WORKER_UNREAD = "WorkerUnread"  # the worker cannot be read, so the last known state is shown
+    SYNCER_SILENT = "SyncerSilent"  # a change is due, and no syncer is at work
+
+    # Of nodes
+    LENT = "Lent"
+    NO_POLICY = "NoPolicy"
+    POLICY_INVALID = "PolicyInvalid"
+    WINDOW_CLOSED = "WindowClosed"
+    TAKEN_BACK = "TakenBack"
+    COOLING = "Cooling"
+    NOT_READY = "NotReady"
+    CORDONED = "Cordoned"
+    NAME_TAKEN = "NameTaken"
+
+    # Of pods that have no node
+    GATED = "Gated"
+    NO_NODE = "NoVirtualNode"
+    NOT_SELECTED = "NotSelected"
+    NOT_TOLERATED = "NotTolerated"
+    CLOSED_TO_PODS = "ClosedToPods"  # cordoned, not Ready, or being reclaimed
+    TOO_LITTLE = "TooLittleLent"
+    FITS = "Fits"
+
+    # Of pods that have a node
+    RUNS = "Runs"
+    STARTS = "Starts"
+    ENDED = "Ended"
+    EVICTED = "Evicted"
+    LOST = "Lost"
+    LEAVING = "Leaving"
+    STAYS_ABOVE = "StaysAbove"  # a pod that does not run in a worker
+    MISSING = "Missing"  # an object that the pod refers to does not exist
+    QUOTA = "QuotaBelow"
+    ADMISSION = "AdmissionBelow"
+    REFUSED = "Refused"
+    UNSCHEDULED = "UnscheduledBelow"
+    IMAGE = "ImageBelow"
+    CONTAINER = "ContainerBelow"
+
+    # Of bindings
+    INVALID = "Invalid"
+    DUPLICATE = "DuplicateClusterID"
+    NO_CREDENTIAL = "NoCredential"
+    UNREACHABLE = "Unreachable"
+    RIGHTS = "RightsMissing"
+    NO_NAMESPACE = "NoMountNamespace"
+    DRAINING = "Draining"
+    UNFINISHED = "Unfinished"  # the manager has not reported Ready
+    WORKS = "Works"
+
+
+class Answer(NamedTuple):
+    """What one rule decides."""
+
+    rule: Rule
+    verdict: str
+    reasons: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedResource:
+    """The amount of one resource that a virtual node offers, step by step."""
+
+    resource: str
+    allocatable: str
+    others: str
+    leftover: str
+    limit: str
+    lent: str
+    used: str
+    offered: str
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Lines under a title."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an object is in its state."""
+
+    about: str
+    rule: Rule
+    verdict: str
+    reasons: tuple[str, ...] = ()  # in the order in which they follow from each other
+    resources: tuple[OfferedResource, ...] = ()
+    sections: tuple[Section, ...] = ()
+    remedies: tuple[str, ...] = ()  # each would change the verdict
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        about: str,
+        answer: Answer,
+        *,
+        more: Iterable[str] = (),
+        resources: tuple[OfferedResource, ...] = (),
+        sections: tuple[Section, ...] = (),
+        unread: Iterable[NotRead] = (),
+    ) -> Explanation:
+        """Return the explanation of an answer, with `more` reasons after its own."""
+        return cls(
+            about,
+            answer.rule,
+            answer.verdict,
+            (*answer.reasons, *more),
+            resources=resources,
+            sections=sections,
+            remedies=answer.remedies,
+            unread=tuple(map(str, dict.fromkeys(unread))),
+        )
+
+
+def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
+    """Return the answer that a part which decides could not be read; None if all were read."""
+    unread = [part for part in parts if isinstance(part, NotRead)]
+    if not unread:
+        return None
+    reasons = tuple(dict.fromkeys(part.reason for part in unread))
+    names = few(dict.fromkeys(part.what for part in unread))
+    forbidden = all(part.forbidden for part in unread)
+    remedy = "the right to read that" if forbidden else "API servers that answer; then try again"
+    verdict = verdict or "nothing can be concluded"
+    return Answer(Rule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,))
+
+
+def document(explanation: Explanation) -> Json:
+    """Return an explanation for programs."""
+    return {
+        "about": explanation.about,
+        "rule": str(explanation.rule),
+        "verdict": explanation.verdict,
+        "reasons": list(explanation.reasons),
+        "figures": [asdict(each) for each in explanation.resources],
+        "sections": [
+            {"title": each.title, "lines": list(each.lines)}
+            for each in explanation.sections
+            if each.lines
+        ],
+        "wouldChange": list(explanation.remedies),
+        "notRead": list(explanation.unread),
+    }
+
+
+def page(explanation: Explanation) -> Iterator[str]:
+    """Yield an explanation for people, line by line."""
+    yield f"{explanation.about}: {explanation.verdict}"
+    yield f"  decided by: {explanation.rule}"
+    yield from _block("why", explanation.reasons)
+    if explanation.resources:
+        yield from _block("how much", _table(explanation.resources))
+    for section in explanation.sections:
+        yield from _block(section.title, section.lines)
+    yield from _block("what would change it", explanation.remedies)
+    yield from _block("could not be read", explanation.unread)
+
+
+def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+_HEAD: Final = (
+    "resource", "node has", "others use", "left", "limit", "lent", "we use", "offered", "decided by"
+)  # fmt: skip
+
+
+def _table(resources: Sequence[OfferedResource]) -> list[str]:
+    rows = table(_HEAD, (tuple(asdict(each).values()) for each in resources), gap="  ")
+    return plain(rows).splitlines()

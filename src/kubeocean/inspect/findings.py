@@ -1,0 +1,33 @@
+"""Findings of status and doctor: one observation with its severity and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Finding", "Severity"]
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    ERROR = "error"  # something does not work
+    WARNING = "warning"  # something may stop working, or is not as it should be
+    NOTE = "note"  # good to know
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One observation about a subject, such as `binding berlin`; empty: the whole installation.
+
+    `check` names the check of doctor that made it.
+    """
+
+    severity: Severity
+    subject: str
+    message: str
+    remedy: str = ""
+    check: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.message}" if self.subject else self.message

@@ -1,0 +1,237 @@
+"""The view of an installation that status and top show.
+
+    InstallationView
+    ├── manager: ProgramView
+    ├── clusters: ClusterView       one for each binding
+    │   ├── connection              the syncer's report on the worker
+    │   ├── worker                  the answer of the worker to the reader itself
+    │   ├── syncer, proxier: ProgramView
+    │   ├── nodes: NodeView         one for each virtual node
+    │   ├── leases: LeaseView       one for each policy
+    │   └── pods: PodCounts
+    └── health                      problems, and parts that could not be read
+
+Only `InstallationView.at` depends on the time of the read: while nothing changes, two views differ
+in nothing else. The fields are the keys of documents, and so an interface.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from kubeocean.inspect.findings import Finding
+from kubeocean.inspect.pod_counts import PodCounts
+from kubeocean.inspect.snapshot import NotRead, WorkerState
+from kubeocean.leasing.amounts import Amounts
+
+__all__ = [
+    "ClusterView",
+    "Connection",
+    "ConnectionState",
+    "Edge",
+    "InstallationHealth",
+    "InstallationView",
+    "LeaseState",
+    "LeaseView",
+    "NodeState",
+    "NodeView",
+    "ProgramState",
+    "ProgramView",
+    "ReclaimView",
+    "Resources",
+    "WorkerView",
+]
+
+
+class ConnectionState(StrEnum):
+    """The syncer's report on its worker."""
+
+    CONNECTED = "Connected"
+    NOT_CONNECTED = "NotConnected"
+    UNKNOWN = "Unknown"  # no syncer has reported yet
+
+
+class ProgramState(StrEnum):
+    """Whether a manager, a syncer or a proxier works."""
+
+    RUNNING = "Running"
+    DEGRADED = "Degraded"  # not all of its replicas serve
+    DOWN = "Down"
+    UNKNOWN = "Unknown"  # no Deployment, Lease or condition shows it
+
+
+class NodeState(StrEnum):
+    """Whether a virtual node takes pods, as far as leasing decides."""
+
+    LENT = "Lent"
+    CORDONED = "Cordoned"
+    CLOSED = "Closed"  # outside the windows of its policy
+    LEAVING = "Leaving"  # being reclaimed for good
+
+
+class LeaseState(StrEnum):
+    """Whether a policy lends now."""
+
+    OPEN = "Open"
+    CLOSED = "Closed"
+    INVALID = "Invalid"
+    DELETING = "Deleting"
+    UNKNOWN = "Unknown"  # depends on the zone of a syncer that has not reported on the policy
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Amounts lent, requested by pods, and free for new pods."""
+
+    lent: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    free: Amounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Whether the worker answers its syncer, and since when."""
+
+    state: ConnectionState = ConnectionState.UNKNOWN
+    since: datetime | None = None
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """Whether the worker answered the reader."""
+
+    state: WorkerState = WorkerState.NOT_ASKED
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramView:
+    """A manager, a syncer or a proxier; without a Deployment `wanted` is 0."""
+
+    state: ProgramState = ProgramState.UNKNOWN
+    wanted: int = 0
+    serving: int = 0
+    leader: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One virtual node. `lent` is zero of everything while its window is closed."""
+
+    name: str
+    physical: str = ""
+    ready: str = "Unknown"  # True, False or Unknown
+    since: datetime | None = None
+    reason: str = ""
+    state: NodeState = NodeState.LENT
+    policy: str = ""
+    offered: Amounts = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    pods: PodCounts = field(default_factory=PodCounts)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """When a window opens or closes next; `local` is the same time in the policy's own zone."""
+
+    time: datetime
+    local: datetime
+    zone: str
+    opens: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimView:
+    """The progress of a reclaim."""
+
+    reason: str = ""
+    message: str = ""
+    since: datetime | None = None
+    evicts_from: datetime | None = None
+    deadline: datetime | None = None
+    nodes: int = 0
+    pods: int = 0
+    evicted: int = 0
+    blocked: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """One policy. `seen` is False if only the nodes that the policy lends were read."""
+
+    policy: str
+    state: LeaseState
+    seen: bool = True
+    zone: str = ""
+    windows: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    next_edge: Edge | None = None
+    overdue: bool = False  # the last edge has passed, and no syncer has reported it
+    nodes: int = 0
+    force_reclaim: bool = False
+    reclaim: ReclaimView | None = None  # while one is under way
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationHealth:
+    """Problems, which need action, and notes.
+
+    `healthy` is None where there are no problems, but nodes or pods could not be read.
+    """
+
+    healthy: bool | None = True
+    problems: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """One binding and its worker."""
+
+    name: str
+    cluster_id: str = ""
+    phase: str = ""
+    message: str = ""
+    deleting: bool = False
+    waits_for: str = ""  # while the binding is being deleted
+    troubles: tuple[str, ...] = ()  # messages of further conditions that report a problem
+    connection: Connection = field(default_factory=Connection)
+    worker: WorkerView = field(default_factory=WorkerView)
+    syncer: ProgramView = field(default_factory=ProgramView)
+    proxier: ProgramView = field(default_factory=ProgramView)
+    nodes: tuple[NodeView, ...] = ()
+    leases: tuple[LeaseView, ...] = ()
+    pods: PodCounts = field(default_factory=PodCounts)
+    resources: Resources = field(default_factory=Resources)
+
+    @property
+    def ready_nodes(self) -> int:
+        return sum(node.is_ready for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationView:
+    """All bindings, the manager, and the health of the installation."""
+
+    at: datetime
+    manager: ProgramView = field(default_factory=ProgramView)
+    clusters: tuple[ClusterView, ...] = ()
+    pods: PodCounts = field(default_factory=PodCounts)
+    resources: Resources = field(default_factory=Resources)
+    health: InstallationHealth = field(default_factory=InstallationHealth)
+    not_read: tuple[NotRead, ...] = ()
+
+    def why_not_read(self, *parts: str) -> str:
+        """Return why the first of these parts that could not be read was not; else nothing."""
+        reasons = {each.what: each.refusal for each in self.not_read}
+        return next((reasons[part] for part in parts if part in reasons), "")

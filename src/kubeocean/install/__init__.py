@@ -1,0 +1,3 @@
+"""Objects of an installation, server-side apply, and the steps of install, join and leave."""
+
+__all__: list[str] = []

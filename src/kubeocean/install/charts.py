@@ -1,0 +1,337 @@
+"""Renders the Helm charts of the computing cluster and of workers from the objects of an install.
+
+Values have the names of the earlier implementation's charts. The label domain is the default;
+`kubeocean install` has an option for it.
+
+`_Marks` creates placeholders for Helm values. These are put into objects, and replaced by Helm
+expressions in the text of the objects. Text that is a template already, such as the manager's
+templates, is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import yaml
+
+from kubeocean import __version__
+from kubeocean.api import group
+from kubeocean.install import computing_objects, templates, worker_objects
+from kubeocean.install.limits import computing_guards
+from kubeocean.install.monitoring import monitoring
+from kubeocean.install.permissions import Rule
+from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
+from kubeocean.install.values import IMAGE, Size, Values, WorkerValues
+from kubeocean.runtime.objects import Json
+
+__all__ = ["computing_chart", "worker_chart"]
+
+_COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
+_NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
+_HELPERS: Final = """\
+{{- define "kubeocean.image" -}}
+{{- $image := .component.image -}}
+{{- with .root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
+{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{- define "kubeocean.resources" -}}
+{{- if .component.resources }}
+{{- toYaml .component.resources }}
+{{- else if hasKey .root.Values.sizes .root.Values.size }}
+{{- toYaml (index .root.Values.sizes .root.Values.size) }}
+{{- else }}
+{{- fail (printf "size: must be small, medium or large (got %q)" .root.Values.size) }}
+{{- end }}
+{{- end }}
+"""
+_WORKER_HELPERS: Final = """\
+{{- define "kubeocean.suffix" -}}
+{{- if eq .Values.namespace.name "default" }}
+{{- fail "namespace.name: must not be default; use kubeocean join for that" }}
+{{- end -}}
+{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
+{{- end }}
+"""
+# Each field is absent unless its value is set.
+_POD_OPTIONS: Final = "\n".join(
+    f"{{{{- with .Values.global.{value} }}}}\n"
+    f"\t{value}: {{{{- toYaml . | nindent {{depth}} }}}}\n{{{{- end }}}}"
+    for value in ("imagePullSecrets", "nodeSelector", "tolerations")
+)
+# Letters and digits only, so that a mark is a valid name and needs no quotes.
+_MARK: Final = re.compile(r"zzhelm(\d+)zz")
+_TEMPLATE_ACTION: Final = re.compile(r"\{\{.*?\}\}")
+_ENTRY: Final = re.compile(r"^(?P<indent>\s*)(?:- )?'?(?P<mark>zzhelm\d+zz)'?(?:: ?'?'?)?$")
+_VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<key>[\w-]+): (?P<mark>zzhelm\d+zz)$")
+
+
+class _Marks:
+    """Placeholders in objects, and their Helm expressions."""
+
+    def __init__(self) -> None:
+        self._inline: dict[str, str] = {}
+        self._lines: dict[str, str] = {}
+        self._trees: dict[str, str] = {}
+
+    def value(self, expression: str) -> str:
+        """Return a mark for a value within a line."""
+        return self._new(self._inline, f"{{{{ {expression} }}}}")
+
+    def tree(self, expression: str) -> str:
+        """Return a mark for a mapping or a list as the value of a key."""
+        return self._new(self._trees, expression)
+
+    def line(self, lines: str) -> str:
+        """Return a mark for a whole list entry or key; `\\t` is replaced by its indent."""
+        return self._new(self._lines, lines)
+
+    def text(self, objects: Iterable[Json], *, condition: str = "") -> str:
+        """Return the objects as the text of a template file."""
+        body = "---\n".join(self._one(each) for each in objects)
+        return f"{{{{- if {condition} }}}}\n{body}{{{{- end }}}}\n" if condition else body
+
+    def _new(self, table: dict[str, str], content: str) -> str:
+        number = len(self._inline) + len(self._lines) + len(self._trees)
+        mark = f"zzhelm{number}zz"
+        table[mark] = content
+        return mark
+
+    def _one(self, body: Json) -> str:
+        escaped = _TEMPLATE_ACTION.sub(
+            lambda match: f"{{{{ `{match[0]}` }}}}", templates.text(body)
+        )
+        return "".join(f"{self._replaced(line)}\n" for line in escaped.splitlines())
+
+    def _replaced(self, line: str) -> str:
+        entry = _ENTRY.match(line)
+        if entry is not None and entry["mark"] in self._lines:
+            return self._lines[entry["mark"]].replace("\t", entry["indent"])
+        value = _VALUE.match(line)
+        if value is not None and value["mark"] in self._trees:
+            depth = len(value["indent"]) + 2
+            expression = self._trees[value["mark"]]
+            return f"{value['indent']}{value['key']}: {{{{- {expression} | nindent {depth} }}}}"
+        return _MARK.sub(lambda match: self._inline[match[0]], line)
+
+
+def computing_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean`, by name."""
+    values, marks = Values(), _Marks()
+    network = computing_guards(values)
+    budgets = computing_guards(replace(values, network_policies=False))
+    everything = computing_objects.computing_objects(values)
+    definition, namespaces = everything[0], computing_objects.namespaces(values)
+    roles = [
+        each
+        for each in everything
+        if each["kind"] == "ServiceAccount" or "rbac." in each["apiVersion"]
+    ]
+    manager = _marked(
+        computing_objects.manager_deployment(values), group.COMPONENT_MANAGER, marks, at=6
+    )
+    return {
+        "Chart.yaml": _chart("kubeocean", "The computing cluster's side of Kubeocean."),
+        "values.yaml": _NOTE + _dump(_values()),
+        "templates/_helpers.tpl": _HELPERS,
+        "templates/definition.yaml": marks.text([definition], condition=".Values.crd.enabled"),
+        "templates/namespace.yaml": marks.text(
+            namespaces[:1], condition=".Values.namespace.create"
+        ),
+        "templates/reservations.yaml": marks.text(namespaces[1:]),
+        "templates/roles.yaml": marks.text(roles),
+        "templates/templates.yaml": marks.text(_template_maps(values, marks)),
+        "templates/manager.yaml": marks.text([manager]),
+        "templates/budgets.yaml": marks.text(budgets),
+        "templates/networkpolicies.yaml": marks.text(
+            network[len(budgets) :], condition=".Values.networkPolicies.enabled"
+        ),
+        "templates/monitoring.yaml": marks.text(
+            monitoring(values), condition=".Values.monitoring.enabled"
+        ),
+    }
+
+
+def _template_maps(values: Values, marks: _Marks) -> list[Json]:
+    syncer = _marked(templates.syncer_deployment(values), group.COMPONENT_SYNCER, marks, at=10)
+    zone = "{{- with .Values.syncer.timeZone }}\n\t- --time-zone={{ . }}\n{{- end }}"
+    syncer["spec"]["template"]["spec"]["containers"][0]["args"].append(marks.line(zone))
+    proxier = _marked(templates.proxier_deployment(values), group.COMPONENT_PROXIER, marks, at=10)
+    files = {
+        group.COMPONENT_SYNCER: (templates.syncer_files(values), syncer),
+        group.COMPONENT_PROXIER: (templates.proxier_files(values), proxier),
+    }
+    return [
+        computing_objects.template_config_map(
+            values, component, content | {"deployment.yaml": templates.text(deployment)}
+        )
+        for component, (content, deployment) in files.items()
+    ]
+
+
+def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json:
+    """Put marks into a Deployment; the fields of its pod start at column `at`."""
+    arguments = f'(dict "root" $ "component" .Values.{component})'
+    deployment["spec"]["replicas"] = marks.value(f".Values.{component}.replicas")
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["image"] = marks.value(f'include "kubeocean.image" {arguments}')
+    container["imagePullPolicy"] = marks.value(
+        f".Values.{component}.image.pullPolicy | default .Values.global.imagePullPolicy"
+    )
+    container["resources"] = marks.tree(f'include "kubeocean.resources" {arguments}')
+    own = Values().namespace
+    expressions = {
+        "--zap-log-level": ".Values.logging.level",
+        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces "{own}")',
+    }
+    flags = ((each, each.partition("=")[0]) for each in container["args"])
+    container["args"] = [
+        f"{flag}={marks.value(expressions[flag])}" if flag in expressions else each
+        for each, flag in flags
+    ]
+    pod[marks.line(_POD_OPTIONS.replace("{depth}", str(at + 2)))] = ""
+    return deployment
+
+
+def _values() -> Json:
+    repository, _, _ = IMAGE.partition(":")
+    image = {"repository": repository, "tag": "", "pullPolicy": ""}
+    values: Json = {
+        "global": {
+            "imageRegistry": "",
+            "imagePullPolicy": "IfNotPresent",
+            "imagePullSecrets": [],
+            "nodeSelector": {},
+            "tolerations": [],
+        },
+        "size": str(Size.SMALL),
+        "sizes": {str(size): size.resources for size in Size},
+    }
+    for component in _COMPONENTS:
+        values[component] = {"image": dict(image), "replicas": 2, "resources": {}}
+    values[group.COMPONENT_SYNCER]["timeZone"] = ""
+    return values | {
+        "namespace": {"create": True},
+        "crd": {"enabled": True},
+        "logging": {"level": "info"},
+        "kubeconfigNamespaces": [],
+        "networkPolicies": {"enabled": True},
+        "monitoring": {"enabled": False},
+    }
+
+
+def worker_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean-worker`, by name."""
+    marks = _Marks()
+    namespace = marks.value(".Values.namespace.name")
+    values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
+    suffix = marks.value('include "kubeocean.suffix" .')
+    roles = {
+        values.cluster_role: f"{values.account}{suffix}",
+        values.metrics_role: f"{values.metrics_account}{suffix}",
+    }
+    metrics = worker_objects.metrics_objects(values)
+    everything = _worker_objects(values, marks)
+    objects = [_renamed(each, roles) for each in everything if each not in metrics]
+    by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
+    quota = by_kind.pop("ResourceQuota")
+    quota[0]["spec"]["hard"] = marks.tree("toYaml .Values.quota")
+    network_policies = by_kind.pop("NetworkPolicy")
+    return {
+        "Chart.yaml": _chart("kubeocean-worker", "A worker's side of Kubeocean."),
+        "values.yaml": _NOTE + _dump(_worker_values()),
+        "templates/_helpers.tpl": _WORKER_HELPERS,
+        "templates/definition.yaml": marks.text(
+            by_kind.pop("CustomResourceDefinition"), condition=".Values.crd.enabled"
+        ),
+        "templates/namespace.yaml": marks.text(
+            by_kind.pop("Namespace"), condition=".Values.namespace.create"
+        ),
+        "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
+        "templates/metrics.yaml": marks.text(
+            (_renamed(each, roles) for each in metrics), condition=_add_on_condition(AddOn.METRICS)
+        ),
+        "templates/quota.yaml": marks.text(quota, condition=".Values.quota"),
+        "templates/networkpolicy.yaml": marks.text(network_policies, condition=".Values.isolated"),
+    }
+
+
+def _kinds(objects: list[Json]) -> list[str]:
+    return list(dict.fromkeys(each["kind"] for each in objects))
+
+
+def _worker_objects(values: WorkerValues, marks: _Marks) -> list[Json]:
+    """Return all objects, with the rules of each add-on in a conditional."""
+    mount = values.mount_namespace
+    bare = worker_rights(mount, ())
+    with_add_on = {each: worker_rights(mount, (each,), values.domain) for each in AddOn}
+    objects = worker_objects.worker_objects(values)
+    for body in objects:
+        kind, name = body["kind"], body["metadata"]["name"]
+        if (kind, name) == ("ClusterRole", values.cluster_role):
+            gained = {each: rights.everywhere for each, rights in with_add_on.items()}
+            body["rules"] = _conditional(bare.everywhere, gained, marks)
+        elif (kind, name) == ("Role", values.account):
+            gained = {each: rights.within[mount] for each, rights in with_add_on.items()}
+            body["rules"] = _conditional(bare.within[mount], gained, marks)
+    return objects
+
+
+def _conditional(
+    always: tuple[Rule, ...], gained: dict[AddOn, tuple[Rule, ...]], marks: _Marks
+) -> list[Json | str]:
+    """Return the rules that are always granted, and those of add-ons in conditionals."""
+    documents: list[Json | str] = [rule.document() for rule in always]
+    for add_on, rules in gained.items():
+        if own := rules[len(always) :]:
+            begins = marks.line(f"{{{{- if {_add_on_condition(add_on)} }}}}")
+            documents += [begins, *(rule.document() for rule in own), marks.line("{{- end }}")]
+    return documents
+
+
+def _add_on_condition(add_on: AddOn) -> str:
+    return f'has "{add_on}" .Values.addOns'
+
+
+def _renamed(body: Json, roles: dict[str, str]) -> Json:
+    """Return the object with marks in the names of cluster roles."""
+    metadata = body["metadata"]
+    if (name := roles.get(metadata["name"])) is not None:
+        body = body | {"metadata": metadata | {"name": name}}
+    reference = body.get("roleRef", {})
+    if (name := roles.get(reference.get("name"))) is not None:
+        body = body | {"roleRef": reference | {"name": name}}
+    return body
+
+
+def _worker_values() -> Json:
+    values = WorkerValues()
+    return {
+        "namespace": {"create": True, "name": values.mount_namespace},
+        "crd": {"enabled": True},
+        "addOns": [str(each) for each in DEFAULT_ADD_ONS],
+        "quota": dict(values.quota),
+        "isolated": values.isolated,
+    }
+
+
+def _chart(name: str, description: str) -> str:
+    return _NOTE + _dump(
+        {
+            "apiVersion": "v2",
+            "name": name,
+            "description": description,
+            "type": "application",
+            "version": __version__,
+            "appVersion": __version__,
+            "kubeVersion": ">=1.28.0-0",
+        }
+    )
+
+
+def _dump(document: Json) -> str:
+    return yaml.safe_dump(document, sort_keys=False)

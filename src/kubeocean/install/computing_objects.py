@@ -1,0 +1,148 @@
+"""Objects of an installation in the computing cluster, in the order of creation.
+
+They are deleted in the opposite order. The ClusterBinding CRD is deleted only on request, because
+all bindings are deleted with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.api import group, naming
+from kubeocean.api.crds import binding_definition
+from kubeocean.install.limits import computing_guards
+from kubeocean.install.monitoring import monitoring
+from kubeocean.install.object_parts import accounts, granted, labels, named, role_binding
+from kubeocean.install.roles import (
+    AUTHENTICATION_READER,
+    manager_rights,
+    proxier_rights,
+    syncer_rights,
+)
+from kubeocean.install.templates import container, pod_spec, proxier_files, syncer_files
+from kubeocean.install.values import Values
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "computing_objects",
+    "kept",
+    "manager_deployment",
+    "namespaces",
+    "template_config_map",
+    "template_config_maps",
+]
+
+_SYNCER_VOLUME: Final = "syncer-template"
+_PROXIER_VOLUME: Final = "proxier-template"
+
+
+def computing_objects(values: Values) -> list[Json]:
+    """Return all objects."""
+    return [
+        kept(binding_definition()),
+        *namespaces(values),
+        *_accounts(values),
+        *template_config_maps(values),
+        manager_deployment(values),
+        *computing_guards(values),
+        *(monitoring(values) if values.monitoring else ()),
+    ]
+
+
+def kept(body: Json) -> Json:
+    """Return the object with the annotation that keeps it when a Helm release is uninstalled."""
+    metadata = body["metadata"]
+    annotations = {**metadata.get("annotations", {}), group.ANNOTATION_HELM_KEEP: "keep"}
+    return body | {"metadata": metadata | {"annotations": annotations}}
+
+
+def namespaces(values: Values) -> list[Json]:
+    """Return the system namespace, and the namespace of host port placeholders."""
+    domain = values.domain
+    ours = labels(domain)
+    restricted = {group.LABEL_POD_SECURITY: "restricted"}
+    # Placeholder pods reserve host ports; no kubelet runs them.
+    privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
+    return [
+        named("Namespace", "v1", values.namespace, labels=ours | restricted),
+        named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged),
+    ]
+
+
+def _accounts(values: Values) -> list[Json]:
+    domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
+    names = (domain.manager, domain.syncer, domain.proxier)
+    objects = accounts(names, namespace, labels=ours)
+    for name, rights in zip(
+        names,
+        (manager_rights(domain), syncer_rights(domain), proxier_rights(domain)),
+        strict=True,
+    ):
+        objects += granted(name, rights, account=name, namespace=namespace, labels=ours)
+    subject = {"kind": "ServiceAccount", "name": domain.proxier, "namespace": namespace}
+    reader = role_binding(
+        f"{domain.proxier}-authentication",
+        group.SYSTEM_NAMESPACE,
+        role=AUTHENTICATION_READER,
+        subject=subject,
+        labels=ours,
+    )
+    return [*objects, reader]
+
+
+def template_config_maps(values: Values) -> list[Json]:
+    """Return the ConfigMaps with the templates of syncers and proxiers."""
+    return [
+        template_config_map(values, group.COMPONENT_SYNCER, syncer_files(values)),
+        template_config_map(values, group.COMPONENT_PROXIER, proxier_files(values)),
+    ]
+
+
+def template_config_map(values: Values, component: str, files: dict[str, str]) -> Json:
+    """Return the ConfigMap with the templates of one component."""
+    return named(
+        "ConfigMap",
+        "v1",
+        f"{values.domain.product}-{component}-template",
+        namespace=values.namespace,
+        labels=labels(values.domain),
+        data=files,
+    )
+
+
+def manager_deployment(values: Values) -> Json:
+    """Return the Deployment of the manager."""
+    domain, component = values.domain, group.COMPONENT_MANAGER
+    arguments = [
+        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
+        "--leader-elect=true",
+        f"--leader-election-id={naming.manager_election(domain)}",
+        f"--label-domain={domain.name}",
+        "--zap-encoder=json",
+        f"--zap-log-level={values.log_level}",
+    ]
+    program = container(values, component, arguments)
+    program["volumeMounts"] = [
+        {"name": _SYNCER_VOLUME, "mountPath": group.SYNCER_TEMPLATES, "readOnly": True},
+        {"name": _PROXIER_VOLUME, "mountPath": group.PROXIER_TEMPLATES, "readOnly": True},
+    ]
+    selector = {group.APP_NAME: domain.manager}
+    pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
+    pod["volumes"] = [
+        {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
+        for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
+    ]
+    ours = labels(domain, component)
+    return named(
+        "Deployment",
+        "apps/v1",
+        domain.manager,
+        namespace=values.namespace,
+        labels=ours,
+        spec={
+            "replicas": values.replicas,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": ours}, "spec": pod},
+        },
+    )

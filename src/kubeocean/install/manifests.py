@@ -1,0 +1,60 @@
+"""Renders the files under `deploy/`: charts, kustomize manifests, alerts and the dashboard.
+
+`scripts/manifests` writes the files; a test compares them with `render`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from kubeocean.api.group import DEFAULT
+from kubeocean.install.charts import computing_chart, worker_chart
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.monitoring import alert_rules, dashboard
+from kubeocean.install.templates import text
+from kubeocean.install.values import Values, WorkerValues
+from kubeocean.install.worker_objects import worker_objects
+from kubeocean.runtime.objects import Json
+
+__all__ = ["render", "write"]
+
+_NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
+
+
+def render() -> dict[str, str]:
+    """Return the content of all files, by their path in `deploy/`."""
+    files = {f"charts/kubeocean/{name}": body for name, body in computing_chart().items()}
+    files |= {f"charts/kubeocean-worker/{name}": body for name, body in worker_chart().items()}
+    files |= _kustomize("computing", computing_objects(Values()))
+    files |= _kustomize("worker", worker_objects(WorkerValues()))
+    rules = yaml.safe_dump(alert_rules(DEFAULT), sort_keys=False, width=1000)
+    dashboard_json = msgspec.json.format(msgspec.json.encode(dashboard()), indent=2).decode()
+    return files | {
+        "monitoring/alerts.yaml": _NOTE + rules,
+        "monitoring/dashboard.json": f"{dashboard_json}\n",
+    }
+
+
+def _kustomize(cluster: str, objects: list[Json]) -> dict[str, str]:
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["objects.yaml"],
+    }
+    return {
+        f"kustomize/{cluster}/kustomization.yaml": _NOTE
+        + yaml.safe_dump(kustomization, sort_keys=False),
+        f"kustomize/{cluster}/objects.yaml": _NOTE + "---\n".join(text(each) for each in objects),
+    }
+
+
+def write(directory: Path) -> None:
+    """Write all files into `directory`."""
+    for name, content in render().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")

@@ -1,0 +1,206 @@
+"""Permissions of Kubeocean's accounts: only those that its programs use.
+
+In a worker, syncer and proxier share the credential of one account. The account writes in the mount
+namespace only, with two exceptions: finalizers and status of policies, and events about policies.
+It reads nodes, volumes and CSI drivers; pods of all namespaces, because resources that these
+request are not lent; and one namespace, the UID of which identifies the cluster. Further
+permissions are add-ons that the owner of the worker may grant:
+
+- `volumes`: create PersistentVolumes, which claims of pods need;
+- `node-labels`: label lent nodes with their policy;
+- `metrics`: request tokens of another account, which may read metrics of kubelets only,
+  because each kubelet sees the token that is sent to it;
+- `priority-classes`: create the priority class of lent pods again after its deletion;
+- `log-configs`: copy LogConfigs, which are cluster-scoped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+from kubeocean.api.group import (
+    DEFAULT,
+    GROUP,
+    LOG_CONFIG_GROUP,
+    NODE_LEASE_NAMESPACE,
+    SYSTEM_NAMESPACE,
+    Domain,
+)
+from kubeocean.install.permissions import Permission, Rights, Rule
+
+__all__ = [
+    "ALL_ADD_ONS",
+    "AUTHENTICATION_READER",
+    "DEFAULT_ADD_ONS",
+    "EVENTS_NAMESPACE",
+    "IDENTITY",
+    "READ_METRICS",
+    "AddOn",
+    "manager_rights",
+    "metrics_rights",
+    "proxier_rights",
+    "syncer_rights",
+    "worker_rights",
+]
+
+
+class AddOn(StrEnum):
+    """Additional permissions that the owner of a worker may grant."""
+
+    VOLUMES = "volumes"
+    NODE_LABELS = "node-labels"
+    METRICS = "metrics"
+    PRIORITY_CLASSES = "priority-classes"
+    LOG_CONFIGS = "log-configs"
+
+
+ALL_ADD_ONS: Final = tuple(AddOn)
+DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS)
+EVENTS_NAMESPACE: Final = "default"  # events about cluster-scoped objects are stored here
+# A Role that Kubernetes has in kube-system, to read how clients are authenticated.
+AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
+
+_READ: Final = ("get", "list", "watch")
+_LIST_WATCH: Final = ("list", "watch")
+_READ_WRITE: Final = ("get", "list", "watch", "create", "patch", "delete")
+_CREATE_PATCH: Final = ("create", "patch")
+IDENTITY: Final = Rule(("namespaces",), ("get",), names=(SYSTEM_NAMESPACE,))  # its UID
+_ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
+
+# The worker
+
+_WORKER: Final = (
+    IDENTITY,
+    Rule(("nodes", "persistentvolumes"), _READ),
+    Rule(("pods",), _LIST_WATCH),
+    Rule(("csinodes",), _READ, "storage.k8s.io"),
+    Rule(("resourceleasingpolicies",), (*_READ, "patch"), GROUP),
+    Rule(("resourceleasingpolicies/status",), ("patch",), GROUP),
+)
+_MOUNT: Final = (
+    Rule(("namespaces",), ("get",)),  # only this namespace: a Role grants get of its own
+    Rule(("pods", "configmaps", "secrets", "persistentvolumeclaims", "services"), _READ_WRITE),
+    Rule(("endpointslices",), _READ_WRITE, "discovery.k8s.io"),
+    Rule(("pods/status", "pods/ephemeralcontainers", "pods/resize"), ("patch",)),
+    Rule(("pods/log",), ("get",)),
+    # A WebSocket is opened with GET, SPDY with POST.
+    Rule(("pods/exec", "pods/attach", "pods/portforward"), ("get", "create")),
+    Rule(("events",), _LIST_WATCH),
+)
+READ_METRICS: Final = (
+    Permission("get", "", "nodes/metrics"),
+)  # enough for most endpoints of a kubelet
+_ADD_ONS: Final = {
+    AddOn.VOLUMES: Rule(("persistentvolumes",), ("create", "patch", "delete")),
+    AddOn.NODE_LABELS: Rule(("nodes",), ("patch",)),
+    AddOn.PRIORITY_CLASSES: Rule(("priorityclasses",), ("create",), "scheduling.k8s.io"),
+    AddOn.LOG_CONFIGS: Rule(
+        ("logconfigs",), (*_READ, "create", "update", "delete"), LOG_CONFIG_GROUP
+    ),
+}
+
+
+def worker_rights(
+    mount_namespace: str,
+    add_ons: Iterable[AddOn] = DEFAULT_ADD_ONS,
+    domain: Domain = DEFAULT,
+) -> Rights:
+    """Return the permissions of a binding's credential in the worker."""
+    chosen = set(add_ons)
+    policies = (Rule(("events",), _CREATE_PATCH),)
+    own = [*_MOUNT, *(policies if mount_namespace == EVENTS_NAMESPACE else ())]
+    if AddOn.METRICS in chosen:
+        own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.metrics,)))
+    return Rights(
+        (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
+        {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
+    )
+
+
+def metrics_rights() -> Rights:
+    """Return the permissions of the account that reads metrics of kubelets in the worker."""
+    return Rights((Rule(("nodes/metrics", "nodes/stats"), ("get",)),))
+
+
+# The computing cluster
+
+
+def syncer_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions of syncers; pods and their references may be in any namespace."""
+    return Rights(
+        (
+            IDENTITY,
+            Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
+            Rule(("clusterbindings/status",), ("patch",), GROUP),
+            Rule(("nodes",), _READ_WRITE),
+            Rule(("nodes/status",), ("patch",)),
+            Rule(("csinodes",), _READ_WRITE, "storage.k8s.io"),
+            Rule(("pods",), (*_READ, "delete")),
+            Rule(("pods/status",), ("patch",)),
+            Rule(("pods/eviction",), ("create",)),
+            Rule(
+                ("configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes"),
+                (*_READ, "patch"),
+            ),
+            Rule(("services",), _READ),
+            Rule(("endpointslices",), _LIST_WATCH, "discovery.k8s.io"),
+            Rule(("serviceaccounts/token",), ("create",)),
+            Rule(("logconfigs",), (*_READ, "patch"), LOG_CONFIG_GROUP),
+            Rule(("events",), _CREATE_PATCH),
+        ),
+        {
+            NODE_LEASE_NAMESPACE: (Rule(("leases",), _CREATE_PATCH, "coordination.k8s.io"),),
+            domain.host_port_namespace: (Rule(("pods",), ("create",)),),
+            domain.system_namespace: (_ELECTION,),
+        },
+    )
+
+
+def proxier_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions of proxiers, in addition to `AUTHENTICATION_READER`."""
+    certificates = "certificates.k8s.io"
+    return Rights(
+        (
+            IDENTITY,
+            Rule(("clusterbindings",), _READ, GROUP),
+            Rule(("nodes", "pods"), _LIST_WATCH),
+            Rule(("tokenreviews",), ("create",), "authentication.k8s.io"),
+            Rule(("subjectaccessreviews",), ("create",), "authorization.k8s.io"),
+            Rule(("certificatesigningrequests",), ("get", "create", "delete"), certificates),
+            Rule(("certificatesigningrequests/approval",), ("update",), certificates),
+            Rule(("signers",), ("approve",), certificates, ("kubernetes.io/kubelet-serving",)),
+        ),
+        {domain.system_namespace: (Rule(("secrets",), _READ),)},
+    )
+
+
+def manager_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions of the manager, which rolls out in its own namespace only.
+
+    The manager grants no permissions, and reads kubeconfigs in its own namespace only. Templates
+    with other kinds of objects need additional permissions.
+    """
+    certificates = "certificates.k8s.io"
+    return Rights(
+        (
+            Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
+            Rule(("clusterbindings/status",), ("patch",), GROUP),
+            # For owner references that block the deletion of the owner.
+            Rule(("clusterbindings/finalizers",), ("update",), GROUP),
+            # To delete the virtual nodes of a binding without a syncer.
+            Rule(("nodes",), ("list", "patch", "delete")),
+            Rule(("certificatesigningrequests",), ("get", "list", "delete"), certificates),
+        ),
+        {
+            EVENTS_NAMESPACE: (Rule(("events",), _CREATE_PATCH),),
+            domain.system_namespace: (
+                _ELECTION,
+                Rule(("leases",), ("delete",), "coordination.k8s.io"),  # of deleted syncers
+                Rule(("deployments",), _READ_WRITE, "apps"),
+                Rule(("services",), _READ_WRITE),
+                Rule(("secrets",), (*_READ, "delete")),
+            ),
+        },
+    )

@@ -1,0 +1,292 @@
+"""Templates of syncers and proxiers, which the manager renders for each binding.
+
+The templates are Go text templates with the variables of the earlier implementation, so that
+adapted templates stay usable with either manager. A conditional encloses whole list entries.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import yaml
+
+from kubeocean.api import group
+from kubeocean.install.object_parts import labels, named
+from kubeocean.install.values import Values, toleration
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "container",
+    "pod_spec",
+    "proxier_deployment",
+    "proxier_files",
+    "proxier_service",
+    "syncer_deployment",
+    "syncer_files",
+    "text",
+]
+
+_BINDING: Final = "{{.ClusterBindingName}}"
+_NAME: Final = "{{.DeploymentName}}"
+_ACCOUNT: Final = "{{.ServiceAccountName}}"
+_IF: Final = "#if "
+_END: Final = "#end"
+_USER: Final = 65532
+_GRACE_S: Final = 30
+_PROXIER_GRACE_S: Final = 60  # time for exec and log sessions to end
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no aliases, and multi-line texts as blocks."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, data: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", data, style="|" if "\n" in data else None
+    ),
+)
+
+
+def text(body: Json) -> str:
+    """Return readable YAML; `#if` and `#end` entries of lists become conditionals."""
+    document = yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=1000)
+    lines = []
+    for line in document.splitlines():
+        entry = line.strip().removeprefix("- ").strip("'")
+        if entry.startswith(_IF):
+            lines.append(f"{{{{- if .{entry.removeprefix(_IF)} }}}}")
+        elif entry == _END:
+            lines.append("{{- end }}")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def syncer_files(values: Values) -> dict[str, str]:
+    """Return the files of the syncers' template directory."""
+    return {
+        "deployment.yaml": text(syncer_deployment(values)),
+        "serviceAccountName": values.domain.syncer,
+        "syncerNamespace": values.namespace,
+        "roleName": values.domain.syncer,
+        "roleBindingName": values.domain.syncer,
+    }
+
+
+def proxier_files(values: Values) -> dict[str, str]:
+    """Return the files of the proxiers' template directory."""
+    return {
+        "deployment.yaml": text(proxier_deployment(values)),
+        "service.yaml": text(proxier_service(values)),
+        "serviceAccountName": values.domain.proxier,
+        "proxierNamespace": values.namespace,
+        "clusterRoleName": values.domain.proxier,
+        "clusterRoleBindingName": values.domain.proxier,
+    }
+
+
+def syncer_deployment(values: Values) -> Json:
+    """Return the Deployment of a binding's syncers."""
+    arguments = [
+        f"--cluster-binding-name={_BINDING}",
+        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
+        "--leader-elect=true",
+        f"--leader-election-id={_NAME}",
+        *_common(values),
+        *([f"--time-zone={values.time_zone}"] if values.time_zone else []),
+    ]
+    return _deployment(values, group.COMPONENT_SYNCER, arguments, namespace="{{.SyncerNamespace}}")
+
+
+def proxier_deployment(values: Values) -> Json:
+    """Return the Deployment of a binding's proxiers."""
+    arguments = [
+        f"--cluster-binding-name={_BINDING}",
+        f"--listen-port={group.KUBELET_PORT}",
+        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
+        *_common(values),
+        f"{_IF}TLSEnabled",
+        "--tls-secret-name={{.TLSSecretName}}",
+        "--tls-secret-namespace={{.TLSSecretNamespace}}",
+        _END,
+    ]
+    body = _deployment(
+        values, group.COMPONENT_PROXIER, arguments, namespace="{{.ProxierNamespace}}"
+    )
+    pod = body["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
+    proxier = pod["containers"][0]
+    # Virtual nodes point to a proxier while its pod is ready, so a hanging one must become unready
+    # soon.
+    proxier["readinessProbe"] = _probe("/readyz", delay_s=1, period_s=2) | {"failureThreshold": 2}
+    proxier["ports"] += [
+        {"name": "kubelet", "containerPort": group.KUBELET_PORT},
+        {"name": "vnode-metrics", "containerPort": group.VNODE_METRICS_PORT},
+    ]
+    return body
+
+
+def proxier_service(values: Values) -> Json:
+    """Return the Service of a binding's proxiers."""
+    component = group.COMPONENT_PROXIER
+    return named(
+        "Service",
+        "v1",
+        "{{.ServiceName}}",
+        namespace="{{.ProxierNamespace}}",
+        labels=_labels(values, component),
+        spec={
+            "selector": _selector(values, component),
+            "ports": [
+                {"name": "kubelet", "port": group.KUBELET_PORT, "targetPort": "kubelet"},
+                {
+                    "name": "vnode-metrics",
+                    "port": group.VNODE_METRICS_PORT,
+                    "targetPort": "vnode-metrics",
+                },
+            ],
+        },
+    )
+
+
+def _common(values: Values) -> list[str]:
+    return [
+        f"--label-domain={values.domain.name}",
+        f"--kubeconfig-namespaces={','.join(values.secret_namespaces)}",
+        "--zap-encoder=json",
+        f"--zap-log-level={values.log_level}",
+    ]
+
+
+def _selector(values: Values, component: str) -> dict[str, str]:
+    return {
+        group.APP_NAME: f"{values.domain.product}-{component}",
+        group.APP_INSTANCE: _BINDING,
+    }
+
+
+def _labels(values: Values, component: str) -> dict[str, str]:
+    domain = values.domain
+    return {
+        **labels(domain, component),
+        group.APP_INSTANCE: _BINDING,
+        group.APP_MANAGED_BY: domain.manager,
+        group.LABEL_K8S_APP: _NAME,
+        domain.cluster_binding: _BINDING,
+    }
+
+
+def _deployment(values: Values, component: str, arguments: list[str], *, namespace: str) -> Json:
+    pod_labels = _labels(values, component)
+    selector = _selector(values, component)
+    pod = pod_spec(
+        values,
+        account=_ACCOUNT,
+        containers=[
+            container(
+                values,
+                component,
+                arguments,
+                env=[{"name": group.ENV_BINDING_NAME, "value": _BINDING}],
+            )
+        ],
+        selector=selector,
+    )
+    return named(
+        "Deployment",
+        "apps/v1",
+        _NAME,
+        namespace=namespace,
+        labels=pod_labels,
+        spec={
+            "replicas": values.replicas,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": pod_labels}, "spec": pod},
+        },
+    )
+
+
+def pod_spec(
+    values: Values, *, account: str, containers: list[Json], selector: dict[str, str]
+) -> Json:
+    """Return the spec of unprivileged pods that are not scheduled to virtual nodes."""
+    not_virtual = {
+        "key": group.LABEL_INSTANCE_TYPE,
+        "operator": "NotIn",
+        "values": [group.INSTANCE_TYPE_VNODE],
+    }
+    terms = [{"matchExpressions": [not_virtual]}]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    pulled = [{"name": name} for name in values.pull_secrets]
+    tolerated = [toleration(taint) for taint in values.tolerations]
+    return {
+        "serviceAccountName": account,
+        **({"imagePullSecrets": pulled} if pulled else {}),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}},
+        **({"tolerations": tolerated} if tolerated else {}),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": group.LABEL_HOSTNAME,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector},
+            }
+        ],
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "containers": containers,
+    }
+
+
+def container(
+    values: Values, component: str, arguments: list[str], *, env: list[Json] | None = None
+) -> Json:
+    """Return the container of one program."""
+    return {
+        "name": component,
+        "image": values.image,
+        "imagePullPolicy": values.pull_policy,
+        "args": [component, *arguments],
+        "env": [
+            _field(group.ENV_POD_NAME, "metadata.name"),
+            _field(group.ENV_POD_NAMESPACE, "metadata.namespace"),
+            _field(group.ENV_POD_IP, "status.podIP"),
+            *(env or []),
+        ],
+        "ports": [
+            {"name": "metrics", "containerPort": group.METRICS_PORT},
+            {"name": "health", "containerPort": group.HEALTH_PORT},
+        ],
+        "livenessProbe": _probe("/healthz", delay_s=15, period_s=20),
+        "readinessProbe": _probe("/readyz", delay_s=5, period_s=10),
+        "resources": values.size.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _field(name: str, path: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _probe(path: str, *, delay_s: int, period_s: int) -> Json:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "initialDelaySeconds": delay_s,
+        "periodSeconds": period_s,
+    }

@@ -1,0 +1,200 @@
+"""Values of an installation: the options of the commands and the values of the charts.
+
+All objects are functions of these values, so that commands, charts and manifests give the same
+objects for the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from kubeocean import __version__
+from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.api.validation import zone_names
+from kubeocean.errors import ConfigError
+from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn
+from kubeocean.runtime.objects import Json
+from kubeocean.runtime.quantity import Quantity
+from kubeocean.runtime.selectors import check_subdomain
+from kubeocean.worker_access.rotation import ANY_NAMESPACE
+
+__all__ = ["IMAGE", "Size", "Values", "WorkerValues", "add_ons", "amounts", "toleration"]
+
+IMAGE: Final = f"kubeocean/kubeocean:{__version__}"
+_LEVELS: Final = ("debug", "info", "warn", "error")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+# Copies of Services in the mount namespace have the type ClusterIP only.
+_QUOTA: Final = {"services.loadbalancers": "0", "services.nodeports": "0"}
+
+
+class Size(StrEnum):
+    """Size of the largest worker: up to 100 nodes, up to 1000, or more."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+    @property
+    def resources(self) -> Json:
+        """Requests and limits of a container."""
+        return {
+            Size.SMALL: _resources("100m", "128Mi", "500m", "512Mi"),
+            Size.MEDIUM: _resources("200m", "256Mi", "1", "1Gi"),
+            Size.LARGE: _resources("500m", "512Mi", "2", "2Gi"),
+        }[self]
+
+
+def _resources(cpu: str, memory: str, most_cpu: str, most_memory: str) -> Json:
+    return {
+        "requests": {"cpu": cpu, "memory": memory},
+        "limits": {"cpu": most_cpu, "memory": most_memory},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Values of an installation in a computing cluster."""
+
+    domain: Domain = DEFAULT
+    image: str = IMAGE
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()  # taints in the syntax of `kubectl taint`
+    replicas: int = 2
+    size: Size = Size.SMALL
+    log_level: str = "info"
+    kubeconfig_namespaces: tuple[str, ...] = ()  # besides the system namespace; `*`: all
+    time_zone: str = ""  # of policies that name none; empty means UTC
+    network_policies: bool = True
+    monitoring: bool = False  # objects of the Prometheus operator, and a dashboard
+
+    def __post_init__(self) -> None:
+        if not self.image or any(mark in self.image for mark in " \t\n'\""):
+            raise ConfigError(
+                "must be an image reference without spaces or quotes",
+                field="image",
+                value=self.image,
+            )
+        if self.replicas < 1:
+            raise ConfigError("must be at least 1", field="replicas", value=self.replicas)
+        if self.log_level not in _LEVELS:
+            message = f"must be one of {', '.join(_LEVELS)}"
+            raise ConfigError(message, field="log level", value=self.log_level)
+        if self.time_zone and self.time_zone not in zone_names():
+            message = "must be an IANA time zone such as Europe/Berlin"
+            raise ConfigError(message, field="time zone", value=self.time_zone)
+        for text in self.tolerations:
+            toleration(text)
+        for each in self.kubeconfig_namespaces:
+            if each != ANY_NAMESPACE:
+                check_subdomain(each, field="kubeconfig namespace")
+
+    @property
+    def secret_namespaces(self) -> tuple[str, ...]:
+        """Namespaces in which kubeconfig Secrets of workers may be."""
+        return tuple(dict.fromkeys((self.namespace, *self.kubeconfig_namespaces)))
+
+    @property
+    def namespace(self) -> str:
+        """The system namespace, in which Kubeocean's programs run."""
+        return self.domain.system_namespace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerValues:
+    """Values of an installation in a worker cluster."""
+
+    domain: Domain = DEFAULT
+    namespace: str = ""  # mount namespace; empty means the default
+    add_ons: tuple[AddOn, ...] = DEFAULT_ADD_ONS
+    quota: Mapping[str, str] = field(default_factory=lambda: dict(_QUOTA))
+    isolated: bool = False  # admit no traffic from other namespaces
+
+    def __post_init__(self) -> None:
+        check_subdomain(self.mount_namespace, field="mount namespace")
+
+    @property
+    def mount_namespace(self) -> str:
+        return self.namespace or self.domain.worker_namespace
+
+    @property
+    def account(self) -> str:
+        """Name of the ServiceAccount and of its Role."""
+        return self.domain.syncer
+
+    @property
+    def cluster_role(self) -> str:
+        """Name of the ClusterRole; mount namespaces of one worker may have different add-ons."""
+        return f"{self.account}{self._suffix}"
+
+    @property
+    def metrics_account(self) -> str:
+        """Name of the ServiceAccount that reads metrics of kubelets."""
+        return self.domain.metrics
+
+    @property
+    def metrics_role(self) -> str:
+        return f"{self.metrics_account}{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        is_default = self.mount_namespace == self.domain.worker_namespace
+        return "" if is_default else f"-{self.mount_namespace}"
+
+
+def add_ons(names: Iterable[str], *, source: str = "add-ons") -> tuple[AddOn, ...]:
+    """Parse names of add-ons, `none` or `all`; return the add-ons in the order of the enum.
+
+    :raises ConfigError: a name is unknown.
+    """
+    words = [word for name in names for word in name.replace(",", " ").split()]
+    if words == ["none"]:
+        return ()
+    if words == ["all"]:
+        return tuple(AddOn)
+    known = {str(each) for each in AddOn}
+    for word in words:
+        if word not in known:
+            message = f"must be none, all, or some of {', '.join(AddOn)}"
+            raise ConfigError(message, source=source, value=word)
+    return tuple(each for each in AddOn if each in words)
+
+
+def amounts(text: str, *, source: str) -> dict[str, str]:
+    """Parse amounts such as `pods=100,requests.cpu=20`.
+
+    :raises ConfigError: an entry is not `name=quantity`.
+    """
+    parsed: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, amount = (part.strip() for part in entry.partition("="))
+        if not (name and equals and amount):
+            raise ConfigError("must be name=quantity, with commas", source=source, value=entry)
+        if name in parsed:
+            raise ConfigError(f"names {name} twice", source=source, value=text)
+        try:
+            Quantity.parse(amount)
+        except ConfigError:
+            message = "must be a quantity such as 10, 500m or 1.5Gi"
+            raise ConfigError(message, source=source, field=name, value=amount) from None
+        parsed[name] = amount
+    return parsed
+
+
+def toleration(text: str) -> Json:
+    """Parse `key`, `key=value` or either with `:Effect` into an entry of a pod's tolerations.
+
+    :raises ConfigError: the text has none of these forms.
+    """
+    taint, colon, effect = text.partition(":")
+    key, equals, value = taint.partition("=")
+    if not key or (colon and effect not in _EFFECTS):
+        message = f"must be key[=value][:effect], with an effect of {', '.join(_EFFECTS)}"
+        raise ConfigError(message, field="toleration", value=text)
+    entry: Json = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key}
+    if not equals:
+        entry["operator"] = "Exists"
+    return entry | ({"effect": effect} if effect else {})

@@ -1,0 +1,91 @@
+"""Parsed policies as a syncer knows them: present and last valid form, and since when they force.
+
+The last valid form of a policy is known for as long as the syncer runs. Since when a policy
+reclaims by force survives a restart: its status has the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+
+from kubeocean.api.policies import ResourceLeasingPolicy
+from kubeocean.errors import ConfigError
+from kubeocean.leasing.merge import Candidate, ParsedPolicy
+from kubeocean.leasing.windows import within
+from kubeocean.runtime.clock import ceil_second, instant_of
+
+__all__ = ["CachedPolicy", "forced_since", "read_policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPolicy:
+    """A policy that lends to this binding, parsed once for each generation."""
+
+    policy: ResourceLeasingPolicy
+    terms: ParsedPolicy | None
+    problem: str
+    last_valid: ParsedPolicy | None
+    forced_since: datetime | None = None  # None: the policy does not force
+
+    @property
+    def effective(self) -> ParsedPolicy | None:
+        """The form that counts; None if the policy was never valid."""
+        return self.terms or self.last_valid
+
+    def lends(self, now: datetime) -> bool:
+        """Whether the policy is valid and one of its time windows is open."""
+        return self.terms is not None and within(self.terms.calendar, now)
+
+    def candidate(self) -> Candidate:
+        """Return the policy as one that may decide about a node."""
+        return Candidate(
+            name=self.policy.name,
+            created=self.policy.metadata.creation_timestamp or "",
+            terms=self.terms,
+            problem=self.problem,
+            last_valid=self.last_valid,
+            deleting=self.policy.deleting,
+            rules_since=self._rules_since(),
+        )
+
+    def _rules_since(self) -> datetime | None:
+        deleted = instant_of(self.policy.metadata.deletion_timestamp)
+        known = [each for each in (self.forced_since, deleted) if each is not None]
+        return max(known, default=None)
+
+
+def read_policy(
+    policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, zone: tzinfo, now: datetime
+) -> CachedPolicy:
+    """Parse a policy; `before` is what was known of it, `zone` the zone of one that names none."""
+    if before is not None and before.policy.spec == policy.spec:
+        return replace(before, policy=policy)
+    try:
+        terms = ParsedPolicy.of(policy.spec, local=zone)
+    except ConfigError as error:
+        last = before.effective if before is not None else None
+        forced = before.forced_since if before is not None else None
+        return CachedPolicy(policy, None, str(error), last, forced)
+    return CachedPolicy(policy, terms, "", terms, forced_since(policy, before, now=now))
+
+
+def forced_since(
+    policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, now: datetime
+) -> datetime | None:
+    """Return since when a valid policy reclaims by force; None if it does not.
+
+    `before` is what was known of the policy. If nothing was, its status has what was known when the
+    status was written: a policy that did not force then counts as forcing from now on.
+    """
+    if not policy.spec.force_reclaim:
+        return None
+    if before is not None and before.effective is not None:
+        forced = before.effective.spec.force_reclaim
+        return before.forced_since if forced else ceil_second(now)
+    status = policy.status
+    if status.force_reclaim_time:
+        return instant_of(status.force_reclaim_time)
+    if status.observed_generation:
+        return ceil_second(now)
+    return instant_of(policy.metadata.creation_timestamp)

@@ -1,0 +1,285 @@
+"""The decision about one node of a worker: whether it is lent, by which policy, by which rules.
+
+`decide` is pure: everything is passed in. Its result is one of
+
+- `Lend`: the policy lends the node, and a time window is open;
+- `WindowClosed`: the policy lends the node, but not now. The virtual node stays, and its pods are
+  reclaimed;
+- `Reclaim`: the virtual node has to go, for this cause, by these rules;
+- `Hold`: leave everything as it is, because the binding or the policy cannot be read;
+- `Ignore`: the node is not lent and has no virtual node.
+
+The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
+that no longer selects the node are the owner's choice: the rules of the policy apply. A binding
+that is deleted has to end, so pods that do not leave are deleted. For a node that is gone there is
+no pod left to wait for.
+
+A binding with an invalid nodeSelector must not keep an owner's nodes: `BindingSelector` keeps the
+last valid one. Without any, no further node is lent; for nodes that are lent, time windows, reclaim
+and capacity go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from kubeocean.api import group
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.policies import PolicySpec
+from kubeocean.errors import ConfigError
+from kubeocean.leasing.merge import Candidate, Chosen, ParsedPolicy, PolicyChoice, Reason, choose
+from kubeocean.leasing.windows import within
+from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.node_selectors import NodeSelector
+
+__all__ = [
+    "ABANDON_S",
+    "DEADLINE_S",
+    "BindingSelector",
+    "Decision",
+    "Hold",
+    "Ignore",
+    "Lend",
+    "Reclaim",
+    "ReclaimCause",
+    "ReclaimRules",
+    "WindowClosed",
+    "applies",
+    "decide",
+    "is_lendable",
+    "reclaim_rules_of",
+]
+
+DEADLINE_S: Final = 300  # how long disruption budgets can delay evictions by default
+ABANDON_S: Final = 120  # how long a forced deletion may take where a node has to go
+
+
+class ReclaimCause(StrEnum):
+    """Why a node is reclaimed."""
+
+    WINDOW_CLOSED = "WindowClosed"
+    POLICY_REMOVED = "PolicyRemoved"
+    POLICY_NARROWED = "PolicyNarrowed"  # the policy no longer selects this node
+    BINDING_DELETED = "BindingDeleted"
+    NODE_GONE = "NodeGone"  # deleted in the worker, as the worker's API server confirms
+
+    @property
+    def removes_node(self) -> bool:
+        """Whether the virtual node is deleted, too; a closed window only evicts its pods."""
+        return self is not ReclaimCause.WINDOW_CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimRules:
+    """How a node is reclaimed.
+
+    Pods have `grace_s` to leave by themselves. Only with `force` are they then evicted, within the
+    pace and as far as disruption budgets allow, and after another `deadline_s` deleted regardless
+    of budgets. Where `abandon_s` is set, a pod that is still there so long after that is deleted
+    without a grace period. A node from which pods were evicted takes no new ones for `cool_down_s`.
+    """
+
+    force: bool = False
+    grace_s: float = 0
+    deadline_s: float = DEADLINE_S
+    evictions_per_minute: int | None = None  # None: no limit
+    cool_down_s: float = 0
+    abandon_s: float | None = None  # None: never
+
+
+def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> ReclaimRules:
+    """Return the rules for this cause; for an unknown policy, those that never force.
+
+    Without a cause, return the rules of a node that is lent.
+    """
+    own = _policy_rules(spec if spec is not None else PolicySpec())
+    if cause is ReclaimCause.BINDING_DELETED:
+        return replace(own, force=True, abandon_s=ABANDON_S)
+    if cause is ReclaimCause.NODE_GONE:
+        return ReclaimRules(force=True, deadline_s=0, abandon_s=ABANDON_S)
+    return own
+
+
+def _policy_rules(spec: PolicySpec) -> ReclaimRules:
+    deadline_s, pace = spec.force_reclaim_deadline_seconds, spec.max_evictions_per_minute
+    return ReclaimRules(
+        force=spec.force_reclaim,
+        grace_s=max(spec.graceful_reclaim_period_seconds, 0),
+        deadline_s=DEADLINE_S if deadline_s is None else max(deadline_s, 0),
+        evictions_per_minute=pace if pace is not None and pace > 0 else None,
+        cool_down_s=max(spec.cool_down_seconds, 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """The policy lends the node now.
+
+    `since` is when the rules began to hold, where that can be later than the cause of a reclaim.
+    """
+
+    policy: Chosen
+    rules: ReclaimRules
+    since: datetime | None = None
+
+    @property
+    def cause(self) -> ReclaimCause | None:
+        """The cause of the reclaim of the node's pods; None while a window is open."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowClosed(Lend):
+    """The policy lends the node, but none of its time windows is open.
+
+    At the end of a window the virtual node stays, with its capacity, and gets the taint
+    `out-of-time-windows` (NoSchedule) with the time. If the policy has `forceReclaim`, the pods on
+    the node are evicted once `gracefulReclaimPeriodSeconds` have passed since then, and deleted
+    after the deadline; otherwise they may stay until they end. The taint is removed when the next
+    window opens. `leasing.reclaim` has the steps in detail.
+    """
+
+    @property
+    def cause(self) -> ReclaimCause:
+        return ReclaimCause.WINDOW_CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """The virtual node has to go: its pods are reclaimed, then it is deleted.
+
+    `since` is when the rules began to hold, where that is known.
+    """
+
+    cause: ReclaimCause
+    rules: ReclaimRules
+    policy: Chosen | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing changes until a person corrects the policy or the binding that `why` names."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The node is not lent and has no virtual node."""
+
+
+Decision: TypeAlias = Lend | WindowClosed | Reclaim | Hold | Ignore
+
+
+class BindingSelector:
+    """The last valid nodeSelector of a binding."""
+
+    def __init__(self) -> None:
+        self._uid = ""
+        self._selector: NodeSelector | None = None
+
+    def of(self, binding: ClusterBinding | None) -> NodeSelector | None:
+        """Return the binding's selector, else its last valid one; None if it never had one."""
+        if binding is None:
+            return None
+        if binding.uid != self._uid:
+            self._uid, self._selector = binding.uid, None
+        with suppress(ConfigError):  # the manager's condition names the field and the value
+            self._selector = NodeSelector.from_document(binding.spec.node_selector or {})
+        return self._selector
+
+
+def is_lendable(labels: Mapping[str, str]) -> bool:
+    """Whether a node is a machine: a virtual node is never lent again to another cluster."""
+    types = (labels.get(group.LABEL_INSTANCE_TYPE), labels.get(group.LABEL_INSTANCE_TYPE_BETA))
+    if any(each in group.EXCLUDED_INSTANCE_TYPES for each in types):
+        return False
+    return labels.get(group.LABEL_NODE_TYPE) != group.NODE_TYPE_VIRTUAL
+
+
+def decide(
+    pnode: Node | None,
+    *,
+    applied: str | None,
+    binding: ClusterBinding | None,
+    selector: NodeSelector | None,
+    candidates: Iterable[Candidate],
+    now: datetime,
+) -> Decision:
+    """Return the decision about a worker's node.
+
+    `applied` is the policy that its virtual node names, None without a virtual node; `selector` is
+    the binding's, None if it never had a valid one.
+    """
+    policies = {each.name: each for each in candidates}
+    current = policies.get(applied) if applied is not None else None
+    if binding is None:
+        return Hold("the binding does not exist") if applied is not None else Ignore()
+    if binding.deleting:
+        since = instant_of(binding.metadata.deletion_timestamp)
+        return _reclaim(applied, current, ReclaimCause.BINDING_DELETED, since)
+    if pnode is None or pnode.deleting:
+        return _reclaim(applied, current, ReclaimCause.NODE_GONE)
+
+    choice = choose(
+        policies.values(),
+        applies=lambda terms: applies(terms, pnode, selector, lent=applied is not None),
+        current=applied or "",
+    )
+    if choice.frozen is not None:
+        return Hold(f"policy {choice.frozen.name} is invalid: {choice.frozen.message}")
+    if choice.chosen is not None:
+        terms, since = choice.chosen.terms, policies[choice.chosen.name].rules_since
+        kind = Lend if within(terms.calendar, now) else WindowClosed
+        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since)
+    if applied is None:
+        return Ignore()
+    return _withdraw(applied, current, choice)
+
+
+def _reclaim(
+    applied: str | None,
+    current: Candidate | None,
+    cause: ReclaimCause,
+    since: datetime | None = None,
+) -> Decision:
+    """Return a reclaim for a cause that is not the policy's; without a virtual node, nothing."""
+    if applied is None:
+        return Ignore()
+    terms = current.effective if current is not None else None
+    rules = reclaim_rules_of(terms.spec if terms is not None else None, cause)
+    return Reclaim(cause, rules, since=since)
+
+
+def _withdraw(applied: str, current: Candidate | None, choice: PolicyChoice) -> Decision:
+    """Return the reclaim of a node that no policy lends any more, by the rules of the last one."""
+    terms = current.effective if current is not None else None
+    removed = current is None or choice.reason_of(applied) is Reason.DELETING
+    cause = ReclaimCause.POLICY_REMOVED if removed else ReclaimCause.POLICY_NARROWED
+    return Reclaim(
+        cause,
+        reclaim_rules_of(terms.spec if terms is not None else None, cause),
+        Chosen(applied, terms) if terms is not None else None,
+        current.rules_since if current is not None else None,
+    )
+
+
+def applies(terms: ParsedPolicy, pnode: Node, selector: NodeSelector | None, *, lent: bool) -> bool:
+    """Whether a policy applies to this node: both the policy and the binding have to select it.
+
+    Without a valid selector of the binding, the nodes that are lent stay selected.
+    """
+    if not is_lendable(pnode.labels):
+        return False
+    if selector is None:
+        selected = lent
+    else:
+        selected = not selector.terms or selector.matches(pnode.name, pnode.labels)
+    return selected and terms.selects(pnode.name, pnode.labels)

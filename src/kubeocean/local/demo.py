@@ -1,0 +1,265 @@
+"""Demo: Kubeocean installed on local clusters.
+
+Kubeocean is installed and its workers are joined by the code of `kubeocean install` and `kubeocean
+join`; manager, syncers and proxiers are rolled out by Deployments, as anywhere, onto a node that
+runs them as processes under their own accounts and roles. A sample workload runs on what the
+workers lend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.group import DEFAULT, TRUE
+from kubeocean.api.naming import label_value, proxier_deployment, syncer_deployment
+from kubeocean.api.policies import PolicySpec
+from kubeocean.errors import LocalError, NotFound
+from kubeocean.install.apply import FIELD_MANAGER, Applier
+from kubeocean.install.computing_objects import computing_objects, manager_deployment
+from kubeocean.install.join import Join, JoinRequest
+from kubeocean.install.leave import Leave
+from kubeocean.install.values import Values
+from kubeocean.install.wait import State, manager_state, rollout, settle, worker_state
+from kubeocean.local import demo_objects
+from kubeocean.local.ocean import Ocean, Shape
+from kubeocean.local.process_node.node import TAINT, ProcessNode
+from kubeocean.local.progress import Progress, Silence
+from kubeocean.runtime.client import MergePatch, connect
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.credentials import KubeconfigAccess
+from kubeocean.runtime.kinds import NODES, SERVICES, Node
+from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
+
+__all__ = ["Demo", "at_work"]
+
+# One of each: what a second replica is for does not happen on one machine.
+_VALUES: Final = Values(replicas=1, tolerations=(TAINT,))
+_PATIENCE_S: Final = 120.0
+_NODE_S: Final = 0.1  # on top, for each node
+_PARTING_S: Final = 3.0  # nobody answers there
+_DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+# What Kubernetes keeps pods away with until some time after a node is Ready.
+_NOT_YET: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_WORKER: Final = re.compile(r"worker-[0-9]+")
+
+
+@asynccontextmanager
+async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIterator[None]:
+    """The product on a running ocean, if its shape wants that, while the block lasts.
+
+    :raises LocalError: it does not come to work.
+    """
+    if not ocean.shape.product:
+        yield
+        return
+    node = ProcessNode(ocean.computing)
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(node.run())
+            await node.ready.wait()
+            kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in ocean.workers}
+            product = Demo(ocean.computing.kubeconfig, kubeconfigs, ocean.shape, progress=progress)
+            await product.bring_up(logs=node.root)
+            yield
+            task.cancel()
+    except ExceptionGroup as failed:
+        raise _first(failed) from None  # a person reads it: one reason, not a tree of them
+
+
+class Demo:
+    """Installs Kubeocean on local clusters, as an administrator of them."""
+
+    def __init__(
+        self,
+        computing: Path,
+        workers: Mapping[str, Path],
+        shape: Shape,
+        *,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._computing = computing
+        self._workers = dict(workers)
+        self._shape = shape
+        self._progress = progress or Silence()
+        self._clock = clock or RealClock()
+
+    async def bring_up(self, *, logs: Path) -> None:
+        """Install, join all workers, and let the sample run.
+
+        :raises LocalError: something of it does not work in time; `logs` is where to look.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                computing = self._applier("computing", self._computing, stack)
+                await self._install(computing)
+                await self._part(computing)
+                async with asyncio.TaskGroup() as group:
+                    for name in self._workers:
+                        group.create_task(self._join(name, computing, demo_objects.lease(name)))
+                if self._workers and self._shape.nodes:
+                    await self._show(computing)
+        except (LocalError, ExceptionGroup) as failed:
+            error = _first(failed)
+            if not isinstance(error, LocalError):
+                raise error from None
+            raise LocalError(f"{error}; the logs of our programs are in {logs}") from None
+
+    async def heal(self) -> None:
+        """Restore changed objects of the installation, and join workers that are not bound.
+
+        :raises LocalError: it does not come to work again.
+        """
+        async with AsyncExitStack() as stack:
+            computing = self._applier("computing", self._computing, stack)
+            await self._install(computing)
+            bound = {each.name for each in (await computing.client.list(CLUSTER_BINDINGS)).items}
+            for name in self._workers:
+                if name not in bound:
+                    await self._join(name, computing, demo_objects.lease(name))
+
+    async def show_reclaim(self) -> tuple[str, datetime, datetime]:
+        """Close the last worker's window for a short time soon; return the worker and both
+        times."""
+        name = list(self._workers)[-1]
+        closes, opens = demo_objects.next_break(self._clock.now())
+        async with AsyncExitStack() as stack:
+            computing = self._applier("computing", self._computing, stack)
+            await self._bind(name, computing, stack, demo_objects.with_break(name, closes, opens))
+        return name, closes, opens
+
+    # Steps
+
+    async def _install(self, computing: Applier) -> None:
+        with self._progress.task("installing Kubeocean") as task:
+            await computing.apply_all(_objects())
+            port = urlsplit(KubeconfigAccess(self._computing).current().server).port or 443
+            for service in demo_objects.landmarks(port):
+                await _place(computing, service)
+            await self._until(
+                partial(manager_state, computing, manager_deployment(_VALUES)),
+                "the manager did not start",
+                task.say,
+            )
+
+    async def _part(self, computing: Applier) -> None:
+        """Remove bindings of workers of an earlier start that no longer exist."""
+        for binding in (await computing.client.list(CLUSTER_BINDINGS)).items:
+            if binding.name in self._workers or not _WORKER.fullmatch(binding.name):
+                continue
+            with self._progress.task(f"letting go of {binding.name}") as task:
+                leave = Leave(binding.name, computing, domain=DEFAULT, clock=self._clock)
+                await leave.unbind(patience_s=_PARTING_S, force=True, say=task.say)
+                await leave.forget(lambda body, fate: None)
+
+    async def _join(self, name: str, computing: Applier, lease: PolicySpec) -> None:
+        with self._progress.task(f"joining {name}") as task:
+            async with AsyncExitStack() as stack:
+                worker = await self._bind(name, computing, stack, lease)
+                lends = self._shape.nodes > 0
+                look = partial(worker_state, name, computing, worker, domain=DEFAULT, lends=lends)
+                await self._until(look, f"{name} was not joined", task.say)
+            # Conditions from before a restart are still there; ask the running program.
+            for program in (syncer_deployment(name), proxier_deployment(name)):
+                rolled = partial(_rolled, program, computing)
+                await self._until(rolled, f"{program} did not start", task.say)
+            if lends:
+                lent = partial(_lent, name, computing, self._shape.nodes)
+                await self._until(lent, f"{name} does not lend its nodes", task.say)
+
+    async def _bind(
+        self, name: str, computing: Applier, stack: AsyncExitStack, lease: PolicySpec
+    ) -> Applier:
+        worker = self._applier(name, self._workers[name], stack)
+        access = KubeconfigAccess(self._workers[name]).current()
+        joining = JoinRequest(name=name, lease=lease)
+        await Join(joining, computing, worker, access, clock=self._clock).run()
+        return worker
+
+    async def _show(self, computing: Applier) -> None:
+        wanted = demo_objects.sample(len(self._workers))
+        with self._progress.task("starting the sample") as task:
+            try:
+                await computing.client.get(_DEPLOYMENTS, *reversed(demo_objects.SAMPLE))
+            except NotFound:  # what somebody has made of an earlier one is left alone
+                await computing.apply(wanted)
+            look = partial(
+                _rolled, demo_objects.SAMPLE.name, computing, demo_objects.SAMPLE.namespace
+            )
+            await self._until(look, "the sample does not run", task.say)
+
+    async def _until(
+        self, look: Callable[[], Awaitable[State]], failure: str, say: Callable[[str], None]
+    ) -> None:
+        patience_s = _PATIENCE_S + _NODE_S * self._shape.nodes * self._shape.workers
+        state = await settle(look, patience_s=patience_s, clock=self._clock, say=say)
+        if not state.done:
+            raise LocalError(f"{failure} within {patience_s:g} s: {state.message}")
+
+    def _applier(self, name: str, kubeconfig: Path, stack: AsyncExitStack) -> Applier:
+        client = connect(kubeconfig, cluster=name, field_manager=FIELD_MANAGER)
+        stack.push_async_callback(client.close)
+        # These clusters are ours: what others have set in our objects is set back.
+        return Applier(client, domain=DEFAULT, force=True)
+
+
+def _objects() -> list[Json]:
+    """Return the objects of the installation, marked as those of local clusters."""
+    objects = computing_objects(_VALUES)
+    for body in objects:
+        if (body["kind"], body["metadata"]["name"]) == ("Namespace", _VALUES.namespace):
+            body["metadata"]["annotations"] = {DEFAULT.local_ocean: TRUE}
+    return objects
+
+
+async def _place(computing: Applier, service: Json) -> None:
+    """A Service with the address that a load balancer would have given it."""
+    await computing.apply({name: part for name, part in service.items() if name != "status"})
+    meta = service["metadata"]
+    await computing.client.patch(
+        SERVICES,
+        meta["name"],
+        MergePatch({"status": service["status"]}),
+        meta["namespace"],
+        subresource="status",
+    )
+
+
+async def _rolled(
+    name: str, computing: Applier, namespace: str = DEFAULT.system_namespace
+) -> State:
+    try:
+        there = await computing.client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
+    except NotFound:
+        return State(f"{name} is not there yet")
+    return rollout(there.content())
+
+
+async def _lent(binding: str, computing: Applier, wanted: int) -> State:
+    labels = f"{DEFAULT.cluster_binding}={label_value(binding)}"
+    nodes = (await computing.client.list(NODES, labels=labels)).items
+    ready = sum(_takes_pods(node) for node in nodes)
+    return State(f"{ready} of {wanted} virtual nodes are Ready", ready >= wanted)
+
+
+def _takes_pods(node: Node) -> bool:
+    """Return whether a node is Ready and without the not-ready taint."""
+    condition = find_condition(node.status.conditions, "Ready")
+    ready = condition is not None and condition.status == "True"
+    return ready and not any(taint.key in _NOT_YET for taint in node.spec.taints or ())
+
+
+def _first(error: Exception) -> Exception:
+    """Return the first exception of a group."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,100 @@
+"""Pod logs: what a process node answers to `kubectl logs`.
+
+Only the API server is answered: by TLS, and if it shows the certificate that is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from kubeocean.local.pki import Authority, Subject
+from kubeocean.runtime.objects import Key
+
+__all__ = ["Find", "LogServer", "tail"]
+
+Find = Callable[[Key, str], Path | None]  # the log of a pod's container
+
+_CALLER: Final = "kube-apiserver-kubelet-client"
+_LOOK_S: Final = 0.25
+_BLOCK: Final = 64 * 1024
+
+
+class LogServer:
+    """`async with LogServer(...)` listens at `address`; `port` is known then."""
+
+    def __init__(self, find: Find, authority: Authority, *, address: str, node: str) -> None:
+        self._find = find
+        self._authority = authority
+        self._address = address
+        self._node = node
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        self._runner = web.AppRunner(
+            app, handle_signals=False, access_log=None, shutdown_timeout=1.0
+        )
+        self.port = 0
+
+    async def start(self, files: Path) -> None:
+        """Listen; certificate and key are kept in `files`."""
+        subject = Subject(f"system:node:{self._node}", sans=(self._address,), server=True)
+        self._authority.ensure_issued(files, "node", subject)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(files / "node.crt", files / "node.key")
+        tls.load_verify_locations(cadata=self._authority.certificate.decode())
+        tls.verify_mode = ssl.CERT_REQUIRED
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._address, 0, ssl_context=tls)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        shown = transport.get_extra_info("peercert") if transport is not None else None
+        names = [value for rdn in (shown or {}).get("subject", ()) for _, value in rdn]
+        if _CALLER not in names:
+            raise web.HTTPForbidden(text="only the API server is answered\n")
+        asked = request.match_info
+        log = self._find(Key(asked["namespace"], asked["pod"]), asked["container"])
+        if log is None or not log.exists():
+            raise web.HTTPNotFound(text="there is no such log\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        lines = request.query.get("tailLines", "")
+        with log.open("rb") as file:
+            file.seek(tail(log, int(lines)) if lines.isdigit() else 0)
+            while True:
+                while block := file.read(_BLOCK):
+                    await response.write(block)
+                if request.query.get("follow") != "true" or not log.exists():
+                    return response
+                await asyncio.sleep(_LOOK_S)
+
+
+def tail(path: Path, lines: int) -> int:
+    """Return the offset at which the last `lines` lines begin."""
+    size = path.stat().st_size
+    if not lines:
+        return size
+    at, found = size, 0
+    with path.open("rb") as file:
+        while at > 0:
+            begin = max(0, at - _BLOCK)
+            file.seek(begin)
+            block = file.read(at - begin)
+            end = len(block) - (1 if at == size else 0)  # the last line ends in a line end
+            while (newline := block.rfind(b"\n", 0, max(end, 0))) >= 0:
+                found += 1
+                if found == lines:
+                    return begin + newline + 1
+                end = newline
+            at = begin
+    return 0

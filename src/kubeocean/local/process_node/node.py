@@ -1,0 +1,227 @@
+"""Process node: a node of a local cluster that runs our own pods as processes of this machine.
+
+It is a kubelet for one image: it registers a node, renews its lease, and runs what the scheduler
+binds to it, each pod under its own ServiceAccount. So a Deployment of ours is rolled out here as it
+is anywhere, without containers. Its identity is that of a node: it may do what a kubelet may.
+
+A taint keeps other people's pods away. Processes are children of ours and end with us; the pods
+stay, and run again with the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from kubeocean.errors import AlreadyExists, ApiError, NotFound
+from kubeocean.local.cluster import Cluster
+from kubeocean.local.files import private_directory
+from kubeocean.local.process_node.addresses import Addresses
+from kubeocean.local.process_node.logs import LogServer
+from kubeocean.local.process_node.pods import Host, PodRun, directory_name
+from kubeocean.local.process_node.programs import environment
+from kubeocean.local.versions import pinned
+from kubeocean.runtime.client import Client, MergePatch, StrategicPatch
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import LEASES, NODES, PODS, Pod
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+
+__all__ = ["TAINT", "ProcessNode", "node_document"]
+
+TAINT: Final = "kubeocean.local/processes"
+_EFFECT: Final = "NoSchedule"
+_LEASES: Final = "kube-node-lease"
+_LEASE_S: Final = 40
+_RENEW_S: Final = 10.0
+_LATE_S: Final = 30.0  # after such a silence the controllers may have given us up
+_PODS: Final = 110
+_CONDITIONS: Final = (
+    ("Ready", "True", "KubeletReady"),
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID"),
+)
+
+_log = get_logger(__name__)
+
+
+class ProcessNode:
+    """Process node of `cluster`, which must be up while `run` runs."""
+
+    def __init__(
+        self, cluster: Cluster, *, name: str = "processes", clock: Clock | None = None
+    ) -> None:
+        self.name = name
+        self.root = cluster.root / "pods" / name
+        self.ready = asyncio.Event()  # the node is registered, and pods are run
+        self._cluster = cluster
+        self._clock = clock or RealClock()
+        self._addresses = Addresses(self.root)
+        self._runs: dict[str, PodRun] = {}
+        self._renewed_at = 0.0
+
+    async def run(self) -> None:
+        """Run pods until cancelled; all processes have ended then.
+
+        :raises ApiError: the node cannot be registered.
+        """
+        private_directory(self.root)
+        user = self._cluster.user(f"system:node:{self.name}", ["system:nodes"])
+        client = self._cluster.client(kubeconfig=user)
+        server = LogServer(
+            self._log, self._cluster.authority, address=self._addresses.node, node=self.name
+        )
+        try:
+            await server.start(self.root)
+            await self._register(client, server.port)
+            await self._serve(client)
+        finally:
+            await server.stop()
+            await client.close()
+
+    def pod(self, key: Key) -> PodRun | None:
+        """Return the pod with this key that runs on this node; None if there is none."""
+        return next((run for run in self._runs.values() if run.key == key), None)
+
+    async def _serve(self, client: Client) -> None:
+        pods = Informer(client, PODS, fields=f"spec.nodeName={self.name}", keep_raw=True)
+        host = Host(
+            client=client,
+            address=self._addresses.node,
+            server=self._cluster.server,
+            authority=self._cluster.authority.certificate,
+            root=self.root,
+            base=environment(os.environ),
+            clock=self._clock,
+        )
+        async with asyncio.TaskGroup() as group:
+
+            def changed(old: Pod | None, new: Pod | None) -> None:
+                self._change(group, host, old, new)
+
+            group.create_task(pods.run())
+            group.create_task(self._renew(client))
+            await pods.synced()
+            self._tidy({directory_name(pod) for pod in pods.items()})
+            pods.on_change(changed)
+            self.ready.set()
+
+    def _change(
+        self, group: asyncio.TaskGroup, host: Host, old: Pod | None, new: Pod | None
+    ) -> None:
+        if new is None:
+            if old is not None and (run := self._runs.get(old.uid)) is not None:
+                run.forget()
+        elif (run := self._runs.get(new.uid)) is not None:
+            run.update(new)
+        else:
+            address = self._addresses.take(new.uid, new.status.pod_ip)
+            run = self._runs[new.uid] = PodRun(new, host, address)
+            group.create_task(self._run(run))
+
+    async def _run(self, run: PodRun) -> None:
+        try:
+            await run.run()
+        finally:
+            self._addresses.give_back(run.uid)
+            del self._runs[run.uid]
+
+    def _tidy(self, wanted: set[str]) -> None:
+        """Delete files of pods that were removed while the node was down."""
+        for entry in self.root.iterdir():
+            if entry.is_dir() and entry.name not in wanted:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _log(self, key: Key, container: str) -> Path | None:
+        run = self.pod(key)
+        return run.logs.get(container) if run is not None else None
+
+    # The node
+
+    async def _register(self, client: Client, port: int) -> None:
+        body = node_document(
+            self.name,
+            address=self._addresses.node,
+            port=port,
+            now=self._now(),
+            version=pinned().kubernetes,
+        )
+        await self._beat(client)
+        try:
+            await client.create(NODES, body)
+        except AlreadyExists:
+            await self._tell(client, body["status"])
+
+    async def _tell(self, client: Client, status: Json) -> None:
+        await client.patch(
+            NODES, self.name, StrategicPatch({"status": status}), subresource="status"
+        )
+
+    async def _renew(self, client: Client) -> None:
+        """Renew the Lease, and restore the Ready condition if it may have changed."""
+        while True:
+            await self._clock.sleep(_RENEW_S)
+            late = self._clock.monotonic() - self._renewed_at > _LATE_S
+            try:
+                await self._beat(client)
+                if late:
+                    await self._tell(client, {"conditions": _conditions(self._now())})
+            except ApiError as error:
+                _log.warning("Could not renew lease", node=self.name, error=str(error))
+
+    async def _beat(self, client: Client) -> None:
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self.name, "leaseDurationSeconds": _LEASE_S, "renewTime": now}
+        try:
+            await client.patch(LEASES, self.name, MergePatch({"spec": spec}), _LEASES)
+        except NotFound:
+            lease = {"metadata": {"name": self.name, "namespace": _LEASES}, "spec": spec}
+            await client.create(LEASES, lease)
+        self._renewed_at = self._clock.monotonic()
+
+    def _now(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def node_document(name: str, *, address: str, port: int, now: str, version: str) -> Json:
+    """The node, as large as this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "pods": str(_PODS)}
+    labels = {
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/hostname": name,
+        TAINT: "true",
+    }
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": TAINT, "effect": _EFFECT}]},
+        "status": {
+            "capacity": room,
+            "allocatable": room,
+            "addresses": [
+                {"type": "InternalIP", "address": address},
+                {"type": "Hostname", "address": name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+            "conditions": _conditions(now),
+            "nodeInfo": {
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "osImage": "processes of this machine",
+                "kubeletVersion": f"{version}+processes",
+            },
+        },
+    }
+
+
+def _conditions(now: str) -> list[Json]:
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    return [
+        {"type": kind, "status": status, "reason": reason} | times
+        for kind, status, reason in _CONDITIONS
+    ]

@@ -1,0 +1,176 @@
+"""Pod programs: what a container of ours is, run as an ordinary process of this machine. Pure.
+
+Only our own image is run, and of it only our own program: whoever can make pods here cannot run
+whatever he likes. All pods share one network, so each has an address of its own and listens only
+there; ports stay what they are unless somebody else on this machine has them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kubeocean.api import group
+from kubeocean.install.values import IMAGE
+from kubeocean.runtime.objects import Json
+
+__all__ = ["MARK", "ContainerProgram", "PodPlace", "environment", "listens", "program", "refusal"]
+
+MARK: Final = "kubeocean_pod"  # identifies the processes of a pod, also in `ps`
+
+_ENTRIES: Final = {
+    "/manager": (group.COMPONENT_MANAGER,),
+    "/syncer": (group.COMPONENT_SYNCER,),
+    "/proxier": (group.COMPONENT_PROXIER,),
+    "kubeocean": (),
+}
+_BOTH: Final = {
+    "metrics-bind-address": group.METRICS_PORT,
+    "health-probe-bind-address": group.HEALTH_PORT,
+}
+# The flags that say where a program listens, with the ports that it takes by itself; 0 is none.
+_LISTENS: Final = {
+    group.COMPONENT_MANAGER: _BOTH,
+    group.COMPONENT_SYNCER: _BOTH,
+    group.COMPONENT_PROXIER: {
+        "metrics-bind-address": 0,
+        "health-probe-bind-address": 0,
+        "listen-port": group.KUBELET_PORT,
+        "prometheus-vnode-base-port": group.VNODE_METRICS_PORT,
+    },
+}
+_TEMPLATES: Final = {
+    group.ENV_SYNCER_TEMPLATES: group.SYNCER_TEMPLATES,
+    group.ENV_PROXIER_TEMPLATES: group.PROXIER_TEMPLATES,
+}
+_INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "PYTHONWARNINGS")
+_MAPPED: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+_REPOSITORY: Final = IMAGE.rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlace:
+    """Address, kubeconfig and mounts of a pod on this machine."""
+
+    address: str
+    kubeconfig: Path
+    root: Path
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerProgram:
+    """A command line and its environment."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def refusal(pod: Json) -> str:
+    """Why this pod is not run here; "" if it is."""
+    spec = pod["spec"]
+    if spec.get("initContainers"):
+        return "init containers are not run here"
+    for container in spec["containers"]:
+        image, command = container.get("image", ""), container.get("command") or ()
+        if image.rpartition(":")[0] != _REPOSITORY and image != _REPOSITORY:
+            return f"only {_REPOSITORY} is run here, not {image}"
+        if command and (len(command) > 1 or command[0] not in _ENTRIES):
+            return f"only our own programs are run here, not {' '.join(command)}"
+        for variable in container.get("env") or ():
+            source = variable.get("valueFrom") or {}
+            if source and "fieldRef" not in source:
+                return f"variable {variable['name']} comes from {next(iter(source))}"
+    return ""
+
+
+def listens(container: Json) -> dict[str, int]:
+    """The ports that the program will listen on, by flag."""
+    words = _words(container)
+    if not words or words[0] not in _LISTENS:
+        return {}
+    flags = dict(_flags(words[1:]))
+    found: dict[str, int] = {}
+    for flag, default in _LISTENS[words[0]].items():
+        port = flags.get(flag, str(default)).rpartition(":")[2]
+        if port.isascii() and port.isdigit() and int(port):
+            found[flag] = int(port)
+    return found
+
+
+def program(
+    container: Json, pod: Json, place: PodPlace, ports: Mapping[str, int]
+) -> ContainerProgram:
+    """Return the command of a container; `ports` are its assigned ports by flag."""
+    words = _words(container)
+    listening = [
+        f"--{flag}={place.address}:{port}" if flag in _BOTH else f"--{flag}={port}"
+        for flag, port in ports.items()
+    ]
+    if words and words[0] == group.COMPONENT_PROXIER:
+        listening.append(f"--listen-address={place.address}")
+    # -P: what lies in the directory that it runs in is not ours to import.
+    python = (sys.executable, "-P", "-X", f"{MARK}={place.root}", "-m", "kubeocean")
+    return ContainerProgram((*python, *words, *listening), _variables(container, pod, place))
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that programs of pods inherit: as little as possible."""
+    return {name: environ[name] for name in _INHERITED if name in environ} | {"TZ": "UTC"}
+
+
+def _words(container: Json) -> tuple[str, ...]:
+    entry = _ENTRIES[(container.get("command") or ("kubeocean",))[0]]
+    return (*entry, *(container.get("args") or ()))
+
+
+def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags and their values, in either of the two ways to write them."""
+    following = iter((*words[1:], ""))
+    for word in words:
+        after = next(following)
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-"):
+            yield name, value if equals else after
+
+
+def _variables(container: Json, pod: Json, place: PodPlace) -> dict[str, str]:
+    found = {
+        group.ENV_HOSTNAME: pod["metadata"]["name"],
+        "KUBECONFIG": str(place.kubeconfig),
+        **_TEMPLATES,
+    }
+    for variable in container.get("env") or ():
+        path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
+        value = _field(pod, path, place.address) if path else variable.get("value", "")
+        found[variable["name"]] = value
+    mounted = tuple(_mounted(container, place))
+    return {name: _moved(value, mounted) for name, value in found.items()}
+
+
+def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
+    for mount in container.get("volumeMounts") or ():
+        if (directory := place.mounts.get(mount["name"])) is not None:
+            yield mount["mountPath"].rstrip("/"), directory
+
+
+def _moved(value: str, mounted: Iterable[tuple[str, Path]]) -> str:
+    """A path in a container, as it is on this machine."""
+    for path, directory in mounted:
+        if value == path or value.startswith(f"{path}/"):
+            return f"{directory}{value.removeprefix(path)}"
+    return value
+
+
+def _field(pod: Json, path: str, address: str) -> str:
+    """Return a value of the downward API."""
+    if (keyed := _MAPPED.fullmatch(path)) is not None:
+        return str((pod["metadata"].get(keyed[1]) or {}).get(keyed[2], ""))
+    if path in ("status.podIP", "status.podIPs", "status.hostIP"):
+        return address
+    part, _, name = path.partition(".")
+    return str((pod.get(part) or {}).get(name, ""))

@@ -1,0 +1,137 @@
+"""Status of a pod, from the state of its programs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.runtime.objects import Json
+
+__all__ = ["ContainerState", "phase", "remembered", "status", "waiting"]
+
+_TERMINATED: Final = "Completed"
+_ERROR: Final = "Error"
+
+
+@dataclass(slots=True)
+class ContainerState:
+    """State of one container; times are in the API's format."""
+
+    name: str
+    image: str
+    ready: bool = False
+    restarts: int = 0
+    started_at: str = ""  # it runs since then
+    reason: str = "ContainerCreating"  # why it does not run
+    message: str = ""
+    code: int | None = None  # of the last run, if it has ended
+    ended: tuple[str, str] = ("", "")  # from when to when that was
+    over: bool = False  # and it is not run again
+
+    def end(self, code: int, now: str) -> None:
+        """A run has ended."""
+        self.ended = (self.started_at, now)
+        self.started_at, self.ready, self.code = "", False, code
+
+    def document(self) -> Json:
+        """An entry of `containerStatuses`."""
+        last = self._terminated() if self.code is not None else None
+        state: Json
+        if self.started_at:
+            state = {"running": {"startedAt": self.started_at}}
+        elif self.over and last is not None:
+            state, last = {"terminated": last}, None
+        else:
+            state = {"waiting": {"reason": self.reason, "message": self.message}}
+        return {
+            "name": self.name,
+            "image": self.image,
+            "imageID": self.image,
+            "ready": self.ready,
+            "started": bool(self.started_at),
+            "restartCount": self.restarts,
+            "state": state,
+            "lastState": {"terminated": last} if last is not None else {},
+        }
+
+    def _terminated(self) -> Json:
+        assert self.code is not None
+        begun, ended = self.ended
+        found: Json = {
+            "exitCode": self.code if self.code >= 0 else 128 - self.code,
+            "reason": _ERROR if self.code else _TERMINATED,
+        }
+        if self.code < 0:
+            found["signal"] = -self.code
+        return found | {"startedAt": begun, "finishedAt": ended}
+
+
+def remembered(pod: Json) -> list[ContainerState]:
+    """Return the containers of a pod of which none runs, with their last reported state."""
+    before = {each["name"]: each for each in _entries(pod)}
+    found = []
+    for container in pod["spec"]["containers"]:
+        known = ContainerState(container["name"], container.get("image", ""))
+        if (old := before.get(known.name)) is not None:
+            # A run that nobody saw the end of was one: the node was restarted.
+            known.restarts = old.get("restartCount", 0) + ("running" in (old.get("state") or {}))
+        found.append(known)
+    return found
+
+
+def _entries(pod: Json) -> list[Json]:
+    found: list[Json] = (pod.get("status") or {}).get("containerStatuses") or []
+    return found
+
+
+def phase(containers: Iterable[ContainerState]) -> str:
+    """The phase that follows from all containers."""
+    known = list(containers)
+    if known and all(each.over for each in known):
+        return "Failed" if any(each.code for each in known) else "Succeeded"
+    if any(each.started_at or each.code is not None for each in known):
+        return "Running"
+    return "Pending"
+
+
+def waiting(containers: Iterable[ContainerState], reason: str, message: str) -> None:
+    """None of them can run, and why."""
+    for each in containers:
+        each.reason, each.message = reason, message
+
+
+def status(
+    containers: Iterable[ContainerState], old: Json, *, address: str, host: str, now: str
+) -> Json:
+    """Return the status of a pod whose last status was `old`; transition times follow their
+    condition."""
+    known = list(containers)
+    ready = bool(known) and all(each.ready for each in known)
+    conditions = {
+        "PodReadyToStartContainers": True,
+        "Initialized": True,
+        "ContainersReady": ready,
+        "Ready": ready,
+    }
+    before = {each["type"]: each for each in old.get("conditions") or ()}
+    return {
+        "phase": phase(known),
+        "hostIP": host,
+        "hostIPs": [{"ip": host}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": old.get("startTime") or now,
+        "conditions": [
+            _condition(kind, holds, before.get(kind), now) for kind, holds in conditions.items()
+        ],
+        "containerStatuses": [each.document() for each in known],
+    }
+
+
+def _condition(kind: str, holds: bool, before: Json | None, now: str) -> Json:
+    value = "True" if holds else "False"
+    same = before is not None and before.get("status") == value
+    since = before.get("lastTransitionTime") if same and before is not None else None
+    found = {"type": kind, "status": value, "lastTransitionTime": since or now}
+    return found if holds else found | {"reason": "ContainersNotReady"}

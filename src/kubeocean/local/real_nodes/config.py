@@ -1,0 +1,182 @@
+"""Node configuration: configuration of containerd, CNI and kubelet of a real node. Pure.
+
+All paths are those inside the node (see `node_init`), so the texts of two nodes differ only in
+names and addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import yaml
+
+from kubeocean.local.real_nodes.images import PAUSE
+from kubeocean.local.real_nodes.network import Subnet
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "CATCH_PORT",
+    "CONTAINERD_SOCKET",
+    "FILES",
+    "KUBELET",
+    "KUBELET_PORT",
+    "MACHINE_ADDRESS",
+    "SERVICE_ADDRESS",
+    "cni",
+    "containerd",
+    "containerd_command",
+    "iptables",
+    "kubelet",
+    "kubelet_command",
+]
+
+FILES: Final = "/run/kubeocean"
+KUBELET: Final = "/run/kubelet"
+KUBELET_PORT: Final = 10250
+CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
+# The `kubernetes` service: the first address of the range that our API servers are given.
+SERVICE_ADDRESS: Final = "10.96.0.1"
+# This machine's loopback, as nodes and their pods see it. Link-local, so that it is nobody else's.
+MACHINE_ADDRESS: Final = "169.254.77.1"
+CATCH_PORT: Final = 15001
+_CLUSTER_DOMAIN: Final = "cluster.local"
+# They would look for devices, or make directories on the machine, and containers need none of them.
+_UNUSED_PLUGINS: Final = (
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.internal.v1.opt",
+    "io.containerd.tracing.processor.v1.otlp",
+)
+
+
+def containerd(*, cni_plugins: str) -> str:
+    """The configuration of containerd, for the directory where the CNI programs are."""
+    disabled = ", ".join(f'"{name}"' for name in _UNUSED_PLUGINS)
+    # No AppArmor: its profiles are loaded into the kernel and would stay there.
+    return f"""\
+version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = [{disabled}]
+
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_plugins}"
+    conf_dir = "{FILES}/cni"
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+"""
+
+
+def containerd_command() -> list[str]:
+    return ["containerd", f"--config={FILES}/containerd.toml", "--log-level=info"]
+
+
+def cni(subnet: Subnet) -> bytes:
+    """A bridge for the pods, and host ports."""
+    bridge: Json = {
+        "type": "bridge",
+        "bridge": "pods",
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipam": {
+            "type": "host-local",
+            "ranges": [[{"subnet": str(subnet.pods), "gateway": str(subnet.gateway)}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    ports: Json = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return msgspec.json.encode({"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]})
+
+
+def iptables() -> str:
+    """Rules that catch every connection from the node or its pods to the machine's address."""
+    catch = f"-d {MACHINE_ADDRESS} -p tcp -j DNAT --to-destination {MACHINE_ADDRESS}:{CATCH_PORT}"
+    return f"*nat\n-A PREROUTING {catch}\n-A OUTPUT {catch}\nCOMMIT\n"
+
+
+def kubelet(*, cgroup: str, overrides: Mapping[str, object] | None = None) -> bytes:
+    """The configuration of the kubelet; `overrides` replace its top-level entries."""
+    config: Json = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "port": KUBELET_PORT,
+        "healthzPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": f"{FILES}/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": f"{FILES}/kubelet.crt",
+        "tlsPrivateKeyFile": f"{FILES}/kubelet.key",
+        **_cgroup_entries(cgroup),
+        **_disk_entries(),
+        "clusterDomain": _CLUSTER_DOMAIN,
+        # Nobody serves names. Asking there is refused at once, and without a server to ask the
+        # kubelet would complain of every pod.
+        "clusterDNS": [MACHINE_ADDRESS],
+        "resolvConf": f"{FILES}/resolv.conf",
+        "makeIPTablesUtilChains": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,  # less than that takes a capability that root may lack
+        "serializeImagePulls": False,
+    }
+    return yaml.safe_dump({**config, **(overrides or {})}, sort_keys=False).encode()
+
+
+def _cgroup_entries(cgroup: str) -> Json:
+    return {
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup,
+        "cgroupsPerQOS": True,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+    }
+
+
+def _disk_entries() -> Json:
+    """A full disk of the machine is no reason to evict or to forget images."""
+    return {
+        "evictionHard": dict.fromkeys(
+            ("imagefs.available", "nodefs.available", "nodefs.inodesFree"), "0%"
+        ),
+        "imageGCHighThresholdPercent": 100,
+        "volumePluginDir": "/var/lib/kubelet/plugins/exec",
+    }
+
+
+def kubelet_command(
+    name: str, subnet: Subnet, *, labels: Mapping[str, str], taints: Sequence[str]
+) -> list[str]:
+    """The command line of the kubelet; taints are written `key=value:effect`."""
+    listed = ",".join(f"{key}={value}" for key, value in labels.items())
+    return [
+        KUBELET,
+        f"--config={FILES}/kubelet.yaml",
+        f"--kubeconfig={FILES}/kubeconfig",
+        f"--hostname-override={name}",
+        f"--node-ip={subnet.node}",
+        *([f"--node-labels={listed}"] if listed else []),
+        *([f"--register-with-taints={','.join(taints)}"] if taints else []),
+    ]

@@ -1,0 +1,303 @@
+"""Real nodes: a kubelet and containerd on this machine, running real containers.
+
+Each node is a world of its own: network, mounts, processes, host name. Whatever ends us ends the
+first process of that world, and the kernel then ends all others, with their mounts and interfaces.
+The API server stays on the loopback: a forwarder carries the node's connections there, so pods find
+it at the `kubernetes` service. Other services are not routed and names are not served: no
+kube-proxy, no DNS.
+
+Needs root and some programs of the distribution; `available` says what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from kubeocean.errors import ConfigError, LocalError, NotFound
+from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.process import Process, run
+from kubeocean.local.readiness import failure, until_ready
+from kubeocean.local.real_nodes import cgroups, forwarder, images, network
+from kubeocean.local.real_nodes import config as node_config
+from kubeocean.local.real_nodes.checks import available
+from kubeocean.local.real_nodes.files import write_files
+from kubeocean.local.real_nodes.images import Image
+from kubeocean.local.real_nodes.namespaces import NamespaceSet
+from kubeocean.local.real_nodes.network import Subnet
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.components import Lifespan
+from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.objects import Json
+
+__all__ = ["RealNode", "available"]
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_CONTAINERD_S: Final = 20.0
+_KUBELET_S: Final = 60.0
+_WATCH_EVERY_S: Final = 0.5
+
+
+class RealNode(Lifespan):
+    """Real node of `cluster`; `async with` starts and stops it.
+
+    `taints` are `key=value:effect`; `kubelet` replaces entries of the kubelet's configuration;
+    `reach` are ports of this machine's loopback, which pods find at `nodeconfig.MACHINE_ADDRESS`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cluster: Cluster,
+        assets: Programs,
+        *,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[str] = (),
+        kubelet: Mapping[str, object] | None = None,
+        reach: Iterable[int] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ConfigError("is no name for a node", field="name", value=name)
+        self.name = name
+        self.cluster = cluster
+        self.root = cluster.root / "nodes" / name
+        self._kubelet = assets.path("kubelet")
+        self._labels = dict(labels or {})
+        self._taints = tuple(taints)
+        self._overrides = dict(kubelet or {})
+        self._reach = set(reach)
+        self._clock = clock or RealClock()
+        self._world: NamespaceSet | None = None
+        self._subnet: Subnet | None = None
+        self._asked_to_end: set[str] = set()
+
+    @property
+    def subnet(self) -> Subnet:
+        """The addresses of the node and its pods, reachable from this machine and its nodes."""
+        if self._subnet is None:
+            raise LocalError(f"node {self.name} does not run")
+        return self._subnet
+
+    @property
+    def address(self) -> str:
+        """Address of the node's kubelet."""
+        return str(self.subnet.node)
+
+    @property
+    def world(self) -> NamespaceSet:
+        """The namespaces that it lives in."""
+        if self._world is None:
+            raise LocalError(f"node {self.name} does not run")
+        return self._world
+
+    def process(self, component: str) -> Process:
+        """The process of `forwarder`, `containerd` or `kubelet`."""
+        try:
+            return self.world.processes[component]
+        except KeyError:
+            raise LocalError(f"node {self.name} does not run {component}") from None
+
+    # The node as a whole.
+
+    async def start(self) -> None:
+        """Start the node; return when it is Ready and has the images.
+
+        :raises LocalError: it cannot be; what was started is stopped again.
+        """
+        if (reason := available()) is not None:
+            raise LocalError(f"could not start node {self.name}: {reason}")
+        if self._world is not None:
+            raise LocalError(f"could not start node {self.name}: it runs already")
+        try:
+            await self._make_world()
+            await self._start_forwarder()
+            await self._start_containerd()
+            await self._start_kubelet()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End it and everything in it. The Node object stays, as that of any node that is gone."""
+        if self._world is None:
+            return
+        self._asked_to_end.update(self._world.processes)
+        await self._world.end()
+        if self._subnet is not None:
+            await network.released(self._subnet, clock=self._clock)
+            await cgroups.remove(network.cgroup_of(self._subnet), clock=self._clock)
+        self._world = self._subnet = None
+        shutil.rmtree(self._files, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / "world").rmdir()
+
+    async def watch(self) -> None:
+        """Never return; raise when a component ends unexpectedly.
+
+        :raises LocalError: with the end of its log.
+        """
+        while True:
+            processes = self._world.processes if self._world is not None else {}
+            for component, process in processes.items():
+                if not process.running and component not in self._asked_to_end:
+                    what = f"{component} of node {self.name}"
+                    raise failure(process, f"{what} ended with exit code {process.returncode}")
+            await self._clock.sleep(_WATCH_EVERY_S)
+
+    # One component: `forwarder`, `containerd` or `kubelet`.
+
+    async def kill(self, component: str = "world") -> None:
+        """End it with SIGKILL: one component, or all of the node, as if its power were cut."""
+        if component == "world":
+            return await self.stop()
+        self._asked_to_end.add(component)
+        await self.world.kill(component)
+
+    def pause(self, component: str) -> None:
+        """Let it stand still; without its forwarder a node is cut off from its API server."""
+        self.world.pause(component)
+
+    def resume(self, component: str) -> None:
+        """Let it go on."""
+        self.world.resume(component)
+
+    async def restart(self, component: str) -> None:
+        """Kill it, if it runs, and start it again; containers go on meanwhile."""
+        self._asked_to_end.add(component)
+        await self.world.restart(component)
+        self._asked_to_end.discard(component)
+        if component == "containerd":
+            await self._until_containerd()
+
+    # What pods can use.
+
+    async def load(self, *wanted: Image) -> None:
+        """Make images known to the node, for pods that do not insist on pulling them."""
+        socket_ = f"--address={self.world.inside(node_config.CONTAINERD_SOCKET)}"
+        command = ("ctr", socket_, "--namespace=k8s.io", "images", "import", "-")
+        await asyncio.to_thread(run, *command, stdin=images.archive(*wanted))
+
+    def reach(self, port: int) -> str:
+        """Open this port of the machine's loopback to the node's pods; the address they use."""
+        self._reach.add(port)
+        if self._world is not None:
+            self._write_ports()
+        return f"{node_config.MACHINE_ADDRESS}:{port}"
+
+    # The steps of `start`.
+
+    @property
+    def _files(self) -> Path:
+        return self.root / "files"
+
+    async def _make_world(self) -> None:
+        """The namespaces, with all that the programs in them will read and need."""
+        private_directory(self._files)
+        logs = private_directory(self.root / "logs")
+        world = self._world = NamespaceSet(
+            self.name, root=self.root, kubelet=self._kubelet, logs=logs, clock=self._clock
+        )
+        await world.start()
+        subnet = self._subnet = await network.claim(world.init, clock=self._clock)
+        inside = (node_config.SERVICE_ADDRESS, node_config.MACHINE_ADDRESS)
+        network.configure(subnet, world.init, inside=inside)
+        # Its own /run, too: iptables locks a file there, and must not meet the machine's.
+        enter = ("nsenter", f"--target={world.init}", "--net", "--mount")
+        run(*enter, "iptables-restore", stdin=node_config.iptables().encode())
+        write_files(
+            self._files,
+            node=self.name,
+            subnet=subnet,
+            cluster=self.cluster.name,
+            authority=self.cluster.authority,
+            overrides=self._overrides,
+        )
+
+    async def _start_forwarder(self) -> None:
+        self._write_ports()
+        await self.world.start_script(
+            "forwarder",
+            str(forwarder.__file__),
+            f"/proc/{self.world.init}/ns/net",
+            f"{node_config.SERVICE_ADDRESS}:443",
+            urlsplit(self.cluster.server).netloc,
+            f"{node_config.MACHINE_ADDRESS}:{node_config.CATCH_PORT}",
+            str(self._files / "ports"),
+        )
+
+    async def _start_containerd(self) -> None:
+        await self.world.start_program("containerd", node_config.containerd_command())
+        await self._until_containerd()
+        # Before the kubelet starts: it remembers the mounts that it finds, and an import mounts.
+        busybox = images.find_busybox()
+        await self.load(images.busybox_image(busybox), images.pause_image(busybox))
+
+    async def _start_kubelet(self) -> None:
+        client = self.cluster.client()
+        try:
+            before = await _heartbeat(client, self.name)
+            command = node_config.kubelet_command(
+                self.name, self.subnet, labels=self._labels, taints=self._taints
+            )
+            await self.world.start_program("kubelet", command)
+            await self._until_ready(client, before)
+        finally:
+            await client.close()
+
+    async def _until_containerd(self) -> None:
+        async def answers() -> bool:
+            return _accepts(self.world.inside(node_config.CONTAINERD_SOCKET))
+
+        await until_ready(
+            self.process("containerd"),
+            answers,
+            what=f"containerd of node {self.name}",
+            within_s=_CONTAINERD_S,
+            clock=self._clock,
+        )
+
+    async def _until_ready(self, client: Client, before: str) -> None:
+        async def is_ready() -> bool:
+            return await _heartbeat(client, self.name, ready=True) not in ("", before)
+
+        await until_ready(
+            self.process("kubelet"),
+            is_ready,
+            what=f"the kubelet of node {self.name}",
+            within_s=_KUBELET_S,
+            clock=self._clock,
+        )
+
+    def _write_ports(self) -> None:
+        write_private(self._files / "ports", " ".join(map(str, self._reach)).encode())
+
+
+def _accepts(path: Path) -> bool:
+    """Whether something listens at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        return caller.connect_ex(str(path)) == 0
+
+
+async def _heartbeat(client: Client, name: str, *, ready: bool = False) -> str:
+    """Return the time of the node's last heartbeat; with `ready`, only if it was Ready.
+
+    A node that was here before has an object that says Ready until someone notices.
+    """
+    try:
+        node: Json = (await client.get(NODES, name, keep_raw=True)).content()
+    except NotFound:
+        return ""
+    for condition in node.get("status", {}).get("conditions", ()):
+        if condition["type"] == "Ready" and (condition["status"] == "True" or not ready):
+            return str(condition.get("lastHeartbeatTime", ""))
+    return ""

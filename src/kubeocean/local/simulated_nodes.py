@@ -1,0 +1,286 @@
+"""Simulated nodes: kwok plays thousands of kubelets against a real API server.
+
+A simulated node renews its lease and stays Ready; pods that are bound to it run at once (a Job's
+pods complete), and deleted ones end and go. `stages.yaml` says how, and which annotations delay it.
+
+kwok minds only the nodes that `add` made in this cluster: those that carry its label with the
+cluster's name, so that a copy of such a node in another cluster is nobody's by mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ipaddress
+import itertools
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kubeocean.errors import LocalError, NotFound
+from kubeocean.local import ports
+from kubeocean.local.cluster import Cluster, Programs
+from kubeocean.local.process import Process
+from kubeocean.local.readiness import ReadinessProbe, until_ready
+from kubeocean.local.versions import pinned
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.components import Lifespan
+from kubeocean.runtime.kinds import LEASES, NODES, Node
+from kubeocean.runtime.objects import Json, Resource
+
+__all__ = ["SimulatedNodes"]
+
+_LABEL: Final = "kwok.x-k8s.io/node"
+_STAGES: Final = Path(__file__).with_name("stages.yaml")
+_USER: Final = "kwok"
+_CAPACITY: Final = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "500Gi", "pods": "250"}
+# Nobody answers there, and nothing that is sent there leaves this machine: who asks a simulated
+# node for logs gets an error at once.
+_NETWORK: Final = ipaddress.ip_network("127.128.0.0/9")
+_NO_KUBELET: Final = {"kubeletEndpoint": {"Port": 9}}  # discard
+_PODS: Final = "10.128.0.1/9"
+_NODE_INFO: Final = {"operatingSystem": "linux", "architecture": "amd64", "osImage": "simulated"}
+_CONDITIONS: Final = (
+    ("Ready", "True", "KubeletReady"),
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID"),
+)
+_NOT_READY: Final = "node.kubernetes.io/not-ready"
+_LEASES: Final = "kube-node-lease"
+_SILENT: Final = "silent"
+# A quarter of it passes between two renewals. Controllers wait 50 s for one, so this leaves them
+# calm at a third of a kubelet's rate, which is what most of the CPU at a thousand nodes goes to.
+_LEASE_S: Final = 120
+_AT_ONCE: Final = 32
+_START_S: Final = 60.0
+_NODE_S: Final = 0.2  # on top, for each new node; a tenth of it is usual
+_POLL_S: Final = 0.2
+_NODE_POLL_S: Final = 0.001  # a look at all nodes costs by the node
+
+
+class SimulatedNodes(Lifespan):
+    """kwok for one cluster; `async with` starts and stops it, the nodes stay.
+
+    Stopped or paused, all its nodes fail as nodes do: their leases grow old.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        assets: Programs,
+        *,
+        lease_s: int = _LEASE_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._assets = assets
+        self._lease_s = lease_s
+        self._clock = clock or RealClock()
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """kwok itself."""
+        if self._process is None:
+            raise LocalError(f"no simulated nodes were started in cluster {self._cluster.name}")
+        return self._process
+
+    async def start(self) -> None:
+        """Let the simulated nodes live, those of an earlier start, too.
+
+        :raises LocalError: kwok does not work, with the end of its log.
+        """
+        await self._release()
+        kubeconfig = self._cluster.user(_USER, ["system:masters"])
+        with ports.reserve(("127.0.0.1", 0)) as held:
+            address = f"127.0.0.1:{held.ports[0]}"
+            flags = (
+                f"--kubeconfig={kubeconfig}",
+                f"--config={_STAGES}",
+                f"--manage-nodes-with-label-selector={_LABEL}={self._cluster.name}",
+                f"--node-lease-duration-seconds={self._lease_s}",
+                f"--cidr={_PODS}",
+                f"--server-address={address}",
+                "--v=WARN",  # a line for each pod costs more than the pod
+            )
+            log = self._cluster.root / "logs" / "kwok.log"
+            self._process = Process("kwok", [self._assets.path("kwok"), *flags], log=log)
+        await self._process.start()
+        async with ReadinessProbe(self._cluster.root / "pki", identity="admin") as probe:
+            await until_ready(
+                self._process,
+                lambda: probe.ok(f"http://{address}/healthz"),
+                what=f"kwok of cluster {self._cluster.name}",
+                within_s=_START_S,
+                clock=self._clock,
+            )
+
+    async def _release(self) -> None:
+        """Take the leases from an earlier kwok, for which a new one waits until they are too old.
+
+        By then, the controllers would have given the nodes up.
+        """
+        async with self._client() as client:
+            ours = (await client.list(NODES, labels=f"{_LABEL}={self._cluster.name}")).items
+            names = [node.name for node in ours]
+            await _each(names, lambda name: _delete(client, LEASES, name, _LEASES))
+
+    async def stop(self) -> None:
+        """End kwok; its nodes stay, and fail when their leases are too old."""
+        if self._process is not None:
+            await self._process.stop()
+
+    def pause(self) -> None:
+        """Let all simulated nodes fall silent."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self.process.resume()
+
+    async def add(
+        self,
+        count: int,
+        *,
+        prefix: str = "sim",
+        capacity: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Json] = (),
+    ) -> list[str]:
+        """Make `count` more nodes, named after the prefix, and wait until they are Ready.
+
+        `capacity` adds to what a node has, or replaces it, by resource.
+        """
+        async with self._client() as client:
+            taken = {node.name for node in (await client.list(NODES)).items}
+            free = (name for name in map(f"{prefix}-{{}}".format, itertools.count()))
+            names = list(itertools.islice((name for name in free if name not in taken), count))
+            new = functools.partial(
+                _node,
+                cluster=self._cluster.name,
+                version=pinned().kubernetes,
+                now=self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                capacity=_CAPACITY | dict(capacity or {}),
+                labels=labels or {},
+                taints=taints,
+            )
+            await _each(names, lambda name: client.create(NODES, new(name)))
+            await self._until_ready(client, set(names))
+        return names
+
+    async def remove(self, names: Iterable[str] | None = None) -> None:
+        """Delete these nodes, or all simulated ones; their pods go as those of lost nodes do."""
+        async with self._client() as client:
+            chosen = names if names is not None else await self._all(client)
+            await _each(chosen, lambda name: _delete(client, NODES, name))
+
+    async def fail(self, names: Iterable[str]) -> None:
+        """Let only these nodes fall silent, as if their machines were lost."""
+        await self._relabel(names, _SILENT)
+
+    async def heal(self, names: Iterable[str]) -> None:
+        """Let failed nodes come back."""
+        await self._relabel(names, self._cluster.name)
+
+    async def _relabel(self, names: Iterable[str], value: str) -> None:
+        change = MergePatch({"metadata": {"labels": {_LABEL: value}}})
+        async with self._client() as client:
+            await _each(names, lambda name: client.patch(NODES, name, change))
+
+    async def _all(self, client: Client) -> list[str]:
+        ours = f"{_LABEL} in ({self._cluster.name},{_SILENT})"
+        return [node.name for node in (await client.list(NODES, labels=ours)).items]
+
+    async def _until_ready(self, client: Client, names: set[str]) -> None:
+        """Wait until kwok minds them all, and the controllers let pods onto them."""
+
+        async def ready() -> bool:
+            leases = {lease.name for lease in (await client.list(LEASES, _LEASES)).items}
+            if not names <= leases:
+                return False
+            if "kube-controller-manager" not in self._cluster.components:
+                return True
+            nodes = (await client.list(NODES, labels=f"{_LABEL}={self._cluster.name}")).items
+            return names <= {node.name for node in nodes if _schedulable(node)}
+
+        await until_ready(
+            self.process,
+            ready,
+            what=f"kwok with {len(names)} new nodes of cluster {self._cluster.name}",
+            within_s=_START_S + len(names) * _NODE_S,
+            every_s=_POLL_S + len(names) * _NODE_POLL_S,
+            clock=self._clock,
+        )
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[Client]:
+        client = self._cluster.client()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+
+def _node(
+    name: str,
+    *,
+    cluster: str,
+    version: str,
+    now: str,
+    capacity: Mapping[str, str],
+    labels: Mapping[str, str],
+    taints: Sequence[Json],
+) -> Json:
+    """A node that is Ready from the start, which spares a write for each."""
+    address = str(_NETWORK[1 + zlib.crc32(name.encode()) % (_NETWORK.num_addresses - 2)])
+    platform = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    own = {"kubernetes.io/hostname": name, _LABEL: cluster}
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    return {
+        "metadata": {"name": name, "labels": platform | dict(labels) | own},
+        "spec": {"taints": list(taints)},
+        "status": {
+            "capacity": dict(capacity),
+            "allocatable": dict(capacity),
+            "addresses": [
+                {"type": "InternalIP", "address": address},
+                {"type": "Hostname", "address": name},
+            ],
+            "conditions": [
+                {"type": kind, "status": status, "reason": reason} | times
+                for kind, status, reason in _CONDITIONS
+            ],
+            "daemonEndpoints": _NO_KUBELET,
+            "nodeInfo": _NODE_INFO | {"kubeletVersion": f"{version}+kwok"},
+        },
+    }
+
+
+def _schedulable(node: Node) -> bool:
+    return all(taint.key != _NOT_READY for taint in node.spec.taints or ())
+
+
+async def _delete(client: Client, kind: Resource[Any], name: str, namespace: str = "") -> None:
+    with contextlib.suppress(NotFound):
+        await client.delete(kind, name, namespace, uid=None)
+
+
+async def _each(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
+    """Do it to all, some at a time; the first error ends it."""
+    waiting = iter(names)
+
+    async def work() -> None:
+        for name in waiting:  # shared: no await stands between taking a name and the next
+            await act(name)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None

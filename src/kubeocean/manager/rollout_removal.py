@@ -1,0 +1,167 @@
+"""Deletes the objects that were rolled out for a binding, in order.
+
+First the syncers, then the proxiers, then Services and other objects; once these are gone, the
+certificate and its signing requests. Each object is read from the API server, must provably belong
+to this binding, and is deleted by UID.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from kubeocean.api import group, naming
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.group import Domain
+from kubeocean.errors import Conflict, Forbidden, NotFound
+from kubeocean.manager.rendering import KINDS, AnyResource, Component
+from kubeocean.manager.rollout_state import DEPLOYMENTS
+from kubeocean.manager.rollout_watch import Place, RolloutInformers, binding_of, ownership_of
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import SECRETS
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Key, Object, Resource, Untyped
+
+__all__ = ["Removal"]
+
+_SIGNING_REQUESTS: Final = Resource(
+    "certificates.k8s.io",
+    "v1",
+    "certificatesigningrequests",
+    "CertificateSigningRequest",
+    False,
+    Untyped,
+)
+_SERVICES: Final = KINDS["Service"]
+_Objects: TypeAlias = list[tuple[AnyResource, Object]]
+
+_log = get_logger(__name__)
+
+
+class Removal:
+    """Deletes the objects of bindings."""
+
+    def __init__(self, client: Client, watched: RolloutInformers, domain: Domain) -> None:
+        self._client = client
+        self._watched = watched
+        self._domain = domain
+
+    async def remove(self, binding: ClusterBinding) -> list[str]:
+        """Delete the binding's objects; return titles of those that still exist.
+
+        :raises ApiError: objects could not be read or deleted.
+        """
+        owned = sorted(await self._owned(binding), key=lambda each: self._order(*each))
+        if remaining := await self._delete_all(owned):
+            return remaining  # a running proxier could create a certificate again
+        return await self._delete_all(await self._certificates(binding))
+
+    async def _delete_all(self, objects: _Objects) -> list[str]:
+        return [title for each in objects if (title := await self._delete(*each))]
+
+    def _order(self, resource: AnyResource, stored: Object) -> tuple[int, bool, str]:
+        """Sort key: syncers, proxiers, Services, other objects."""
+        kinds = (DEPLOYMENTS.kind, _SERVICES.kind)
+        rank = kinds.index(resource.kind) if resource.kind in kinds else len(kinds)
+        is_syncer = stored.labels.get(group.APP_COMPONENT) == Component.SYNCER
+        return rank, not is_syncer, stored.name
+
+    async def _owned(self, binding: ClusterBinding) -> _Objects:
+        derived, owned = self._derived(binding), []
+        for resource, namespace in self._places():
+            objects = await self._listed(resource, namespace)
+            for name in derived.get(resource.kind, ()):
+                key = Key(namespace, name)
+                if key not in objects and (stored := await self._read(resource, key)) is not None:
+                    objects[key] = stored
+            for stored in objects.values():
+                ownership = ownership_of(stored, binding, self._domain)
+                # Labels prove ownership only together with a name of Kubeocean.
+                proven = binding_of(stored) is not None
+                if ownership.ours and (proven or stored.name in derived.get(resource.kind, ())):
+                    owned.append((resource, stored))
+        return owned
+
+    def _derived(self, binding: ClusterBinding) -> dict[str, tuple[str, ...]]:
+        """Return names that the earlier implementation used as well, by kind."""
+        cluster_id, domain = binding.spec.cluster_id, self._domain
+        return {
+            DEPLOYMENTS.kind: (
+                naming.syncer_deployment(cluster_id, domain),
+                naming.proxier_deployment(cluster_id, domain),
+            ),
+            _SERVICES.kind: (naming.proxier_service(cluster_id, domain),),
+        }
+
+    def _places(self) -> tuple[Place, ...]:
+        """Return the watched kinds and namespaces, and the defaults of templates."""
+        default = self._domain.system_namespace
+        return tuple(
+            dict.fromkeys((*self._watched.places, (DEPLOYMENTS, default), (_SERVICES, default)))
+        )
+
+    async def _listed(self, resource: AnyResource, namespace: str) -> dict[Key, Object]:
+        try:
+            listing = await self._client.list(resource, namespace, labels=self._watched.selector)
+        except Forbidden as error:
+            # Without permission to list, the manager has not created anything either.
+            _log.warning("Could not list objects", namespace=namespace, error=str(error))
+            return {}
+        return {each.key: each for each in listing.items}
+
+    async def _read(self, resource: AnyResource, key: Key) -> Object | None:
+        try:
+            return await self._watched.read_fresh(resource, key)
+        except Forbidden:
+            return None
+
+    async def _certificates(self, binding: ClusterBinding) -> _Objects:
+        return [*await self._secrets(binding), *await self._signing_requests(binding)]
+
+    async def _secrets(self, binding: ClusterBinding) -> _Objects:
+        """Return the certificate Secrets that proxiers of the earlier implementation created."""
+        labels = {
+            group.APP_NAME: self._domain.proxier,
+            group.APP_INSTANCE: naming.label_value(binding.name),
+            group.APP_COMPONENT: group.COMPONENT_TLS,
+        }
+        secrets: _Objects = []
+        for namespace in dict.fromkeys(namespace for _, namespace in self._places()):
+            key = Key(namespace, naming.tls_secret(binding.spec.cluster_id))
+            secret = await self._read(SECRETS, key)
+            if secret is not None and labels.items() <= secret.labels.items():
+                secrets.append((SECRETS, secret))
+        return secrets
+
+    async def _signing_requests(self, binding: ClusterBinding) -> _Objects:
+        domain = self._domain
+        labels = {
+            domain.component: group.COMPONENT_LOGS_PROXY,
+            domain.node_name: naming.label_value(binding.name),
+        }
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        prefix = naming.signing_request_prefix(binding.name, domain)
+        try:
+            requests = await self._client.list(_SIGNING_REQUESTS, labels=selector)
+        except Forbidden as error:
+            _log.warning("Could not list signing requests", error=str(error))
+            return []
+        return [
+            (_SIGNING_REQUESTS, each) for each in requests.items if each.name.startswith(prefix)
+        ]
+
+    async def _delete(self, resource: AnyResource, stored: Object) -> str:
+        """Delete one object; return its title if it still exists afterwards."""
+        title = f"{resource.kind} {stored.key}"
+        try:
+            if not stored.deleting:
+                await self._client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
+                _log.info("Deleted object", object=title, uid=stored.uid)
+            current = await self._watched.read_fresh(resource, stored.key)
+        except (Conflict, NotFound):
+            return ""  # the object of that UID is gone
+        except Forbidden as error:
+            if resource is not _SIGNING_REQUESTS:
+                raise
+            _log.warning("Could not delete signing request", error=str(error))
+            return ""  # signing requests expire
+        return title if current is not None and current.uid == stored.uid else ""

@@ -1,0 +1,140 @@
+"""State of the rollout of one binding's syncers and proxiers.
+
+A component is *ready* when its Deployment is applied and all replicas are updated and available.
+Until then `reason` says what the rollout waits for. A `failed` component needs a change by an
+administrator; its running objects stay unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from kubeocean.runtime.objects import Condition, Object, Resource, find_condition
+
+__all__ = [
+    "DEPLOYMENTS",
+    "ComponentPhase",
+    "ComponentState",
+    "Deployment",
+    "DeploymentSpec",
+    "DeploymentStatus",
+    "RolloutResult",
+    "component_state",
+]
+
+
+class DeploymentSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Fields of a Deployment's spec."""
+
+    replicas: int | None = None
+
+
+class DeploymentStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """Fields of a Deployment's status."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Deployment(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A Deployment with the fields that the manager reads."""
+
+    spec: DeploymentSpec = msgspec.field(default_factory=DeploymentSpec)
+    status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
+
+
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
+
+
+class ComponentPhase(StrEnum):
+    """Phase of a component's rollout; the last three are failures."""
+
+    READY = "Ready"
+    ROLLING = "Rolling"  # replicas are not all updated and available
+    TEMPLATE = "TemplateInvalid"  # the template cannot be rendered for this binding
+    FOREIGN = "NameTaken"  # an object of that name belongs to another owner
+    REFUSED = "Refused"  # the API server refused the object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentState:
+    """Rollout of a binding's syncers or proxiers; the numbers are those of the Deployment."""
+
+    phase: ComponentPhase
+    desired: int = 0
+    updated: int = 0
+    ready: int = 0
+    reason: str = ""  # a sentence; empty when ready
+
+    @property
+    def is_ready(self) -> bool:
+        return self.phase is ComponentPhase.READY
+
+    @property
+    def failed(self) -> bool:
+        """Whether the objects could not be applied."""
+        return self.phase not in (ComponentPhase.READY, ComponentPhase.ROLLING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutResult:
+    """Result of one rollout of a binding."""
+
+    syncer: ComponentState
+    proxier: ComponentState
+    written: tuple[str, ...] = ()  # created, changed or deleted objects: kind and name
+    adopted: tuple[str, ...] = ()  # objects of the earlier implementation among these
+
+    @property
+    def failed(self) -> bool:
+        """Whether to retry later, because no event may announce the necessary change."""
+        return self.syncer.failed or self.proxier.failed
+
+
+def component_state(
+    deployment: Deployment | None, *, phase: ComponentPhase | None = None, reason: str = ""
+) -> ComponentState:
+    """Return the state of a Deployment; `phase` and `reason` of a failure override it."""
+    if deployment is None:
+        return ComponentState(
+            phase=phase or ComponentPhase.ROLLING, reason=reason or "no Deployment yet"
+        )
+    status = deployment.status
+    desired = 1 if deployment.spec.replicas is None else deployment.spec.replicas
+    observed = status.observed_generation >= deployment.metadata.generation
+    reason = reason or _pending_reason(deployment, desired=desired, observed=observed)
+    return ComponentState(
+        phase=phase or (ComponentPhase.ROLLING if reason else ComponentPhase.READY),
+        desired=desired,
+        updated=status.updated_replicas if observed else 0,
+        ready=status.available_replicas,
+        reason=reason,
+    )
+
+
+def _pending_reason(deployment: Deployment, *, desired: int, observed: bool) -> str:
+    """Return what the rollout waits for, or ""."""
+    name, status = deployment.key, deployment.status
+    if deployment.deleting:
+        return f"Deployment {name} is being deleted"
+    if not observed:
+        return f"Deployment {name} has changed; its controller has not observed that yet"
+    for type_, bad in (("ReplicaFailure", "True"), ("Progressing", "False")):
+        condition = find_condition(status.conditions, type_)
+        if condition is not None and condition.status == bad:
+            return f"Deployment {name}: {condition.reason}: {condition.message}"
+    if status.updated_replicas < desired:
+        return f"Deployment {name}: {status.updated_replicas} of {desired} replicas are updated"
+    if status.replicas > status.updated_replicas:
+        old = status.replicas - status.updated_replicas
+        return f"Deployment {name}: {old} old replicas are not deleted yet"
+    if status.available_replicas < desired:
+        return f"Deployment {name}: {status.available_replicas} of {desired} replicas are available"
+    return ""

@@ -1,0 +1,45 @@
+"""Log level of a process, set by an annotation of its binding while the process runs.
+
+Without the annotation, or with an unknown level, the level of the start applies. Changing the level
+takes the right to change the binding; there is no port for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.group import Domain
+from kubeocean.runtime import logs
+from kubeocean.runtime.logs import get_logger
+
+__all__ = ["ASKED", "LogLevel"]
+
+# Levels as written in the annotation, and their names in `runtime.logs`.
+ASKED: Final = {level: level for level in logs.LEVELS} | {"warn": "warning"}
+
+_log = get_logger(__name__)
+
+
+class LogLevel:
+    """The log level of one process; `usual` is the level of its start."""
+
+    def __init__(self, domain: Domain, *, usual: str = "") -> None:
+        self._key = domain.log_level
+        self._usual = usual or logs.get_level()
+        self._annotation = ""
+
+    def follow(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        """Handle a change of the binding, as a handler of its informer."""
+        if new is None:
+            return
+        annotation = new.annotations.get(self._key, "").lower()
+        if annotation == self._annotation:
+            return
+        self._annotation = annotation
+        if annotation and annotation not in ASKED:
+            _log.warning("Ignored unknown log level", annotation=annotation, known=list(ASKED))
+        level = ASKED.get(annotation, self._usual)
+        # As a warning, which most levels before and after the change let through.
+        _log.warning("Changed log level", level=level, before=logs.get_level())
+        logs.set_level(level)

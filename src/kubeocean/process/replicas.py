@@ -1,0 +1,138 @@
+"""Replicas of a process: which of them work, and when they may write.
+
+Replicas compete for a Lease; the leader works alone, the others wait and are ready. A replica that
+loses the Lease ends. With `--sharding` all replicas work, each on its slots. With neither, every
+replica works.
+
+A leader that works alone begins when no replica with `--sharding` is left. A `fenced` transport
+asks the election or the ring before each write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+
+from kubeocean.api.group import ENV_POD_NAMESPACE
+from kubeocean.errors import ConfigError
+from kubeocean.process.settings import ReplicaSettings
+from kubeocean.process.startup import open_client, trace
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
+from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.transport import HttpTransport, Transport
+from kubeocean.runtime.transport_layers import CountedTransport, FencedTransport
+from kubeocean.sharding.exclusive_start import ExclusiveStart
+from kubeocean.sharding.ring import Ring
+from kubeocean.sharding.shared_controllers import SharedControllers
+
+__all__ = ["Replica"]
+
+
+class Replica:
+    """This replica, as its settings describe it; the stack closes its clients.
+
+    - `prepared`: returns when the caches are filled enough to work on a slot.
+    - `control`: a client of the computing cluster without rate limit and fence.
+    - `sharing`: the controllers of `--sharding`; its ring is a component of the service.
+
+    :raises KubeoceanError: the access to the cluster, or the namespace of the Lease, is not known.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        service: str,
+        stack: AsyncExitStack,
+        *,
+        prepared: Callable[[], Awaitable[None]],
+        metrics: Metrics,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.identity = unique_identity()
+        trace(stack, service, instance=self.identity, environ=environ)
+        self._source = source = default_access(
+            settings.kubeconfig or None, environ=environ, allow_exec=settings.allow_exec_plugins
+        )
+        self._stack = stack
+        self._metrics = metrics
+        self.control = control = open_client(stack, self.counted(source), "computing")
+        self.sharing: SharedControllers | None = None
+        self._election: Election | None = None
+        self._exclusive_start: ExclusiveStart | None = None
+        if not settings.sharding and not settings.leader_elect:
+            return
+        namespace = _election_namespace(settings, source, environ)
+        config = settings.ring(namespace)
+        if settings.sharding:
+            ring = Ring(control, config, metrics=metrics, environ=environ)
+            self.sharing = SharedControllers(ring, prepared=prepared)
+            return
+        self._exclusive_start = ExclusiveStart(control, config)
+        self._election = Election(
+            control,
+            namespace=namespace,
+            name=settings.election_name,
+            identity=self.identity,
+            lease_s=settings.lease_s,
+            renew_s=settings.renew_s,
+            retry_s=settings.retry_s,
+            metrics=metrics,
+        )
+
+    def client(self, *, qps: float, burst: int) -> Client:
+        """A fenced and rate-limited client of the computing cluster."""
+        transport = self.fenced(self.counted(self._source))
+        return open_client(self._stack, transport, "computing", qps=qps, burst=burst)
+
+    def counted(self, source: AccessSource) -> Transport:
+        """A transport to a cluster that counts its requests."""
+        return CountedTransport(HttpTransport(source), source, self._metrics)
+
+    def fenced(self, transport: Transport) -> Transport:
+        """A transport that writes only while this replica may."""
+        fence = self._election or self.sharing
+        return FencedTransport(transport, fence.check) if fence else transport
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work while this replica leads, or at once without an election; return at the end."""
+        election, exclusive_start = self._election, self._exclusive_start
+        if election is None or exclusive_start is None:
+            await work()
+            return
+
+        async def lead() -> None:
+            await exclusive_start.wait()
+            await work()
+
+        # The election has logged why it was lost; the service ends with this component.
+        with suppress(LeadershipLost):
+            await election.run(lead)
+
+    def ready(self, filled: bool) -> bool:
+        """A leader is ready when its caches are `filled`, another replica when it knows the leader.
+
+        A leader that waits for replicas with `--sharding` is ready: a rollout ends them only then.
+        """
+        if self._exclusive_start is not None and self._exclusive_start.waits:
+            return True
+        election = self._election
+        if election is None or election.is_leader:
+            return filled
+        return election.holder not in ("", election.identity)
+
+
+def _election_namespace(
+    settings: ReplicaSettings, source: AccessSource, environ: Mapping[str, str]
+) -> str:
+    namespace = settings.leader_election_namespace or environ.get(ENV_POD_NAMESPACE, "")
+    if namespace:
+        return namespace
+    if isinstance(source, InClusterAccess):
+        return source.current().namespace
+    # A guess could differ from that of another replica, and both would lead.
+    raise ConfigError(
+        f"is required outside of a pod, unless {ENV_POD_NAMESPACE} is set",
+        source="--leader-election-namespace",
+    )

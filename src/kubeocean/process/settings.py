@@ -1,0 +1,140 @@
+"""Settings that the processes share.
+
+`ProcessSettings` are those of every process, `ReplicaSettings` those of a process with leader
+election or sharding. Whatever needs no cluster is checked here; an error names the flag and its
+value.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.api import group
+from kubeocean.api.group import Domain
+from kubeocean.errors import ConfigError
+from kubeocean.process import flags
+from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, text
+from kubeocean.runtime.log_flags import ZapFlags
+from kubeocean.sharding.config import Config, NodeSection, ShardingSection, StateSection
+
+__all__ = ["ProcessSettings", "ReplicaSettings", "kubeconfig_namespaces_flag"]
+
+_NODE_TIMEOUT_S: Final = 60.0  # the default of a ring
+
+
+def kubeconfig_namespaces_flag() -> frozenset[str]:
+    """The field of `--kubeconfig-namespaces`, for processes of one binding."""
+    return flag(
+        "kubeconfig-namespaces",
+        flags.namespaces,
+        "",
+        "Namespaces, separated by commas, in which the binding's Secret may be; * allows all "
+        "(default: the one that the binding names at the start). The system namespace is always "
+        "allowed.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings(ZapFlags):
+    """The flags of every process."""
+
+    kubeconfig: str = flag(
+        "kubeconfig",
+        text,
+        "",
+        "Kubeconfig of the computing cluster (default: $KUBECONFIG, then the pod's account).",
+    )
+    label_domain: Domain = flag(
+        "label-domain",
+        flags.domain,
+        group.DEFAULT.name,
+        "Domain of all labels, annotations, taints and finalizers.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings(ProcessSettings, ABC):
+    """The flags of a process with leader election or sharding."""
+
+    # Each process defines these two flags itself.
+    sharding: bool
+    leader_election_id: str
+
+    allow_exec_plugins: bool = flag(
+        "allow-exec-plugins",
+        boolean,
+        "false",
+        "Run the credential plugin that the kubeconfig of the computing cluster names. "
+        "A plugin in a binding's Secret is never run.",
+    )
+    metrics_bind_address: BindAddress | None = flag(
+        "metrics-bind-address", address, ":8080", "Address of /metrics; 0 disables it."
+    )
+    health_probe_bind_address: BindAddress | None = flag(
+        "health-probe-bind-address",
+        address,
+        ":8081",
+        "Address of /healthz and /readyz; 0 disables them.",
+    )
+    leader_elect: bool = flag(
+        "leader-elect", boolean, "true", "Work only while this replica is the elected leader."
+    )
+    leader_election_namespace: str = flag(
+        "leader-election-namespace",
+        flags.name,
+        "",
+        "Namespace of the leader election Lease (default: $POD_NAMESPACE, then the pod's own).",
+    )
+    lease_s: float = flag(
+        "leader-election-lease-duration",
+        duration,
+        "15s",
+        "Time after which other replicas replace a leader that does not renew its Lease.",
+    )
+    renew_s: float = flag(
+        "leader-election-renew-deadline",
+        duration,
+        "10s",
+        "Time after which a leader that cannot renew its Lease stops.",
+    )
+    retry_s: float = flag(
+        "leader-election-retry-period",
+        duration,
+        "2s",
+        "Time between two attempts to acquire or renew the Lease.",
+    )
+
+    def __post_init__(self) -> None:
+        flags.check_timings(retry_s=self.retry_s, renew_s=self.renew_s, lease_s=self.lease_s)
+        if self.sharding and not self.leader_elect:
+            message = "needs an election: leave out --leader-elect=false"
+            raise ConfigError(message, source="--sharding", value="true")
+
+    @property
+    @abstractmethod
+    def election_name(self) -> str:
+        """The name of the leader election Lease."""
+
+    @property
+    @abstractmethod
+    def ring_name(self) -> str:
+        """The name of the ring of replicas that share the work."""
+
+    def ring(self, namespace: str) -> Config:
+        """The configuration of the ring of replicas that share the work.
+
+        The ring's planner is elected on the Lease of a single leader, so that the first replicas
+        with `--sharding` wait for the last leader without it.
+        """
+        return Config(
+            sharding=ShardingSection(
+                ring=self.ring_name,
+                namespace=namespace,
+                domain=self.label_domain.sharding,
+                election=self.election_name,
+            ),
+            node=NodeSection(node_timeout_s=max(_NODE_TIMEOUT_S, self.lease_s)),
+            state=StateSection(lease_s=self.lease_s, renew_s=self.renew_s, retry_s=self.retry_s),
+        )

@@ -1,0 +1,143 @@
+"""Authentication of callers by client certificate or bearer token.
+
+TLS has verified a client certificate with the computing cluster's CA before a byte of HTTP is read;
+a bearer token is checked with a TokenReview. There is no anonymous access. A certificate takes
+precedence, as with a kubelet. Requests that are not authenticated are limited by client network, so
+that they cannot cause TokenReviews without end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubeocean.errors import ApiError, Refusal
+from kubeocean.proxier.connection_limits import RateLimits, network_of
+from kubeocean.proxier.ttl_cache import TtlCache
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.objects import Json
+
+__all__ = ["Authenticator", "Caller", "from_certificate"]
+
+_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCEPTED_S: Final = 30.0
+_REJECTED_S: Final = 5.0
+_MAX_CACHED: Final = 4_096
+_MAX_TOKEN: Final = 12 * 1024
+_FAILURE_RATE: Final = 20.0
+_FAILURE_BURST: Final = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated user, as Kubernetes describes one; `by` is how it was authenticated."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    by: str = "certificate"
+
+
+def from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
+    """The caller of a verified certificate: its common name, with organizations as groups.
+
+    None without exactly one common name.
+    """
+    if not certificate:
+        return None
+    attributes = [pair for part in certificate.get("subject", ()) for pair in part]
+    users = [value for name, value in attributes if name == "commonName"]
+    if len(users) != 1 or not users[0]:
+        return None
+    groups = tuple(value for name, value in attributes if name == "organizationName")
+    return Caller(users[0], (*groups, "system:authenticated"))
+
+
+class Authenticator:
+    """Authenticates callers; results of TokenReviews are cached for a short time."""
+
+    def __init__(self, computing: Client, *, clock: Clock | None = None) -> None:
+        self._computing = computing
+        self._clock = clock or RealClock()
+        # Two caches, so that many bad tokens cannot push good ones out.
+        self._accepted: TtlCache[bytes, Caller] = TtlCache(_MAX_CACHED, clock=self._clock)
+        self._rejected: TtlCache[bytes, str] = TtlCache(_MAX_CACHED, clock=self._clock)
+        self._failures = RateLimits(rate=_FAILURE_RATE, burst=_FAILURE_BURST, clock=self._clock)
+
+    async def authenticate(
+        self, certificate: Mapping[str, Any] | None, authorization: str, peer: str = ""
+    ) -> Caller:
+        """The caller of a request.
+
+        :raises Refusal: the caller is not authenticated (401), the computing cluster could not be
+            asked (503), or its network has sent too many such requests (429).
+        """
+        caller = from_certificate(certificate)
+        if caller is not None and certificate is not None:
+            self._check_expiry(certificate)
+            return caller
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        # Caches hold hashes: a memory dump must not contain usable tokens.
+        key = hashlib.sha256(token.encode()).digest()
+        accepted = self._accepted.get(key)
+        if accepted is not None and scheme.lower() == "bearer":
+            return accepted
+        if not self._failures.allows(network_of(peer)):
+            raise Refusal(429, "too many requests from this address that are not authenticated")
+        if scheme.lower() != "bearer" or not token or len(token) > _MAX_TOKEN:
+            raise Refusal(401, "neither a client certificate nor a bearer token")
+        return await self._review_token(token, key)
+
+    def _check_expiry(self, certificate: Mapping[str, Any]) -> None:
+        """Refuse a certificate that has expired since the handshake."""
+        not_after = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        if not_after <= self._clock.now().timestamp():
+            raise Refusal(401, "the client certificate has expired")
+
+    async def _review_token(self, token: str, key: bytes) -> Caller:
+        reason = self._rejected.get(key)
+        if reason is None:
+            result = await self._review(token)
+            if isinstance(result, Caller):
+                self._accepted.put(key, result, _ACCEPTED_S)
+                return result
+            self._rejected.put(key, result, _REJECTED_S)
+            reason = result
+        raise Refusal(401, f"the token is not valid: {reason}")
+
+    async def _review(self, token: str) -> Caller | str:
+        """Ask the computing cluster; the caller, or why there is none."""
+        body: Json = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
+        try:
+            # A review changes nothing in the cluster, so a lost answer is asked for again.
+            answer = await self._computing.request_json(
+                "POST", _REVIEWS, body=body, idempotent=True
+            )
+        except ApiError as error:
+            message = f"could not have the token reviewed: {error.reason}"
+            raise Refusal(503, message) from error
+        status = answer.get("status") or {}
+        user = status.get("user") or {}
+        if status.get("authenticated") is not True or not user.get("username"):
+            return "the computing cluster does not know it"
+        return Caller(
+            user=user["username"],
+            groups=tuple(user.get("groups") or ()),
+            uid=user.get("uid") or "",
+            extra=_extra(user.get("extra") or {}),
+            by="token",
+        )
+
+
+def _extra(extra: Mapping[str, Iterable[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple((name, tuple(values)) for name, values in sorted(extra.items()))

@@ -1,0 +1,83 @@
+"""Zap flags: logging flags of controller-runtime.
+
+Existing templates pass these flags, so all of them are taken. What they choose that our logs do not
+have (another form of time, a level for stack traces) changes nothing: times are RFC 3339, and an
+unexpected error always comes with its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime import logs
+from kubeocean.runtime.flags import boolean, flag, one_of
+
+__all__ = ["ZapFlags"]
+
+_LEVELS: Final = {
+    "debug": "debug",
+    "info": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "error": "error",
+    "panic": "error",
+}
+
+
+def _level(written: str, flag: str) -> str:
+    """Return the log level for a zap level; zap counts from 0 (info) towards more debugging."""
+    word = written.lower()
+    if word and word not in _LEVELS and not (word.isascii() and word.isdigit() and int(word)):
+        known = ", ".join(_LEVELS)
+        raise ConfigError(f"must be one of {known}, or above 0", source=flag, value=written)
+    return _LEVELS.get(word, "debug") if word else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZapFlags:
+    """The logging part of a program's settings."""
+
+    zap_devel: bool = flag(
+        "zap-devel", boolean, "false", "Log for a developer: level debug, encoder console."
+    )
+    zap_encoder: str = flag(
+        "zap-encoder",
+        one_of("", "json", "console"),
+        "",
+        "json for programs or console for people; json unless --zap-devel.",
+    )
+    zap_log_level: str = flag(
+        "zap-log-level",
+        _level,
+        "",
+        "debug, info, warn or error; a number above 0 is debug; info unless --zap-devel. "
+        "SIGUSR1 makes a running program say more, SIGUSR2 less.",
+    )
+    zap_stacktrace_level: str = flag(
+        "zap-stacktrace-level",
+        one_of("", "debug", "info", "warn", "error", "panic"),
+        "",
+        "Taken and not used: an unexpected error always has its traceback.",
+    )
+    zap_time_encoding: str = flag(
+        "zap-time-encoding",
+        one_of("", "epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"),
+        "",
+        "Taken and not used: times are RFC 3339 with microseconds.",
+    )
+
+    @property
+    def log_format(self) -> logs.Format:
+        wanted = self.zap_encoder or ("console" if self.zap_devel else "json")
+        return "console" if wanted == "console" else "json"
+
+    @property
+    def log_level(self) -> str:
+        return self.zap_log_level or ("debug" if self.zap_devel else "info")
+
+    def configure_logs(self) -> Callable[[], None]:
+        """Configure logging by these flags; return the function that undoes it."""
+        return logs.configure(self.log_format, self.log_level)

@@ -1,0 +1,134 @@
+"""Transports that wrap another transport: request counting and write fencing.
+
+`CountedTransport` exports client-go's metric `rest_client_requests_total` by method, host and
+status code, with `<error>` for requests without an answer. When the server's host changes, the
+series of the old host are removed.
+
+`FencedTransport` refuses writes while its fence is closed. A leader that was frozen and resumes
+does not know yet that another replica leads; the fence is checked before each write, so a stale
+write does not leave the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from kubeocean.errors import ApiError, KubeoceanError, Unreachable
+from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.metrics import Counter, Metrics
+from kubeocean.runtime.transport import Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
+
+__all__ = ["CountedTransport", "Fenced", "FencedTransport"]
+
+_NONE: Final = "<error>"
+
+
+class CountedTransport:
+    """Transport that counts its requests; `source` gives the server's host."""
+
+    def __init__(self, inner: Transport, source: AccessSource, metrics: Metrics) -> None:
+        self._inner = inner
+        self._source = source
+        self._total = metrics.counter(
+            "rest_client_requests_total",
+            "Requests by method, host and code of the answer",
+            ["code", "host", "method"],
+        )
+        self._server = ""
+        self._host = ""
+        self._children: dict[tuple[str, str], Counter] = {}  # of the server of now
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        try:
+            response = await self._inner.send(request)
+        except Unreachable:
+            self._count(_NONE, request)
+            raise
+        self._count(str(response.status), request)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        opened = False
+        try:
+            async with self._inner.stream(request) as stream:
+                opened = True
+                self._count(str(stream.status), request)
+                yield stream
+        except Unreachable:
+            if not opened:
+                self._count(_NONE, request)
+            raise
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _count(self, code: str, request: Request) -> None:
+        server = self._source.current().server
+        if server != self._server:
+            self._move(server)
+        child = self._children.get((code, request.method))
+        if child is None:
+            child = self._total.labels(code, self._host, request.method)
+            self._children[code, request.method] = child
+        child.inc()
+
+    def _move(self, server: str) -> None:
+        for code, method in self._children:
+            with suppress(KeyError):  # another transport to that server was quicker
+                self._total.remove(code, self._host, method)
+        self._children.clear()
+        self._server, self._host = server, urlsplit(server).netloc
+
+
+class Fenced(ApiError):
+    """The request was not sent, because this process may no longer write. Not retried."""
+
+
+class FencedTransport:
+    """Transport that calls `check` before each write; an exception of `check` prevents the
+    write."""
+
+    def __init__(self, inner: Transport, check: Callable[[], None]) -> None:
+        self._inner = inner
+        self._check = check
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        self._pass(request)
+        return await self._inner.send(request)
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        self._pass(request)
+        return self._inner.stream(request)
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        # A tunnel can do anything at its other end, whatever the method of its request.
+        self._pass(request, always=True)
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _pass(self, request: Request, *, always: bool = False) -> None:
+        if not request.writes and not always:
+            return
+        try:
+            self._check()
+        except KubeoceanError as error:
+            what = f"{request.method} {request.path}"
+            raise Fenced(f"could not {what}: {error}") from error

@@ -1,0 +1,194 @@
+"""Administration of a ring from outside: its state, changes by an operator, and its removal.
+
+`RingAdmin` reads the table and the members, and writes the table as the planner does: with the
+version from which it decided. All guarantees of the replicas stay valid, so every operation may be
+used while they work, and also while no planner is elected.
+
+The table and expired Leases stay when the last replica has ended, so that replicas which start
+again resume with their slots. `remove_ring_objects` deletes them when no replica will start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from kubeocean.errors import ConfigError, Conflict, Forbidden, NotFound
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, Lease
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import ObjectT, Resource
+from kubeocean.sharding.heartbeat import MEMBER, may_see, record_of
+from kubeocean.sharding.members import MemberRecord
+from kubeocean.sharding.names import Names
+from kubeocean.sharding.stores import (
+    TABLE,
+    ConfigMapStore,
+    LoadedTable,
+    TableStore,
+    admission_view,
+    loaded_of,
+)
+from kubeocean.sharding.table import Table, name_of
+
+__all__ = ["Member", "RingAdmin", "RingState", "find_rings", "remove_ring_objects"]
+
+_TRIES: Final = 30  # while shards change hands, the planner writes many times a second
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Replica of a ring, and the wall-clock time at which it last renewed its Lease."""
+
+    record: MemberRecord
+    renewed: datetime | None
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingState:
+    """A ring at one moment."""
+
+    table: Table
+    members: tuple[Member, ...]
+    assigner: str
+
+    @property
+    def living(self) -> list[str]:
+        """Members that have not released their Lease."""
+        return [each.record.id for each in self.members if not each.record.released]
+
+    def member(self, named: str) -> str:
+        """The id of a replica that is named by its name or its id.
+
+        :raises ConfigError: there is none, or there are several.
+        """
+        matching = [id_ for id_ in self.living if named in (id_, name_of(id_))]
+        if len(matching) == 1:
+            return matching[0]
+        known = ", ".join(sorted(self.living)) or "none"
+        problem = "there are several of this name" if matching else "there is no such replica"
+        raise ConfigError(f"{problem}; replicas: {known}", field="replica", value=named)
+
+
+class RingAdmin:
+    """Reads and changes one ring from outside of its replicas."""
+
+    def __init__(self, client: Client, names: Names, *, namespace: str) -> None:
+        self.names = names
+        self.namespace = namespace
+        self._client = client
+        self._store = ConfigMapStore(
+            client, namespace=namespace, labels=names.labels(TABLE), beside=admission_view
+        )
+
+    async def state(self) -> RingState:
+        """The ring as it is now.
+
+        :raises ConfigError: there is no such ring.
+        """
+        loaded = await self._load()
+        members = await self._members()
+        return RingState(loaded.table, members, await self._assigner())
+
+    async def change(self, change: Callable[[RingState], Table]) -> tuple[Table, Table]:
+        """Write the result of `change`, and repeat it on a conflicting write; return the table
+        before and after."""
+        for tries_left in reversed(range(_TRIES)):
+            members = await self._members()
+            loaded = await self._load()  # last, so that few can be quicker
+            state = RingState(loaded.table, members, "")
+            after = change(state)
+            principals = {each.record.id: each.principal for each in state.members}
+            tables = TableStore(
+                self._store, key=self.names.table, ring=self.names.ring, slots=after.slots
+            )
+            try:
+                await tables.save(after, loaded, principals=principals)
+            except Conflict:
+                if not tries_left:
+                    raise
+            else:
+                return loaded.table, after
+        raise AssertionError("unreachable")
+
+    async def _load(self) -> LoadedTable:
+        stored = await self._store.load(self.names.table)
+        if stored is None:
+            raise ConfigError(
+                f"there is no such ring in namespace {self.namespace}",
+                field="ring",
+                value=self.names.ring,
+            )
+        return loaded_of(stored, ring=self.names.ring)
+
+    async def _members(self) -> tuple[Member, ...]:
+        selected = self.names.selects(MEMBER)
+        listing = await self._client.list(LEASES, self.namespace, labels=selected)
+        members = [self._member(lease) for lease in listing.items]
+        known = [member for member in members if member is not None]
+        return tuple(sorted(known, key=lambda member: member.record.id))
+
+    def _member(self, lease: Lease) -> Member | None:
+        record = record_of(lease, self.names)
+        if record is None:
+            return None
+        renewed = lease.spec.renew_time
+        at = datetime.fromisoformat(renewed) if renewed else None
+        return Member(record, at, lease.annotations.get(self.names.principal, ""))
+
+    async def _assigner(self) -> str:
+        # A ring that took over from a single leader is elected on what that one was elected on.
+        for name in (self.names.assigner, self.names.ring):
+            try:
+                lease = await self._client.get(LEASES, name, self.namespace)
+            except NotFound:
+                continue
+            return lease.spec.holder_identity or ""
+        return ""
+
+
+async def find_rings(client: Client, names: Names, *, namespace: str = "") -> list[tuple[str, str]]:
+    """The namespaces and names of rings, in order; `names` gives the domain."""
+    role = f"{names.role_label}={TABLE}"
+    listing = await client.list(CONFIG_MAPS, namespace, labels=role)
+    return sorted(
+        (table.namespace, table.labels[names.ring_label])
+        for table in listing.items
+        if names.ring_label in table.labels
+    )
+
+
+_log = get_logger(__name__)
+
+
+async def remove_ring_objects(client: Client, names: Names, namespace: str) -> None:
+    """Delete the objects that a ring left behind, as far as this account may; no-op without a ring.
+
+    :raises ApiError: the API server did not answer.
+    """
+    try:
+        if not await may_see(client, namespace):
+            return  # there is no ring
+        # Last of all to go: as long as it is there, another attempt finds the rest.
+        table = await client.get(CONFIG_MAPS, names.table, namespace)
+        leases = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
+        for lease in leases.items:
+            await _delete(client, LEASES, lease)
+        await _delete(client, CONFIG_MAPS, table)
+    except (NotFound, Conflict):
+        return  # another client removes it, or a replica uses it
+    except Forbidden as error:
+        _log.debug(
+            "Was not allowed to delete ring", ring=names.ring, namespace=namespace, error=str(error)
+        )
+        return
+    _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
+
+
+async def _delete(client: Client, kind: Resource[ObjectT], found: ObjectT) -> None:
+    """Delete the object if it is unchanged since it was read."""
+    where, version = (found.name, found.namespace), found.resource_version
+    await client.delete(kind, *where, uid=found.uid, resource_version=version)

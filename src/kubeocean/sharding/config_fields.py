@@ -1,0 +1,204 @@
+"""Declarative configuration sections: keys of a YAML section as fields of a frozen dataclass.
+
+A setting is a field, declared once with the key that users write, its form and its default:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class State:
+        lease_s: float = key("leaseDuration", seconds, "15s")
+
+`read_section` parses a section. A mistake raises a ConfigError that names the key by its whole path
+and the value; for an unknown key it names the most similar known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.flags import duration
+
+__all__ = [
+    "Form",
+    "at_least",
+    "boolean",
+    "check_known",
+    "choice",
+    "fraction",
+    "key",
+    "located",
+    "port",
+    "positive",
+    "read_section",
+    "seconds",
+    "text",
+    "url_path",
+    "whole",
+]
+
+T = TypeVar("T")
+Form: TypeAlias = Callable[[object, str], T]  # what was written, the path of the key
+
+_META: Final = "key"
+_LAST_PORT: Final = 65_535
+
+
+class _Section(Protocol):
+    """Dataclass whose fields are all configuration keys."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+S = TypeVar("S", bound=_Section)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    name: str
+    form: Form[object]
+
+
+def key(name: str, form: Form[T], default: object) -> T:
+    """A field of a section; the default is written as a user would write it."""
+    return field(default=form(default, name), metadata={_META: _Key(name, form)})
+
+
+def read_section(section: type[S], content: object, *, path: str, source: str = "") -> S:
+    """The section that stands in a file at `path`; an absent one has its defaults.
+
+    :raises ConfigError: a key is unknown, or its value is not what it has to be.
+    """
+    if content is None:
+        return section()
+    if not isinstance(content, Mapping):
+        raise ConfigError("must be a mapping", field=path, value=content, source=source)
+    declared = {each.metadata[_META].name: each for each in dataclasses.fields(section)}
+    check_known(content, declared, path=path, source=source)
+    try:
+        given = {
+            each.name: each.metadata[_META].form(content[name], f"{path}.{name}")
+            for name, each in declared.items()
+            if content.get(name) is not None
+        }
+    except ConfigError as error:
+        raise located(error, source) from None
+    return section(**given)
+
+
+def located(error: ConfigError, source: str) -> ConfigError:
+    """Return the same error with the location in the file."""
+    if error.source or not source:
+        return error
+    placed = ConfigError(str(error), source=source)
+    placed.field, placed.value = error.field, error.value
+    return placed
+
+
+def check_known(
+    content: Mapping[Any, object], known: Iterable[str], *, path: str, source: str = ""
+) -> None:
+    """:raises ConfigError: the section has an unknown key."""
+    names = list(known)
+    for name in content:
+        if name not in names:
+            close = get_close_matches(str(name), names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            at = f"{path}.{name}" if path else str(name)
+            raise ConfigError(f"there is no such key; {hint}", field=at, source=source)
+
+
+# Forms
+
+
+def text(written: object, path: str) -> str:
+    """Any string."""
+    if not isinstance(written, str):
+        raise ConfigError("must be a string", field=path, value=written)
+    return written
+
+
+def boolean(written: object, path: str) -> bool:
+    """True or false."""
+    if not isinstance(written, bool):
+        raise ConfigError("must be true or false", field=path, value=written)
+    return written
+
+
+def whole(written: object, path: str) -> int:
+    """A whole number."""
+    if isinstance(written, bool) or not isinstance(written, int):
+        raise ConfigError("must be a whole number", field=path, value=written)
+    return written
+
+
+def at_least(least: int) -> Form[int]:
+    """A whole number of at least that."""
+
+    def read(written: object, path: str) -> int:
+        number = whole(written, path)
+        if number < least:
+            raise ConfigError(f"must be at least {least}", field=path, value=written)
+        return number
+
+    return read
+
+
+def port(written: object, path: str) -> int:
+    """A TCP port; 0 is any that is free."""
+    number = at_least(0)(written, path)
+    if number > _LAST_PORT:
+        raise ConfigError(f"must be at most {_LAST_PORT}", field=path, value=written)
+    return number
+
+
+def positive(written: object, path: str) -> float:
+    """Number greater than 0."""
+    if isinstance(written, bool) or not isinstance(written, int | float):
+        raise ConfigError("must be a number", field=path, value=written)
+    if not (math.isfinite(written) and written > 0):
+        raise ConfigError("must be more than 0", field=path, value=written)
+    return float(written)
+
+
+def fraction(written: object, path: str) -> float:
+    """Number greater than 0 and at most 1."""
+    number = positive(written, path)
+    if number > 1:
+        raise ConfigError("must be at most 1", field=path, value=written)
+    return number
+
+
+def seconds(written: object, path: str) -> float:
+    """Duration greater than 0: `15s`, `1m30s`, `500ms`."""
+    try:
+        length = duration(text(written, path), path)
+    except ConfigError:
+        raise ConfigError(
+            "must be a duration such as 15s, 1m30s or 500ms", field=path, value=written
+        ) from None
+    if length <= 0:
+        raise ConfigError("must be more than 0", field=path, value=written)
+    return length
+
+
+def choice(*choices: str) -> Form[str]:
+    """Return the form of a key with a fixed set of values."""
+
+    def read(written: object, path: str) -> str:
+        if written not in choices:
+            raise ConfigError(f"must be one of {', '.join(choices)}", field=path, value=written)
+        return str(written)
+
+    return read
+
+
+def url_path(written: object, path: str) -> str:
+    """The path of a URL."""
+    path_text = text(written, path)
+    if not path_text.startswith("/"):
+        raise ConfigError("must begin with /", field=path, value=written)
+    return path_text

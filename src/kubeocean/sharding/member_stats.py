@@ -1,0 +1,88 @@
+"""Member statistics: the members of a ring by state, at one moment.
+
+able      healthy, wanted, and may get slots
+keeping   may keep their slots: able, silent and not ready members
+dead      will certainly never act again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kubeocean.sharding.members import MemberRecord, MemberSighting, MemberState, judge
+from kubeocean.sharding.table import Table, name_of
+from kubeocean.sharding.timing import Timing
+
+__all__ = ["MemberStats", "read_member_stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStats:
+    """Members by state; `able` has the capacities of those that can own slots."""
+
+    records: Mapping[str, MemberRecord]
+    able: Mapping[str, float]
+    keeping: frozenset[str]
+    dead: frozenset[str]
+    owners: frozenset[str]  # of the table, now or next
+    seen: float  # the epoch that all acting members have seen
+    newest: int  # the newest epoch that any member has seen
+
+    def acks(self, member: str) -> Mapping[int, int]:
+        """The drains that a member has acknowledged."""
+        record = self.records.get(member)
+        return record.acks if record is not None else {}
+
+    def template(self, member: str) -> str:
+        """The version of a member's program; "" if it is not known."""
+        record = self.records.get(member)
+        return record.template if record is not None else ""
+
+    def follows(self, member: str, owner: str) -> bool:
+        """Return whether `member` is the next incarnation of `owner`, or declares to replace it."""
+        predecessor = self.records[member].predecessor
+        return name_of(member) == name_of(owner) or (
+            predecessor in (owner, name_of(owner)) and predecessor != ""
+        )
+
+    def replaces(self, member: str, owner: str) -> bool:
+        """Whether a rolling update has put `member` where `owner` was: versions differ."""
+        new, old = self.template(member), self.template(owner)
+        return bool(new and old) and new != old
+
+
+def read_member_stats(
+    sightings: Mapping[str, MemberSighting],
+    table: Table,
+    now: float,
+    timing: Timing,
+    *,
+    expired: Callable[[MemberSighting, float], bool],
+) -> MemberStats:
+    """Sort the members; owners that were never looked for are kept."""
+    records: dict[str, MemberRecord] = {}
+    able: dict[str, float] = {}
+    owners = table.owners
+    keeping: set[str] = {owner for owner in owners if owner not in sightings}
+    dead: set[str] = set()
+    seen = float("inf")
+    for member in sorted(sightings):
+        sighting = sightings[member]
+        record = sighting.record
+        if record is not None:
+            records[member] = record
+        if expired(sighting, now):
+            dead.add(member)
+            continue
+        seen = min(seen, record.seen if record is not None else -1)
+        if table.drained and table.says(table.drained, member):
+            continue
+        state = judge(sighting, now, timing)
+        if state is MemberState.LEAVING:
+            continue
+        keeping.add(member)
+        if state is MemberState.HEALTHY and record is not None:
+            able[member] = record.capacity
+    newest = max([record.seen for record in records.values()], default=0)
+    return MemberStats(records, able, frozenset(keeping), frozenset(dead), owners, seen, newest)

@@ -1,0 +1,236 @@
+"""Planner loop: feeds the planner with members and tables, and writes its decisions.
+
+Every replica watches the members' Leases, so that a newly elected planner knows since when each of
+them has been silent. Only the elected replica decides: when a member's record or the table changed,
+and at the time that the last decision set. Nothing is polled at rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, within
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import LEASES, Lease
+from kubeocean.runtime.logs import get_logger
+from kubeocean.sharding.heartbeat import MEMBER, read_members, record_of
+from kubeocean.sharding.members import MemberRecord, MemberState
+from kubeocean.sharding.metrics import RingMetrics
+from kubeocean.sharding.names import Names
+from kubeocean.sharding.planner import Decision, Planner
+from kubeocean.sharding.stores import ABSENT, LoadedTable, TableStore, Unreadable
+from kubeocean.sharding.table import Table, empty_table
+
+__all__ = ["PlannerLoop"]
+
+_AT_LEAST_S: Final = 0.05  # between two looks at the members, whatever a decision says
+_AGAIN_S: Final = 1.0  # after the API failed
+
+_log = get_logger(__name__)
+
+
+class PlannerLoop:
+    """A replica's knowledge of the members, and the planning it does while elected."""
+
+    def __init__(
+        self,
+        client: Client,
+        planner: Planner,
+        store: TableStore,
+        *,
+        namespace: str,
+        names: Names,
+        clock: Clock,
+        metrics: RingMetrics,
+        informer: Informer[Lease] | None = None,
+        wrote: Callable[[Table], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._planner = planner
+        self._store = store
+        self._namespace = namespace
+        self._names = names
+        self._clock = clock
+        self._metrics = metrics
+        self._wrote = wrote or _ignore
+        self._table = empty_table(names.ring, 1)  # what was seen last, whoever wrote it
+        self._records: dict[str, MemberRecord] = {}
+        self._principals: dict[str, str] = {}
+        self._states: dict[str, MemberState] = {}
+        self._news = asyncio.Event()
+        self._doubt = True  # a fresh list is due
+        self._gone = False  # the table was deleted, or made unreadable
+        self.leases = informer or Informer(
+            client, LEASES, namespace=namespace, labels=names.selects(MEMBER), clock=clock
+        )
+        self.leases.on_change(self._heard)
+
+    # What is known, elected or not
+
+    def others(self, member: str) -> list[MemberRecord]:
+        """The members beside this one that could take slots."""
+        return [
+            record
+            for record in self._records.values()
+            if record.id != member
+            and record.state is MemberState.HEALTHY
+            and not record.released
+            and self._states.get(record.id) is not MemberState.UNHEALTHY
+        ]
+
+    def saw(self, table: Table) -> None:
+        """A table came, from whomever."""
+        self._table = table
+        self._news.set()
+
+    def lost(self) -> None:
+        """Handle a table that was deleted or that no replica wrote."""
+        self._gone = True
+        self._news.set()
+
+    def _heard(self, old: Lease | None, new: Lease | None) -> None:
+        lease = new or old
+        assert lease is not None
+        record = record_of(lease, self._names)
+        if record is None:
+            return
+        if new is None:
+            self._records.pop(record.id, None)
+            self._principals.pop(record.id, None)
+            self._doubt = True
+            self._news.set()
+            return
+        before = self._records.get(record.id)
+        self._records[record.id] = record
+        self._principals[record.id] = lease.annotations.get(self._names.principal, "")
+        self._planner.observe(
+            [record], started=None, now=self._clock.monotonic(), table=self._table
+        )
+        if before is None or _said(before) != _said(record):
+            self._news.set()
+
+    # While elected
+
+    async def run(self) -> None:
+        """Keep the table right until cancelled."""
+        self._doubt = True
+        self._metrics.is_planner.set(1)
+        loaded: LoadedTable | None = None
+        try:
+            while True:
+                self._news.clear()  # before anything is read: what comes meanwhile is news
+                try:
+                    if loaded is None or self._gone or loaded.table.epoch < self._table.epoch:
+                        loaded = await self._load()
+                    loaded = await self._round(loaded)
+                except Conflict:
+                    loaded = None  # a conflicting write: read, and decide again
+                except ApiError as error:
+                    _log.warning("Failed to assign", ring=self._names.ring, error=str(error))
+                    loaded = None
+                    await self._clock.sleep(_AGAIN_S)
+        finally:
+            self._metrics.is_planner.set(0)
+
+    async def _load(self) -> LoadedTable:
+        self._gone = False
+        known, why = self._table, ""
+        try:
+            loaded = await self._store.load()
+            version = loaded.version
+            if version == ABSENT:
+                why = "it was deleted"
+            elif loaded.table.epoch <= known.epoch and loaded.table != known:
+                why = "it was set back, or changed without a new epoch"
+            if not why or not known.epoch:
+                return loaded
+        except Unreadable as error:
+            if not known.epoch:
+                raise
+            version, why = error.version, str(error)
+        # Replicas act by what they saw, and epochs must not begin anew.
+        _log.error("Wrote shard table anew", ring=self._names.ring, why=why)
+        before = LoadedTable(known, version, tuple(entry.epoch for entry in known.entries))
+        return await self._store.save(known.changed({}), before, principals=self._principals)
+
+    async def _round(self, loaded: LoadedTable) -> LoadedTable:
+        """Make one decision and carry it out; wait if there is nothing to do."""
+        if self._doubt:
+            await self._look(loaded.table)
+        decision = self._planner.decide(loaded.table, self._clock.monotonic())
+        self._tell()
+        await self._evict(decision)
+        if decision.table is not None:
+            return await self._write(decision, decision.table, loaded)
+        wait_s = decision.look_at - self._clock.monotonic()
+        if wait_s <= 0:
+            self._doubt = True
+            wait_s = _AT_LEAST_S
+        with suppress(TimeoutError):
+            await within(self._clock, wait_s, self._news.wait)
+        return loaded
+
+    async def _look(self, table: Table) -> None:
+        started = self._clock.monotonic()
+        records = await read_members(self._client, self._namespace, self._names)
+        self._doubt = False
+        self._planner.observe(records, started=started, now=self._clock.monotonic(), table=table)
+
+    async def _write(self, decision: Decision, table: Table, upon: LoadedTable) -> LoadedTable:
+        written = await self._store.save(table, upon, principals=self._principals)
+        self._metrics.rebalances.inc()
+        self._metrics.moves.inc(len(decision.moves))
+        _log.info(
+            "Wrote shard table",
+            ring=self._names.ring,
+            epoch=table.epoch,
+            moves=len(decision.moves),
+            granted=sum(move.granted for move in decision.moves),
+        )
+        self._wrote(table)
+        return written
+
+    async def _evict(self, decision: Decision) -> None:
+        for record in decision.evict:
+            try:
+                await self._client.delete(
+                    LEASES,
+                    self._names.member(record.id),
+                    self._namespace,
+                    uid=record.uid,
+                    resource_version=record.pulse,
+                )
+            except (Conflict, NotFound) as error:
+                _log.debug("Did not remove replica from ring", replica=record.id, error=str(error))
+            else:
+                _log.info("Evicted replica", ring=self._names.ring, replica=record.id)
+            self._doubt = True
+
+    def _tell(self) -> None:
+        """Log and count changes of members' states."""
+        states = self._planner.states(self._clock.monotonic())
+        for member, state in states.items():
+            if self._states.get(member) is not state:
+                _log.info(
+                    "Node health status changed",
+                    ring=self._names.ring,
+                    node_id=member,
+                    status=state.value,
+                )
+        self._states = states
+        self._metrics.seen(states)
+
+
+def _said(record: MemberRecord) -> tuple[object, ...]:
+    """Return the part of a record that decisions depend on, without what each renewal changes."""
+    fields = (record.state, record.released, record.capacity, record.template)
+    return *fields, record.seen, dict(record.acks)
+
+
+def _ignore(table: Table) -> None:
+    pass

@@ -1,0 +1,235 @@
+"""Sharing of existing controllers: their caches hold all objects, and each replica works on its
+part.
+
+A `ShardedController` caches only its own part. `SharedControllers` is for a program whose
+controllers already read from caches of all objects, so that a moved shard needs no further reads:
+
+    sharing = SharedControllers(ring)
+    client = Client(FencedTransport(transport, sharing.check))
+    …
+    sharing.share(pods.controller, by=str, keys=pods.keys)
+    sharing.alone(policies.controller)
+
+A shared controller runs under the grant of its shard; an `alone` controller runs on the planner's
+replica while that is elected; everything else needs a valid Lease. The fence checks accordingly
+before each write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.controller import After, Controller, Done, Outcome, Reconcile
+from kubeocean.sharding.fencing import NotOurs, current_grant, under
+from kubeocean.sharding.metrics import Loads, WorkMetrics
+from kubeocean.sharding.ring import Ring, WakingClock
+from kubeocean.sharding.slot_lifecycle import Ended, Running
+
+__all__ = ["SharedControllers"]
+
+K = TypeVar("K")
+_REMEMBERED: Final = 1 << 16  # keys whose shard need not be computed again
+
+_ALONE: ContextVar[bool] = ContextVar("kubeocean_shard_alone", default=False)
+
+
+def _nobody(key: Any) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Controller, and the function that maps its keys to sharding keys."""
+
+    by: Callable[[Any], str]
+    known: Callable[[], Iterable[Any]]
+    take_up: Callable[[Any], None]
+    let_go: Callable[[Any], None] | None
+
+
+class SharedControllers:
+    """The controllers of one program, as a workload of its ring; `prepared` returns when they know
+    enough to begin."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        *,
+        prepared: Callable[[], Awaitable[None]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.ring = ring
+        self._prepared = prepared
+        self._clock = clock or WakingClock()
+        self._shared: list[_Shared] = []
+        self._alone: list[Runnable] = []
+        self._running = Running()
+        self._fresh: set[int] = set()  # gained shards whose keys are not enqueued yet
+        self._loads = Loads(self._clock, every_s=ring.config.node.health_check_interval_s)
+        self._shard_of = lru_cache(_REMEMBERED)(ring.shard_of)
+        ring.add(self)
+
+    # Who takes part
+
+    def share(
+        self,
+        controller: Controller[K],
+        *,
+        by: Callable[[K], str],
+        keys: Callable[[], Iterable[K]],
+        besides: Callable[[K], bool] = _nobody,
+        let_go: Callable[[K], None] | None = None,
+    ) -> None:
+        """Let a controller work on its part.
+
+        - `by`: the text whose shard a key is in; it must never change for a key.
+        - `keys`: all keys that are known, those of a shard that came are taken up.
+        - `besides`: what is worked on here whoever has the shard, as far as it does no harm.
+        - `let_go`: called with each key that goes, before anybody else may have it: to end what
+          was begun for it and goes on by itself.
+        """
+        self._shared.append(_Shared(by, keys, controller.enqueue, let_go))
+        figures = WorkMetrics(self.ring.metrics, self.ring.names.ring, controller.name)
+
+        async def around(key: K, reconcile: Reconcile[K]) -> Outcome:
+            began, ended = self._clock.monotonic(), False
+            what = by(key)
+            try:
+                if not self.owns(what) and besides(key):
+                    outcome = await reconcile(key)
+                elif (given := await self._in_turn(what, key, reconcile)) is not None:
+                    outcome = given
+                else:
+                    # Whoever has the shard now takes up all of it, but for what is worked on here.
+                    outcome = After(0.0) if besides(key) else Done()
+                ended = True
+                return outcome
+            finally:
+                spent_s = self._clock.monotonic() - began
+                self._loads.spent(self._shard_of(what), spent_s)
+                figures.latency.observe(spent_s)
+                (figures.processed if ended else figures.errors).inc()
+
+        controller.share(lambda key: self.owns(by(key)) or besides(key), around)
+
+    def alone(self, *parts: Runnable) -> None:
+        """Let these run on one replica at a time."""
+        self._alone.extend(parts)
+
+    # Whose it is
+
+    def owns(self, what: str) -> bool:
+        """Whether something that is shared by this text may be taken up here."""
+        return self.ring.owns(self._shard_of(what))
+
+    @asynccontextmanager
+    async def turn(self, what: str) -> AsyncIterator[None]:
+        """Do something about it until the block ends.
+
+        :raises NotOurs: it is not ours, or was taken from us meanwhile.
+        """
+        slot = self._shard_of(what)
+        if not self.ring.owns(slot):
+            raise NotOurs(f"{what} is in shard {slot}, which is not ours")
+        try:
+            async with self._running.of(slot):
+                with under(self.ring.grant(slot)):
+                    yield
+        except Ended as error:
+            raise NotOurs(f"{what} was given away: {error}") from error
+
+    def check(self) -> None:
+        """Call this before each write.
+
+        :raises KubeoceanError: it must not be made.
+        """
+        if _ALONE.get():
+            self.ring.election.check()
+        else:
+            self.ring.check(current_grant())
+
+    async def _in_turn(self, what: str, key: K, reconcile: Reconcile[K]) -> Outcome | None:
+        """Return the outcome; None if the shard was lost before or during the reconcile."""
+        slot = self._shard_of(what)
+        if not self.ring.owns(slot):
+            return None
+        try:
+            async with self._running.of(slot):
+                with under(self.ring.grant(slot)):
+                    return await reconcile(key)
+        except Ended:
+            return None
+
+    # As a workload of the ring
+
+    async def prepare(self) -> None:
+        if self._prepared is not None:
+            await self._prepared()
+
+    async def lead(self) -> None:
+        token = _ALONE.set(True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in self._alone:
+                    group.create_task(part.run())
+        finally:
+            _ALONE.reset(token)
+
+    async def warm(self, slots: Collection[int]) -> None:
+        """Do nothing: the caches hold all objects."""
+
+    def start(self, slots: Collection[int]) -> None:
+        # They come one by one, many at a time: all keys are looked through once.
+        if not self._fresh:
+            asyncio.get_running_loop().call_soon(self._take_up)
+        self._fresh.update(slots)
+
+    def _take_up(self) -> None:
+        fresh, self._fresh = self._fresh, set()
+        for shared in self._shared:
+            for key in shared.known():
+                if self._shard_of(shared.by(key)) in fresh:
+                    shared.take_up(key)
+
+    async def idle(self, slot: int) -> None:
+        await self._running.idle(slot)
+
+    def cancel(self, slots: Collection[int]) -> None:
+        self._running.cancel(slots)
+
+    def drop(self, slots: Collection[int]) -> None:
+        self._loads.drop(slots)
+        for shared in self._shared:
+            if shared.let_go is not None:
+                for key in shared.known():
+                    if self._shard_of(shared.by(key)) in slots:
+                        shared.let_go(key)
+
+    def busy(self) -> Collection[int]:
+        return self._running.slots()
+
+    def resources(self, slot: int) -> list[str]:
+        return [text for text in self._texts() if self._shard_of(text) == slot]
+
+    def loads(self) -> Mapping[int, float]:
+        counts: Counter[int] | None = None
+
+        def count(slot: int) -> int:
+            nonlocal counts
+            if counts is None:  # only when it is time to measure
+                counts = Counter(map(self._shard_of, self._texts()))
+            return counts[slot]
+
+        return self._loads.measure(self.ring.tenancy.serving, count)
+
+    def _texts(self) -> Iterable[str]:
+        return (shared.by(key) for shared in self._shared for key in shared.known())

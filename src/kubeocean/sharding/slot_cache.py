@@ -1,0 +1,223 @@
+"""Slot cache: an informer whose set of slots changes while it runs.
+
+Gaining slots costs one list of these slots; the watch then continues from its resourceVersion with
+a wider selector, and no other slot is listed again. Losing slots costs no request: their objects
+are dropped, their later events are ignored, and the next watch excludes them.
+
+Handlers see the objects of a gained slot as added and those of a lost slot as deleted. Code that
+acts on a change must check that this replica owns the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing
+from typing import Final
+
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.informer import Indexer, Informer
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Key, ObjectT, Resource
+from kubeocean.runtime.watch import Changed, Fate, Listed, Restarted, Scope, Watch
+from kubeocean.sharding.selection import Selection
+
+__all__ = ["SlotCache"]
+
+SLOT: Final = "slot"
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
+
+
+class SlotCache(Informer[ObjectT]):
+    """A cache of the objects of one resource in the slots that were added.
+
+    Invariant: the cache is complete, up to `version`, for every slot in `slots`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[ObjectT],
+        selection: Selection[ObjectT],
+        *,
+        namespace: str = "",
+        indexes: Mapping[str, Indexer[ObjectT]] | None = None,
+        prune: Callable[[ObjectT], ObjectT] | None = None,
+        keep_raw: bool = False,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._time = clock or RealClock()
+        self._figures_of = metrics or Metrics()
+        super().__init__(
+            client,
+            resource,
+            namespace=namespace,
+            indexes={SLOT: self._filed, **(indexes or {})},
+            prune=prune,
+            keep_raw=keep_raw,
+            clock=self._time,
+            metrics=self._figures_of,
+        )
+        self.selection = selection
+        self.slots: frozenset[int] = frozenset()
+        self._asked: set[int] = set()  # what was added, listed or not
+        self._floors: dict[int, int] = {}  # what a slot's list has shown already
+        self._some = asyncio.Event()
+        self._turn: asyncio.Timeout | None = None
+
+    # Slots
+
+    async def add(self, slots: Collection[int]) -> None:
+        """Bring in the objects of these slots; they are here when this returns."""
+        new = frozenset(slots) - self._asked
+        if not new:
+            return
+        self._asked |= new
+        try:
+            listing = await self.selection.client(new).list(
+                self.scope.resource,
+                self.scope.namespace,
+                labels=self.selection.labels(new),
+                keep_raw=self.scope.keep_raw,
+            )
+        except BaseException:  # also on cancellation: slots that were not listed are not cached
+            self._asked -= new
+            raise
+        # Some may have been dropped meanwhile, some dropped and listed again.
+        new = (new & self._asked) - self.slots
+        self._take(new, listing.items, listing.version)
+
+    def drop(self, slots: Collection[int]) -> None:
+        """Forget these slots and their objects, now."""
+        gone = frozenset(slots)
+        self._asked -= gone
+        for slot in gone & self.slots:
+            self._floors.pop(slot, None)
+            for obj in self.of(slot):
+                self._put(obj.key, None)
+        self.slots -= gone
+
+    def keys(self, slot: int) -> list[Key]:
+        """The keys of the objects of a slot."""
+        return [obj.key for obj in self.of(slot)]
+
+    def of(self, slot: int) -> list[ObjectT]:
+        """The objects of a slot."""
+        return self.by(SLOT, str(slot))
+
+    def count(self, slot: int) -> int:
+        """Return the number of objects in a slot."""
+        return len(self.of(slot))
+
+    def slot_of(self, obj: ObjectT) -> int | None:
+        return self.selection.slot(obj)
+
+    def _take(self, new: frozenset[int], items: list[ObjectT], version: str) -> None:
+        """Insert a listed slot. No await here: the stream must not overtake the insertion."""
+        if not new:
+            return
+        if not self.slots:
+            self._version = version  # nothing else is there that could be behind
+        floor = int(version) if version.isdecimal() else 0
+        self.slots |= new
+        self._floors |= dict.fromkeys(new, floor)
+        for obj in items:
+            if self.selection.slot(obj) in new:
+                if self._unseen is not None:
+                    self._unseen.discard(obj.key)
+                self._put(obj.key, self._prune(obj) if self._prune else obj)
+        self._synced.set()
+        self._some.set()
+        if self._turn is not None:
+            self._turn.reschedule(_NOW)
+            self._turn = None  # it can end only once
+
+    # Following
+
+    async def run(self) -> None:
+        """Keep the cache true until cancelled."""
+        if not self._asked:
+            self._synced.set()  # it has all of nothing
+        while True:
+            self._some.clear()
+            if not self.slots:
+                await self._some.wait()
+                continue
+            try:
+                async with asyncio.timeout(None) as turn:
+                    self._turn = turn
+                    await self._follow(self._stream())
+            except TimeoutError:
+                if not turn.expired():
+                    raise
+            finally:
+                self._turn = None
+
+    def _stream(self) -> Watch[ObjectT]:
+        """Watch all slots of this replica from the resourceVersion of the cache."""
+        scope = self.scope
+        wide = Scope(
+            scope.resource,
+            scope.namespace,
+            self.selection.labels(self.slots),
+            scope.fields,
+            scope.keep_raw,
+        )
+        return _Resumed(
+            self.selection.client(self.slots),
+            wide,
+            # A listing that broke off left the cache without a version that it is complete for.
+            since="" if self._unseen is not None else self._version,
+            clock=self._time,
+            metrics=self._figures_of,
+        )
+
+    async def _follow(self, watch: Watch[ObjectT]) -> None:
+        async with aclosing(watch.follow()) as account:
+            async for news in account:
+                match news:
+                    case Changed():
+                        self._change(Changed(self._ours(news), news.version))
+                    case Restarted():
+                        self._unseen = set(self._items)
+                    case Listed():
+                        self._complete(news.version)
+
+    def _ours(self, news: Changed[ObjectT]) -> list[tuple[Fate, ObjectT]]:
+        """Drop events of other slots, and those that the list of the slot already contained."""
+        kept: list[tuple[Fate, ObjectT]] = []
+        for fate, obj in news.events:
+            slot = self.selection.slot(obj)
+            if slot not in self.slots:
+                continue
+            floor = self._floors.get(slot, 0)
+            version = obj.resource_version
+            if self._unseen is None and floor and version.isdecimal() and int(version) <= floor:
+                continue
+            kept.append((fate, obj))
+        return kept
+
+    def _filed(self, obj: ObjectT) -> tuple[str, ...]:
+        slot = self.selection.slot(obj)
+        return () if slot is None else (str(slot),)
+
+
+class _Resumed(Watch[ObjectT]):
+    """A watch that begins after a version that is known, without a list."""
+
+    def __init__(
+        self,
+        client: Client,
+        scope: Scope[ObjectT],
+        *,
+        since: str,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(client, scope, clock=clock, metrics=metrics)
+        if since:
+            self._begin_at(since)
+            self._listed = True
+            self._generation = client.transport.generation

@@ -1,0 +1,264 @@
+"""Lifecycle of the slots of one incarnation, from gain to loss, and the work that runs in them.
+
+For each slot the steps happen in order, whatever the table contains meanwhile:
+
+    gain    caches are filled → on_shard_gained returned → keys are taken
+    loss    no more keys → no work runs → on_shard_lost returned → caches are dropped
+
+A slot is *busy* until its loss is finished; only then is the loss acknowledged. Work that does not
+end in time is cancelled, reconciles and notifiers alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+from kubeocean.errors import ApiError
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.logs import get_logger
+from kubeocean.sharding.metrics import RingMetrics
+from kubeocean.sharding.slot_lease import Duties
+from kubeocean.sharding.slots import encode_slots
+from kubeocean.sharding.workloads import ShardNotifier, Workload
+
+__all__ = ["Ended", "Running", "SlotLifecycle"]
+
+_AGAIN_S: Final = 0.5  # between two attempts to warm
+
+_log = get_logger(__name__)
+
+
+class SlotLifecycle:
+    """Gains and losses of the slots of one incarnation. `changed` is called when a slot has
+    settled."""
+
+    def __init__(
+        self,
+        workloads: Sequence[Workload],
+        notifiers: Sequence[ShardNotifier],
+        *,
+        clock: Clock,
+        metrics: RingMetrics,
+        changed: Callable[[], None],
+    ) -> None:
+        self._workloads = workloads
+        self._notifiers = notifiers
+        self._clock = clock
+        self._metrics = metrics
+        self._changed = changed
+        self.active: frozenset[int] = frozenset()  # ours, by the table
+        self.serving: set[int] = set()  # ours, and keys may be taken
+        self._losing: dict[int, asyncio.Task[None]] = {}
+        self._latest: dict[int, asyncio.Task[None]] = {}  # what happens to a slot last
+        self._warm: dict[int, asyncio.Task[None]] = {}
+        self._told: set[int] = set()  # what the layer above has, or may have, taken up
+        self._cancelled: frozenset[int] = frozenset()
+        self._overdue: frozenset[int] = frozenset()
+
+    def busy(self) -> set[int]:
+        """Slots in which work runs, or whose loss is not finished.
+
+        It has every slot from before `on_shard_gained` until after `on_shard_lost`, also before
+        its loss has begun: else an idle one would be acknowledged at once.
+        """
+        held = self._told | self._latest.keys() | self._losing.keys()
+        return held.union(*(each.busy() for each in self._workloads))
+
+    def apply(self, duties: Duties, group: asyncio.TaskGroup) -> None:
+        """Start what is due now; the rest runs in `group`."""
+        gone = (self.active - duties.active) | (self.active & duties.lost)
+        gained = (duties.active - self.active) | (duties.active & gone)
+        self.active = duties.active
+        self.serving -= gone
+        self._warm_up(duties.warm | gained, group)
+        for slot in gone:
+            self._losing[slot] = self._next(slot, self._lose(slot, self._latest.get(slot)), group)
+        for slot in gained:
+            warm = self._warm.get(slot)
+            self._next(slot, self._gain(slot, self._latest.get(slot), warm), group)
+        self._cancel(duties)
+        if gone or gained:
+            self._metrics.shard_changes.inc(len(gone) + len(gained))
+            self._metrics.shard_count.set(len(self.active))
+
+    async def end(self) -> None:
+        """Lose all slots at once; the group of `apply` must have ended before."""
+        self.active = frozenset()
+        self.serving.clear()
+        running = self.busy()
+        for workload in self._workloads:
+            workload.cancel(running)
+        async with asyncio.TaskGroup() as group:
+            for slot in running | self._told:
+                group.create_task(self._let_go(slot))
+        for workload in self._workloads:
+            workload.drop(list(self._warm))
+        self._warm.clear()
+        self._metrics.shard_count.set(0)
+
+    # In order, for each slot
+
+    def _next(
+        self, slot: int, what: Coroutine[None, None, None], group: asyncio.TaskGroup
+    ) -> asyncio.Task[None]:
+        task = group.create_task(what)
+        self._latest[slot] = task
+        task.add_done_callback(partial(self._settled, slot))
+        return task
+
+    def _settled(self, slot: int, task: asyncio.Task[None]) -> None:
+        if self._latest.get(slot) is task:
+            del self._latest[slot]
+        if self._losing.get(slot) is task:
+            del self._losing[slot]
+        self._changed()
+
+    async def _gain(
+        self, slot: int, before: asyncio.Task[None] | None, warm: asyncio.Task[None] | None
+    ) -> None:
+        await _ended(before)
+        await _ended(warm)
+        self._told.add(slot)
+        for notifier in self._notifiers:
+            await notifier.on_shard_gained(slot, self._resources(slot))
+        if slot in self.active and slot not in self._losing:
+            self.serving.add(slot)
+            for workload in self._workloads:
+                workload.start([slot])
+
+    async def _lose(self, slot: int, before: asyncio.Task[None] | None) -> None:
+        began = self._clock.monotonic()
+        try:
+            await _ended(before)
+        except asyncio.CancelledError:
+            if before is not None:
+                before.cancel()  # the layer above has not even taken it up in time
+                await asyncio.wait([before])
+            self._drop(slot)
+            raise
+        await self._let_go(slot)
+        self._metrics.handover.observe(self._clock.monotonic() - began)
+
+    async def _let_go(self, slot: int) -> None:
+        try:
+            for workload in self._workloads:
+                await workload.idle(slot)
+            if slot in self._told:
+                for notifier in self._notifiers:
+                    await notifier.on_shard_lost(slot, self._resources(slot))
+                self._told.discard(slot)
+        finally:
+            self._drop(slot)
+
+    def _drop(self, slot: int) -> None:
+        if slot not in self.active:  # else it has come back meanwhile
+            self._warm.pop(slot, None)
+            for workload in self._workloads:
+                workload.drop([slot])
+
+    def _resources(self, slot: int) -> list[str]:
+        return [key for workload in self._workloads for key in workload.resources(slot)]
+
+    # Warming and cancelling
+
+    def _warm_up(self, slots: Collection[int], group: asyncio.TaskGroup) -> None:
+        """Fill caches of slots that are neither cached nor being cached, with one request."""
+        for slot in self._warm.keys() - slots - self.active - self._losing.keys():
+            del self._warm[slot]  # it was to come, and does not
+            for workload in self._workloads:
+                workload.drop([slot])
+        cold = frozenset(slots) - self._warm.keys()
+        if cold:
+            task = group.create_task(self._warm_all(cold))
+            self._warm |= dict.fromkeys(cold, task)
+
+    async def _warm_all(self, slots: frozenset[int]) -> None:
+        for workload in self._workloads:
+            while True:
+                try:
+                    await workload.warm(slots)
+                    break
+                except ApiError as error:
+                    _log.warning("Failed to read the objects of shards", error=str(error))
+                    await self._clock.sleep(_AGAIN_S)
+
+    def _cancel(self, duties: Duties) -> None:
+        new, late = duties.cancel - self._cancelled, duties.overdue - self._overdue
+        self._cancelled, self._overdue = duties.cancel, duties.overdue
+        if new:
+            _log.warning("Cancelled work on shards", shards=encode_slots(new))
+            for workload in self._workloads:
+                workload.cancel(new)
+        for slot in late & self._losing.keys():
+            self._told.discard(slot)  # it had its time; when the task has ended, it has let go
+            self._losing[slot].cancel()
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    """Wait for a task, whatever it ends with: that is its group's business."""
+    if task is not None:
+        await asyncio.wait([task])
+
+
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
+
+
+class Ended(Exception):
+    """The work was cancelled, because its slot is not ours any more."""
+
+
+class Running:
+    """The work under way."""
+
+    def __init__(self) -> None:
+        self._limits: dict[int, set[asyncio.Timeout]] = {}
+        self._ended: set[asyncio.Timeout] = set()
+        self._idle: dict[int, asyncio.Event] = {}
+
+    def slots(self) -> Collection[int]:
+        """Slots in which work runs."""
+        return self._limits.keys()
+
+    @asynccontextmanager
+    async def of(self, slot: int) -> AsyncIterator[None]:
+        """Something runs in this slot until the block ends.
+
+        :raises Ended: it was cancelled by `cancel`.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                # Nothing is awaited before this: whoever asked may run is seen running.
+                self._limits.setdefault(slot, set()).add(limit)
+                try:
+                    yield
+                finally:
+                    self._left(slot, limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Ended(f"work on slot {slot} was cancelled") from None
+
+    def cancel(self, slots: Collection[int]) -> None:
+        """Cancel the work in these slots; it may take time to end."""
+        for slot in slots:
+            for limit in self._limits.get(slot, set()) - self._ended:
+                self._ended.add(limit)  # it can be ended only once
+                limit.reschedule(_NOW)
+
+    async def idle(self, slot: int) -> None:
+        """Return when no work runs in this slot."""
+        while slot in self._limits:
+            await self._idle.setdefault(slot, asyncio.Event()).wait()
+
+    def _left(self, slot: int, limit: asyncio.Timeout) -> None:
+        self._ended.discard(limit)
+        running = self._limits[slot]
+        running.discard(limit)
+        if not running:
+            del self._limits[slot]
+            if (idle := self._idle.pop(slot, None)) is not None:
+                idle.set()

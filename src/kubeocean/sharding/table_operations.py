@@ -1,0 +1,102 @@
+"""Operations of an operator on the table: move, pin, drain, freeze, roll back.
+
+Each returns a new table, to be written with the version from which it was made. None of them breaks
+an invariant on which replicas rely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kubeocean.errors import ConfigError
+from kubeocean.sharding.table import UNOWNED, SlotEntry, Table, name_of
+
+__all__ = ["drain", "freeze", "move", "pin", "release", "rollback", "undrain", "unpin"]
+
+
+def freeze(table: Table, on: bool = True) -> Table:
+    """Move nothing any more but by hand, or because its owner is dead; or end that."""
+    return replace(table, frozen=on, epoch=table.epoch + 1)
+
+
+def drain(table: Table, replica: str) -> Table:
+    """Give all slots of a replica, named or by id, to others, and no more to it."""
+    if not replica:
+        raise ConfigError("names no member", field="replica", value=replica)
+    return replace(table, drained=table.drained | {replica}, epoch=table.epoch + 1)
+
+
+def undrain(table: Table, replica: str) -> Table:
+    """Let a replica have slots again."""
+    if replica not in table.drained:
+        raise ConfigError("is not drained", field="replica", value=replica)
+    return replace(table, drained=table.drained - {replica}, epoch=table.epoch + 1)
+
+
+def pin(table: Table, slots: Iterable[int], replica: str) -> Table:
+    """Keep slots at a replica, named or by id, whenever it is able to have them."""
+    pins = {**table.pins, **dict.fromkeys(_checked(table, slots), replica)}
+    return replace(table, pins=pins, epoch=table.epoch + 1)
+
+
+def unpin(table: Table, slots: Iterable[int]) -> Table:
+    """Let slots go wherever they are best."""
+    free = set(_checked(table, slots))
+    pins = {slot: replica for slot, replica in table.pins.items() if slot not in free}
+    return replace(table, pins=pins, epoch=table.epoch + 1)
+
+
+def move(table: Table, slots: Iterable[int], to: str) -> Table:
+    """Request a hand-over of slots to the member `to`; unowned slots are left alone."""
+    if not to:
+        raise ConfigError("names no member", field="to", value=to)
+    changes: dict[int, SlotEntry] = {}
+    for slot in _checked(table, slots):
+        entry = table.entries[slot]
+        if not entry.owner or entry.heir == to:
+            continue
+        changes[slot] = SlotEntry(to) if entry.owner == to else SlotEntry(entry.owner, to=to)
+    return table.changed(changes)
+
+
+def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
+    """Ask for the assignment that was in force at an epoch, as far as its owners still live.
+
+    An owner that has come back as another incarnation counts as living. The table is frozen: else
+    what made it what it is would make it so again.
+    """
+    past = next((each for each in reversed(table.history) if each.epoch == epoch), None)
+    if past is None:
+        known = ", ".join(str(each.epoch) for each in table.history) or "none"
+        raise ConfigError(f"is not remembered; there are: {known}", field="epoch", value=epoch)
+    present = {name_of(member): member for member in living}
+    wanted: dict[str, list[int]] = {}
+    for slot, owner in enumerate(past.owners):
+        if to := present.get(name_of(owner)):
+            wanted.setdefault(to, []).append(slot)
+    changes = {
+        slot: entry
+        for to, slots in wanted.items()
+        for slot, entry in enumerate(move(table, slots, to).entries)
+        if entry != table.entries[slot]
+    }
+    return replace(table.changed(changes), frozen=True)
+
+
+def release(table: Table, slots: Iterable[int]) -> Table:
+    """Take slots from their owners without their word.
+
+    They are granted again when all that live have seen it. An owner that has no Lease any more is
+    not waited for: be sure that it is dead.
+    """
+    return table.changed(dict.fromkeys(_checked(table, slots), UNOWNED))
+
+
+def _checked(table: Table, slots: Iterable[int]) -> list[int]:
+    ordered = sorted(set(slots))
+    if not ordered:
+        raise ConfigError("names no slot", field="slots")
+    if not 0 <= ordered[0] <= ordered[-1] < table.slots:
+        raise ConfigError(f"must be from 0 to {table.slots - 1}", field="slots", value=ordered)
+    return ordered

@@ -1,0 +1,367 @@
+"""The syncer's part of a binding: finalizer, conditions, and the order of its deletion.
+
+The syncer writes three conditions: `Connected`, whether the worker answers, and if not, since when;
+`Conflicted`, if policies that name the binding have the claim of another computing cluster; and,
+while the binding is being deleted, `Drained`, with what is still waited for.
+
+When the binding is deleted, its virtual nodes are reclaimed, by rules that have an end. Then its
+pods and copies are deleted, our label is removed from the worker's nodes and our finalizer from its
+policies; at last our finalizer from the binding. A worker that has not answered for `PATIENCE_S`
+does not hold up the deletion, nor one in which the cleanup takes longer than `GIVE_UP_S`: condition
+and event have what was not confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from kubeocean.api import conditions
+from kubeocean.api.bindings import CLUSTER_BINDINGS, BindingStatus, ClusterBinding
+from kubeocean.api.conditions import BindingEvent
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
+from kubeocean.errors import NotFound
+from kubeocean.leasing.decision import ABANDON_S, DEADLINE_S
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import instant_of, text_of
+from kubeocean.runtime.controller import After, Controller, Done, Outcome
+from kubeocean.runtime.events import EventType, reference
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition, set_condition
+from kubeocean.syncer.cleanup.deletion_progress import (
+    Leftovers,
+    Unconfirmed,
+    ends_by,
+    first_few,
+    remaining,
+)
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
+
+__all__ = ["BindingDeletion"]
+
+PATIENCE_S: Final = 30.0  # a short outage of the worker is waited for
+GIVE_UP_S: Final = DEADLINE_S + ABANDON_S  # for the cleanup of a worker that answers
+FREE_S: Final = 10.0  # for the cleanup of the computing cluster without the worker
+WRITE_EVERY_S: Final = 1.0
+_RETRY_S: Final = 1.0
+_LIST_EVERY_S: Final = 30.0
+
+_log = get_logger(__name__)
+_Names = Callable[[], Iterable[str]]
+
+
+class BindingDeletion:
+    """Writes the conditions of one binding, and deletes what belongs to it; the key is its name.
+
+    `held` are the policies that have our finalizer, `claimed` those with another cluster's claim,
+    `marked` the worker's nodes with our label, `leftovers` everything else that is ours.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        progress: ReclaimProgress,
+        unconfirmed: Unconfirmed,
+        *,
+        held: _Names,
+        claimed: _Names,
+        marked: _Names,
+        leftovers: Leftovers,
+    ) -> None:
+        self._clusters = clusters
+        self._progress = progress
+        self._unconfirmed = unconfirmed
+        self._held = held
+        self._claimed = claimed
+        self._marked = marked
+        self._leftovers = leftovers
+        self._written_at = -WRITE_EVERY_S
+        self._lists_at = 0.0
+        self.controller: Controller[Key] = Controller(
+            f"clusterbinding-{clusters.binding_name}",
+            self.reconcile,
+            gate=clusters.bindings.caught_up,
+            clock=clusters.clock,
+            metrics=clusters.metrics,
+        )
+        self._register_handlers()
+
+    # Events that enqueue the binding
+
+    def _register_handlers(self) -> None:
+        clusters = self._clusters
+        clusters.bindings.on_change(lambda old, new: self._enqueue())
+        clusters.vnodes.on_change(lambda old, new: self._enqueue_if(old is None or new is None))
+        clusters.pnodes.on_change(lambda old, new: self._enqueue_if(False))
+        clusters.policies.on_change(self._policy_changed)
+        clusters.worker_health.on_change(self._reached)
+        self._progress.on_change(lambda policy: self._enqueue_if(False))
+
+    def _enqueue(self) -> None:
+        self.controller.enqueue(Key("", self._clusters.binding_name))
+
+    def _enqueue_if(self, always: bool) -> None:
+        """Enqueue the binding, if `always` or while it is being deleted."""
+        binding = self._clusters.binding
+        if binding is not None and (always or binding.deleting):
+            self._enqueue()
+
+    def _policy_changed(
+        self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None
+    ) -> None:
+        named = [p for p in (old, new) if p and p.spec.cluster == self._clusters.binding_name]
+        self._enqueue_if(any(not self._clusters.concerns(policy) for policy in named))
+
+    def _reached(self, answers: bool) -> None:
+        if answers:
+            self._unconfirmed.clear()
+            self._emit("Normal", BindingEvent.WORKER_ANSWERS, "The worker answers again")
+        elif (worker_health := self._clusters.worker_health).mistaken:
+            message = f"The kubeconfig leads to another cluster: {worker_health.error}"
+            self._emit("Warning", BindingEvent.ANOTHER_WORKER, message)
+        elif worker_health.refused:
+            message = (
+                f"The worker refuses requests; its nodes get no heartbeats: {worker_health.error}"
+            )
+            self._emit("Warning", BindingEvent.WORKER_UNREACHABLE, message)
+        else:
+            message = "The worker does not answer; its nodes get no heartbeats until it does"
+            self._emit("Warning", BindingEvent.WORKER_UNREACHABLE, message)
+        self._enqueue()
+
+    # Reconcile
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Hold the binding and write its conditions; once it is deleted, clean up."""
+        clusters, binding = self._clusters, self._clusters.binding
+        if binding is None:
+            return Done()
+        ours, finalizers = clusters.domain.finalizer_syncer, binding.metadata.finalizers or ()
+        if binding.deleting:
+            return await self._delete(binding) if ours in finalizers else Done()
+        version = binding.resource_version
+        if ours not in finalizers:
+            version = await self._finalizers(binding, [*finalizers, ours], version)
+        if clusters.worker_health.answers and not clusters.synced:
+            if not clusters.policies.has_synced:
+                await self._report_missing_kind(binding, version)
+            return After(_RETRY_S)  # the connection is not known yet
+        version = await self._record(binding, version)
+        own = [self._connected(binding), *self._conflicted(binding)]
+        return _later(await self._write_throttled(binding, own, version))
+
+    def _connected(self, binding: ClusterBinding) -> Condition:
+        worker_health, generation = self._clusters.worker_health, binding.metadata.generation
+        if worker_health.answers:
+            return conditions.CONNECTION_PASSED.condition(generation=generation)
+        lost = (
+            conditions.CONNECTION_MISTAKEN if worker_health.mistaken else conditions.CONNECTION_LOST
+        )
+        since, trouble = text_of(worker_health.since), self._trouble
+        return lost.condition(
+            generation=generation, trouble=trouble, since=since, error=worker_health.error
+        )
+
+    @property
+    def _trouble(self) -> str:
+        """The failure of a worker that does not serve this syncer, as a verb phrase."""
+        refused = self._clusters.worker_health.refused
+        return "has refused what the syncer must read" if refused else "has not answered"
+
+    async def _report_missing_kind(self, binding: ClusterBinding, version: str) -> None:
+        """Write the condition of a worker without the CustomResourceDefinition of policies."""
+        now = self._clusters.clock.monotonic()
+        if now < self._lists_at:
+            return
+        self._lists_at = now + _LIST_EVERY_S
+        try:
+            await self._clusters.worker.list(RESOURCE_LEASING_POLICIES)
+        except NotFound:
+            kind, generation = RESOURCE_LEASING_POLICIES.kind, binding.metadata.generation
+            missing = conditions.CONNECTION_WITHOUT_POLICIES.condition(
+                generation=generation, kind=kind
+            )
+            if _differs(binding.status, missing):
+                await self._write(binding, [missing], version)
+                self._emit("Warning", BindingEvent.POLICY_KIND_MISSING, missing.message)
+
+    def _conflicted(self, binding: ClusterBinding) -> list[Condition]:
+        generation, claimed = binding.metadata.generation, list(self._claimed())
+        if claimed:
+            policies = first_few(claimed)
+            return [
+                conditions.CONFLICT_POLICIES.condition(generation=generation, policies=policies)
+            ]
+        known = find_condition(binding.status.conditions, conditions.CONFLICTED) is not None
+        return [conditions.CONFLICT_NONE.condition(generation=generation)] if known else []
+
+    # Deletion
+
+    async def _delete(self, binding: ClusterBinding) -> Outcome:
+        clusters, now = self._clusters, self._clusters.clock.now()
+        if not clusters.computing_synced or (
+            clusters.worker_health.answers and not clusters.synced
+        ):
+            return After(_RETRY_S)
+        left, until = self._left(binding, now)
+        if left and until is None:
+            return _later(await self._write_draining(binding, left))
+        if left and until is not None and now < until:
+            await self._write_draining(binding, left)
+            # Not every object that is waited for has an event when it is gone.
+            return After(min((until - now).total_seconds(), _RETRY_S))
+        await self._release(binding, left, now)
+        return Done()
+
+    def _left(self, binding: ClusterBinding, now: datetime) -> tuple[str, datetime | None]:
+        """Return what still exists, and until when it is waited for; None: until it is gone."""
+        clusters = self._clusters
+        vnodes = [vnode.name for vnode in clusters.vnodes.items()]
+        if vnodes:
+            reports = self._progress.reports()
+            return remaining(reports, vnodes) + ends_by(reports), None
+        if not clusters.worker_health.answers:
+            return self._unconfirmed.describe(), self._patience_ends(now)
+        self._leftovers.drain(confirmed=True)
+        held, marked = list(self._held()), list(self._marked())
+        texts = [f"our label on nodes {first_few(marked)}"] if marked else []
+        texts += [f"our finalizer on policies {first_few(held)}"] if held else []
+        texts += [objects] if (objects := self._leftovers.describe()) else []
+        since = instant_of(binding.metadata.deletion_timestamp) or now
+        return ", ".join(texts), since + timedelta(seconds=GIVE_UP_S)
+
+    def _patience_ends(self, now: datetime) -> datetime:
+        """Return until when a worker that does not answer is waited for.
+
+        After that, what is in the computing cluster is cleaned up without it.
+        """
+        ends = self._clusters.worker_health.since + timedelta(seconds=PATIENCE_S)
+        if now < ends:
+            return ends
+        self._leftovers.drain(confirmed=False)
+        return ends + timedelta(seconds=FREE_S) if self._leftovers.marks else ends
+
+    async def _write_draining(self, binding: ClusterBinding, left: str) -> float | None:
+        generation = binding.metadata.generation
+        drained = conditions.DRAIN_RUNNING.condition(generation=generation, remaining=left)
+        own = [self._connected(binding), drained]
+        return await self._write_throttled(binding, own, binding.resource_version)
+
+    async def _release(self, binding: ClusterBinding, left: str, now: datetime) -> None:
+        """Write the last conditions, and remove our finalizer; `left` was not confirmed."""
+        clusters, generation = self._clusters, binding.metadata.generation
+        drained = conditions.DRAIN_DONE.condition(generation=generation)
+        if left:
+            since = instant_of(binding.metadata.deletion_timestamp) or now
+            after = round((now - since).total_seconds())
+            drained = conditions.DRAIN_UNCONFIRMED.condition(
+                generation=generation, after=max(after, 0), remaining=left
+            )
+        version = await self._write(binding, [self._connected(binding), drained])
+        if left:
+            lost = f"The worker {self._trouble} since {text_of(clusters.worker_health.since)}. "
+            message = f"{'' if clusters.worker_health.answers else lost}Not confirmed gone: {left}"
+            self._emit("Warning", BindingEvent.CLEANUP_UNCONFIRMED, message)
+        ours = clusters.domain.finalizer_syncer
+        present = binding.metadata.finalizers or ()
+        await self._finalizers(binding, [each for each in present if each != ours], version)
+        _log.info("Released binding", binding=binding.name, unconfirmed=left)
+
+    # Writes
+
+    async def _write_throttled(
+        self, binding: ClusterBinding, own: list[Condition], version: str
+    ) -> float | None:
+        """Write the status, if it changed; return the seconds until it may be written, if not yet.
+
+        A condition with another status or reason is written at once, another text less often.
+        """
+        if self._status(binding, own) == binding.status:
+            return None
+        urgent = any(_differs(binding.status, condition) for condition in own)
+        since_s = self._clusters.clock.monotonic() - self._written_at
+        if not urgent and since_s < WRITE_EVERY_S:
+            return WRITE_EVERY_S - since_s
+        await self._write(binding, own, version)
+        return None
+
+    async def _write(self, binding: ClusterBinding, own: list[Condition], version: str = "") -> str:
+        """Write the status, if it changed; return the binding's new resourceVersion."""
+        version = version or binding.resource_version
+        after = self._status(binding, own)
+        if after == binding.status:
+            return version
+        status: Json = msgspec.to_builtins(after)
+        body: Json = {
+            "metadata": {"resourceVersion": version},
+            "status": {
+                "conditions": status["conditions"],
+                "virtualNodes": status.get("virtualNodes", 0),
+            },
+        }
+        try:
+            written = await self._clusters.computing.patch(
+                CLUSTER_BINDINGS, binding.name, MergePatch(body), subresource="status"
+            )
+        except NotFound:
+            return version
+        self._clusters.bindings.wrote(written)
+        self._written_at = self._clusters.clock.monotonic()
+        for condition in own:
+            conflict = condition.reason == conditions.CONFLICT_POLICIES.reason
+            if conflict and _differs(binding.status, condition):
+                self._emit("Warning", BindingEvent.POLICY_CLAIMED, condition.message)
+        return written.resource_version
+
+    def _status(self, binding: ClusterBinding, own: list[Condition]) -> BindingStatus:
+        """Return the status with our conditions; the rest belongs to the manager."""
+        merged = binding.status.conditions
+        for condition in own:
+            merged = set_condition(merged, condition, now=self._clusters.now_text())
+        return msgspec.structs.replace(
+            binding.status, conditions=merged, virtual_nodes=len(self._clusters.vnodes)
+        )
+
+    async def _finalizers(
+        self, binding: ClusterBinding, finalizers: list[str], version: str
+    ) -> str:
+        return await self._patch(binding, {"resourceVersion": version, "finalizers": finalizers})
+
+    async def _record(self, binding: ClusterBinding, version: str) -> str:
+        """Record the worker's identity, to detect a kubeconfig of another cluster later."""
+        key, worker = self._clusters.domain.worker_cluster_id, self._clusters.worker_id()
+        if not worker or key in binding.annotations:
+            return version
+        metadata: Json = {"resourceVersion": version, "annotations": {key: worker}}
+        return await self._patch(binding, metadata)
+
+    async def _patch(self, binding: ClusterBinding, metadata: Json) -> str:
+        """Patch the metadata; return the binding's new resourceVersion."""
+        try:
+            written = await self._clusters.computing.patch(
+                CLUSTER_BINDINGS, binding.name, MergePatch({"metadata": metadata})
+            )
+        except NotFound:
+            return str(metadata["resourceVersion"])
+        self._clusters.bindings.wrote(written)
+        return written.resource_version
+
+    def _emit(self, type_: EventType, reason: BindingEvent, message: str) -> None:
+        binding = self._clusters.binding
+        if binding is not None:
+            target = reference(CLUSTER_BINDINGS, binding)
+            self._clusters.events.emit(target, type_, reason, message)
+
+
+def _later(rest_s: float | None) -> Outcome:
+    return Done() if rest_s is None else After(rest_s)
+
+
+def _differs(status: BindingStatus, condition: Condition) -> bool:
+    """Whether a condition has another status or reason, not just another text."""
+    before = find_condition(status.conditions, condition.type)
+    return before is None or (before.status, before.reason) != (condition.status, condition.reason)

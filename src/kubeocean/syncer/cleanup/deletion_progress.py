@@ -1,0 +1,125 @@
+"""The progress of a binding's deletion, in words: nodes, pods and copies that are still there.
+
+All texts name the first few objects, and count all. `Unconfirmed` remembers what was deleted in the
+computing cluster while the worker could not confirm it; `Leftovers` counts what a binding that is
+being deleted still has in the clusters, besides its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from kubeocean.leasing.decision import ABANDON_S
+from kubeocean.leasing.progress import NodeReport
+from kubeocean.leasing.report import counted
+from kubeocean.runtime.clock import text_of
+from kubeocean.syncer.pods.controller import PodController
+from kubeocean.syncer.replication.dependents import Dependents
+from kubeocean.syncer.replication.log_configs import LogConfigs
+from kubeocean.syncer.replication.services import Services
+
+__all__ = ["Leftovers", "Unconfirmed", "ends_by", "first_few", "remaining"]
+
+_NAMED: Final = 5
+
+
+class Unconfirmed:
+    """Deletions that the worker has not confirmed; forgotten once it answers again."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, None] = {}
+        self._pods: dict[str, None] = {}
+
+    def node(self, pnode: str) -> None:
+        """Remember a worker's node that keeps our label, though its virtual node was deleted."""
+        self._nodes[pnode] = None
+
+    def pod(self, pod: str) -> None:
+        """Remember a pod that was deleted and may still run in the worker."""
+        self._pods[pod] = None
+
+    def clear(self) -> None:
+        """Forget everything: the worker answers."""
+        self._nodes.clear()
+        self._pods.clear()
+
+    def describe(self) -> str:
+        """Return what may be left in the worker."""
+        nodes = f" ({first_few(self._nodes)})" if self._nodes else ""
+        pods = f" ({first_few(self._pods)})" if self._pods else ""
+        return (
+            f"pods of this binding that may still run in the worker{pods}, our label on its"
+            f" nodes{nodes}, our finalizer on its policies"
+        )
+
+
+def remaining(reports: Iterable[NodeReport], vnodes: Collection[str]) -> str:
+    """Return the virtual nodes that still exist, with the pods that they wait for."""
+    known = {report.node: report for report in reports}
+    texts = []
+    for vnode in sorted(vnodes)[:_NAMED]:
+        report = known.get(vnode)
+        texts.append(vnode if report is None else vnode + _pods(report))
+    return f"{counted(len(vnodes), 'virtual node')}: {', '.join(texts)}{_more(len(vnodes))}"
+
+
+def _pods(report: NodeReport) -> str:
+    pods = [f"{pod.namespace}/{pod.name} {pod.reason}" for pod in report.pods]
+    if not report.pending or not pods:
+        return ""
+    return f" ({counted(report.pending, 'pod')}: {first_few(pods)})"
+
+
+def first_few(names: Collection[str]) -> str:
+    """Return the first names, and how many more there are."""
+    return f"{', '.join(sorted(names)[:_NAMED])}{_more(len(names))}"
+
+
+def _more(number: int) -> str:
+    return f" and {number - _NAMED} more" if number > _NAMED else ""
+
+
+def ends_by(reports: Iterable[NodeReport]) -> str:
+    """Return when at the latest the last pod is abandoned; empty if no node waits for one."""
+    deadlines = [each.deadline for each in reports if each.under_way and each.deadline is not None]
+    last: datetime | None = max(deadlines, default=None)
+    return f"; ends by {text_of(last + timedelta(seconds=ABANDON_S))}" if last is not None else ""
+
+
+class Leftovers:
+    """The pods and copies of one binding."""
+
+    def __init__(
+        self,
+        pods: PodController,
+        dependents: Dependents,
+        services: Services,
+        logconfigs: LogConfigs,
+    ) -> None:
+        self._pods = pods
+        self._dependents = dependents
+        self._services = services
+        self._logconfigs = logconfigs
+
+    def drain(self, *, confirmed: bool) -> None:
+        """Have everything deleted; if not `confirmed`, in the computing cluster only."""
+        self._dependents.drain(confirmed=confirmed)
+
+    @property
+    def marks(self) -> int:
+        """How many objects still have a finalizer or annotation of ours because of a copy."""
+        return self._dependents.remaining()
+
+    def describe(self) -> str:
+        """Return what still exists, by the caches; empty if nothing does."""
+        counts = (
+            (len(self._pods.remaining()), "pod"),
+            (self._dependents.remaining(), "copied object"),
+            (self._services.remaining(), "mirrored Service"),
+            (self._logconfigs.remaining(), "copied LogConfig"),
+        )
+        return ", ".join(
+            f"{counted(number, noun)} in the worker" for number, noun in counts if number
+        )

@@ -1,0 +1,240 @@
+"""Differences between the two clusters of a binding.
+
+Pure: the caller passes what exists and what is wanted. An object that is ours and that nothing
+wants is an orphan; one that the earlier implementation may have created is only reported, because
+nothing on it proves its owner. Objects of other owners are ignored. Besides: virtual pods whose
+physical pod is missing, and several physical pods that run for one virtual pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Ids, bears_ids
+from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
+from kubeocean.syncer.pods.views import VIRTUAL_PODS, VirtualPod
+
+__all__ = [
+    "CSI_NODE",
+    "POD",
+    "PORT_RESERVATION",
+    "TOKEN",
+    "ComparedPod",
+    "Counterpart",
+    "Difference",
+    "DifferenceKind",
+    "ObjectSet",
+    "beside_node",
+    "compare",
+    "compared_pod",
+    "counterpart",
+    "counterparts",
+    "untyped",
+]
+
+POD: Final = "Pod"
+TOKEN: Final = "token Secret"  # noqa: S105 - a kind
+CSI_NODE: Final = "CSINode"
+PORT_RESERVATION: Final = "port reservation"
+_FOR_PODS: Final = frozenset({POD, TOKEN})
+
+
+class DifferenceKind(StrEnum):
+    """The kinds of differences."""
+
+    ORPHAN = "Orphan"  # ours, and nothing wants it
+    UNPROVEN = "Unproven"  # nothing wants it, but nothing proves its owner
+    LOST = "Lost"  # a virtual pod that should run has no physical pod
+    TWIN = "Twin"  # two physical pods run for one virtual pod
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """An object that Kubeocean created for one of the computing cluster."""
+
+    kind: str
+    resource: Resource[Untyped]
+    key: Key
+    uid: str
+    virtual: Key  # the object for which it was created
+    virtual_uid: str
+    original: Resource[Untyped]  # the resource of that object
+    ours: bool = True
+    above: bool = False  # it is in the computing cluster itself
+    deleting: bool = False
+
+    @property
+    def for_pod(self) -> bool:
+        """Whether it was created in the worker for a virtual pod."""
+        return self.kind in _FOR_PODS and not self.above
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSet:
+    """Objects of one kind, and whether one is wanted."""
+
+    objects: Iterable[Counterpart]
+    wanted: Callable[[Counterpart], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPod:
+    """A virtual pod: its UID, the UID of its physical pod, and whether that should exist."""
+
+    uid: str
+    physical_uid: str
+    runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference; its identity stays the same for as long as its object exists."""
+
+    problem: DifferenceKind
+    subject: Counterpart
+    message: str
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.problem, self.subject.uid
+
+    @property
+    def removable(self) -> bool:
+        return self.problem is DifferenceKind.ORPHAN
+
+
+def untyped(resource: Resource[ObjectT]) -> Resource[Untyped]:
+    """Return the same resource, read as metadata alone."""
+    fields = resource.group, resource.version, resource.plural, resource.kind
+    return Resource(*fields, resource.namespaced, Untyped)
+
+
+def counterpart(
+    obj: Object,
+    *,
+    kind: str,
+    resource: Resource[Untyped],
+    original: Resource[Untyped],
+    ids: Ids,
+    domain: Domain,
+) -> Counterpart | None:
+    """Return what a worker's object was created for; None if it is of another owner."""
+    ours = bears_ids(obj, ids=ids, domain=domain)
+    owners = (domain.cluster_binding, domain.computing_cluster_id)
+    managed = obj.labels.get(domain.managed_by) == domain.product
+    if not ours and (not managed or any(owner in obj.labels for owner in owners)):
+        return None
+    if kind in _FOR_PODS:
+        names = domain.virtual_pod_namespace, domain.virtual_pod_name, domain.virtual_pod_uid
+    else:
+        names = domain.virtual_namespace, domain.virtual_name, domain.virtual_uid
+    namespace, name, uid = (obj.annotations.get(each, "") for each in names)
+    return Counterpart(
+        kind=kind,
+        resource=resource,
+        key=obj.key,
+        uid=obj.uid,
+        virtual=Key(namespace, name),
+        virtual_uid=uid,
+        original=original,
+        ours=ours,
+        deleting=obj.deleting,
+    )
+
+
+def counterparts(
+    objects: Iterable[Object],
+    kind: str,
+    resource: Resource[Untyped],
+    original: Resource[Untyped],
+    *,
+    ids: Ids,
+    domain: Domain,
+) -> list[Counterpart]:
+    """Return those of a worker's objects that are ours, or may be."""
+    candidates = (
+        counterpart(each, kind=kind, resource=resource, original=original, ids=ids, domain=domain)
+        for each in objects
+    )
+    return [each for each in candidates if each is not None]
+
+
+def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str) -> Counterpart:
+    """Return an object of the computing cluster that was created for a virtual node."""
+    return Counterpart(
+        kind=kind,
+        resource=untyped(resource),
+        key=obj.key,
+        uid=obj.uid,
+        virtual=Key("", vnode),
+        virtual_uid="",
+        original=untyped(NODES),
+        above=True,
+        deleting=obj.deleting,
+    )
+
+
+def compared_pod(pod: VirtualPod, domain: Domain) -> ComparedPod:
+    """Return what is compared of a virtual pod."""
+    physical = pod.annotations.get(domain.physical_pod_uid, "")
+    return ComparedPod(pod.uid, physical, runs=not pod.finished and not pod.deleting)
+
+
+def compare(sets: Iterable[ObjectSet], pods: Mapping[Key, ComparedPod]) -> Iterator[Difference]:
+    """Return all differences; `pods` are the virtual pods of the binding."""
+    physical: dict[str, list[Counterpart]] = {}
+    for each in sets:
+        for obj in each.objects:
+            if obj.kind == POD and obj.virtual_uid:
+                physical.setdefault(obj.virtual_uid, []).append(obj)
+            if not obj.deleting and not each.wanted(obj):
+                yield _unwanted(obj)
+    for key, pod in pods.items():
+        ppods = physical.get(pod.uid, [])
+        if pod.runs and pod.physical_uid and not ppods:
+            yield _lost(key, pod)
+        living = [each for each in ppods if each.ours and not each.deleting]
+        if len(living) > 1:
+            yield from (_twin(each, living) for each in living if each.uid != pod.physical_uid)
+
+
+def _unwanted(obj: Counterpart) -> Difference:
+    if obj.above:
+        why = f"the virtual node {obj.virtual} does not exist"
+    elif obj.for_pod:
+        why = f"the virtual pod {obj.virtual} (UID {obj.virtual_uid}) does not exist"
+    else:
+        why = f"no pod of this binding uses {obj.original.kind} {obj.virtual}"
+    if obj.ours:
+        return Difference(DifferenceKind.ORPHAN, obj, f"{obj} is left over: {why}")
+    message = f"{obj} may be left over: {why}; but nothing on it proves its owner"
+    return Difference(DifferenceKind.UNPROVEN, obj, message)
+
+
+def _lost(key: Key, pod: ComparedPod) -> Difference:
+    pods = untyped(VIRTUAL_PODS)
+    subject = Counterpart(
+        kind=POD,
+        resource=pods,
+        key=key,
+        uid=pod.uid,
+        virtual=key,
+        virtual_uid=pod.uid,
+        original=pods,
+        above=True,
+    )
+    message = f"The virtual pod {key} has not ended, but the worker has no pod for it"
+    return Difference(DifferenceKind.LOST, subject, message)
+
+
+def _twin(obj: Counterpart, living: list[Counterpart]) -> Difference:
+    names = ", ".join(sorted(str(each.key) for each in living))
+    return Difference(DifferenceKind.TWIN, obj, f"Several pods run for {obj.virtual}: {names}")

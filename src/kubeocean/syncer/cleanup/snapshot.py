@@ -1,0 +1,236 @@
+"""A comparison of both clusters of a binding, with every list read from the API servers.
+
+`kubeocean repair` and `kubeocean doctor` use it, whether a syncer runs or not. A kind that the
+credentials may not list is named, and the objects that depend on it count as wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from kubeocean.api import naming
+from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Ids
+from kubeocean.errors import Forbidden
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NODES, SECRETS
+from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
+from kubeocean.syncer.cleanup.diff import (
+    CSI_NODE,
+    POD,
+    PORT_RESERVATION,
+    TOKEN,
+    ComparedPod,
+    Counterpart,
+    Difference,
+    ObjectSet,
+    beside_node,
+    compare,
+    compared_pod,
+    counterparts,
+    untyped,
+)
+from kubeocean.syncer.nodes.csinodes import CSI_NODES
+from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
+from kubeocean.syncer.pods.plan import is_lent
+from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
+from kubeocean.syncer.replication import claims as claim_forge
+from kubeocean.syncer.replication import configmaps, secrets
+from kubeocean.syncer.replication import volumes as volume_forge
+from kubeocean.syncer.replication.copy_forge import ReplicatedKind
+from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.references import Reference
+
+__all__ = ["ClusterSnapshot", "Comparison"]
+
+_CONFIG_MAPS, _SECRETS = configmaps.CONFIG_MAPS, secrets.SECRETS
+_CLAIMS, _VOLUMES = claim_forge.CLAIMS, volume_forge.VOLUMES
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Both clusters at one time, and their differences."""
+
+    pods: dict[Key, ComparedPod] = field(default_factory=dict)
+    used: set[Reference] = field(default_factory=set)
+    held_volumes: set[str] = field(default_factory=set)  # physical names
+    held_secrets: set[Key] = field(default_factory=set)  # physical
+    skipped: set[str] = field(default_factory=set)  # kinds that may not be listed
+    findings: tuple[Difference, ...] = ()
+
+    def is_unused(self, copy: Counterpart) -> bool:
+        """Whether neither a pod nor another copy uses a copy."""
+        if copy.kind == _VOLUMES.originals.kind:
+            return (
+                _CLAIMS.copies.kind not in self.skipped and copy.key.name not in self.held_volumes
+            )
+        if (copy.kind, copy.virtual) in self.used:
+            return False
+        if copy.kind != _SECRETS.originals.kind:
+            return True
+        return _VOLUMES.copies.kind not in self.skipped and copy.key not in self.held_secrets
+
+    def is_wanted(self, copy: Counterpart) -> bool:
+        """Whether a pod or another copy uses a copy."""
+        return not self.is_unused(copy)
+
+    def has_pod(self, obj: Counterpart) -> bool:
+        """Whether the virtual pod exists for which an object was created."""
+        pod = self.pods.get(obj.virtual)
+        return pod is not None and pod.uid == obj.virtual_uid
+
+
+class ClusterSnapshot:
+    """Reads and compares both clusters of one binding."""
+
+    def __init__(
+        self, computing: Client, worker: Client, *, ids: Ids, mount_namespace: str, domain: Domain
+    ) -> None:
+        self._computing = computing
+        self._worker = worker
+        self._ids = ids
+        self._mount = mount_namespace
+        self._domain = domain
+
+    async def look(self) -> Comparison:
+        """Read everything, and compare.
+
+        The worker is read first: an object that is created meanwhile has its virtual pod already,
+        and is not mistaken for an orphan.
+        """
+        comparison, domain = Comparison(), self._domain
+        managed = f"{domain.managed_by}={domain.product}"
+        pods = await self._list(
+            comparison, self._worker, PHYSICAL_PODS, self._mount, labels=managed
+        )
+        all_secrets = await self._list(
+            comparison, self._worker, SECRETS, self._mount, labels=managed
+        )
+        copies = [
+            (recipe, await self._read_copies(comparison, recipe, managed))
+            for recipe in (_CONFIG_MAPS, _CLAIMS, _VOLUMES)
+        ]
+        beside_nodes, vnodes = await self._read_nodes(comparison, managed)
+        await self._read_pods(comparison, await self._foreign_nodes())
+        token = domain.service_account_token
+        tokens = [each for each in all_secrets if token in each.labels]
+        plain = [each for each in all_secrets if token not in each.labels]
+        sets = [
+            ObjectSet(self._for_pods(pods, POD, untyped(PHYSICAL_PODS)), comparison.has_pod),
+            ObjectSet(self._for_pods(tokens, TOKEN, untyped(SECRETS)), comparison.has_pod),
+            ObjectSet(self._copies(plain, _SECRETS), comparison.is_wanted),
+            *(
+                ObjectSet(self._copies(each, recipe), comparison.is_wanted)
+                for recipe, each in copies
+            ),
+            ObjectSet(beside_nodes, lambda each: each.virtual.name in vnodes),
+        ]
+        comparison.findings = tuple(compare(sets, comparison.pods))
+        return comparison
+
+    async def is_used_now(self, copy: Counterpart) -> bool:
+        """Whether a pod uses a copy, read just for it; for a volume, whether a claim does."""
+        if copy.kind == _VOLUMES.originals.kind:
+            claims = untyped(_CLAIMS.copies)
+            listing = await self._worker.list(claims, self._mount, keep_raw=True)
+            specs = [claim.content().get("spec") or {} for claim in listing.items]
+            return any(spec.get("volumeName") == copy.key.name for spec in specs)
+        comparison = Comparison()
+        await self._read_pods(comparison, await self._foreign_nodes(), copy.virtual.namespace)
+        return (copy.kind, copy.virtual) in comparison.used
+
+    # The worker
+
+    async def _read_copies(
+        self, comparison: Comparison, recipe: ReplicatedKind, managed: str
+    ) -> list[Untyped]:
+        namespace = self._mount if recipe.copies.namespaced else ""
+        resource = untyped(recipe.copies)
+        copies = await self._list(comparison, self._worker, resource, namespace, labels=managed)
+        if recipe is _CLAIMS:
+            specs = (each.content().get("spec") or {} for each in copies)
+            comparison.held_volumes = {spec.get("volumeName") or "" for spec in specs}
+        elif recipe is _VOLUMES:
+            for each in copies:
+                comparison.held_secrets |= volume_forge.secrets_of(each.content()).keys()
+        return copies
+
+    # The computing cluster
+
+    async def _read_nodes(
+        self, comparison: Comparison, managed: str
+    ) -> tuple[list[Counterpart], set[str]]:
+        """Return the CSINodes and reservations of virtual nodes, and the names of the latter."""
+        computing, domain = self._computing, self._domain
+        ours = f"{managed},{domain.cluster_binding}={naming.label_value(self._ids.binding)}"
+        csinodes = await self._list(comparison, computing, CSI_NODES, labels=ours)
+        reservations = await self._list(
+            comparison, computing, RESERVATION_PODS, domain.host_port_namespace, labels=ours
+        )
+        vnodes = {each.name for each in (await computing.list(NODES, labels=ours)).items}
+        return [
+            *(beside_node(each, CSI_NODE, CSI_NODES, each.name) for each in csinodes),
+            *(
+                beside_node(each, PORT_RESERVATION, RESERVATION_PODS, each.spec.node_name)
+                for each in reservations
+            ),
+        ], vnodes
+
+    async def _foreign_nodes(self) -> set[str]:
+        """Return the virtual nodes of other workers.
+
+        One clusterID may begin with another, so the names of nodes do not tell them apart. Of a
+        node that is gone only the name is known; it counts as ours.
+        """
+        domain = self._domain
+        managed = f"{domain.managed_by}={domain.product}"
+        nodes = (await self._computing.list(NODES, labels=managed)).items
+        return {each.name for each in nodes if not is_lent(each, self._ids, domain)}
+
+    async def _read_pods(
+        self, comparison: Comparison, foreign: Set[str], namespace: str = ""
+    ) -> None:
+        """Read the virtual pods of this worker, page by page: there may be many other pods."""
+        prefix = naming.virtual_node_prefix(self._ids.cluster_id)
+        async for page in self._computing.pages(
+            VIRTUAL_PODS, namespace, fields=bound_pods(self._domain), keep_raw=True
+        ):
+            if page.begins:
+                comparison.pods.clear()
+                comparison.used.clear()
+            for pod in page.items:
+                node = pod.spec.node_name
+                if node.startswith(prefix) and node not in foreign:
+                    comparison.pods[pod.key] = compared_pod(pod, self._domain)
+                    comparison.used |= references_of(references(pod.content()), pod.namespace)
+
+    # Both clusters
+
+    async def _list(
+        self,
+        comparison: Comparison,
+        client: Client,
+        resource: Resource[ObjectT],
+        namespace: str = "",
+        *,
+        labels: str,
+    ) -> list[ObjectT]:
+        try:
+            listing = await client.list(resource, namespace, labels=labels, keep_raw=True)
+        except Forbidden:
+            comparison.skipped.add(resource.kind)
+            return []
+        return listing.items
+
+    def _for_pods(
+        self, objects: Iterable[Object], kind: str, resource: Resource[Untyped]
+    ) -> list[Counterpart]:
+        ids, domain, virtual = self._ids, self._domain, untyped(VIRTUAL_PODS)
+        return counterparts(objects, kind, resource, virtual, ids=ids, domain=domain)
+
+    def _copies(self, objects: Iterable[Object], recipe: ReplicatedKind) -> list[Counterpart]:
+        ids, domain, source = self._ids, self._domain, untyped(recipe.originals)
+        resource = untyped(recipe.copies)
+        return counterparts(objects, source.kind, resource, source, ids=ids, domain=domain)

@@ -1,0 +1,207 @@
+"""Metrics of one binding, under the names that every version has used.
+
+Nodes and their resources are read from the caches at each scrape, so that a virtual node that is
+gone has no series; no request is sent. Pods are counted as they change. Only nodes and pods of this
+binding count.
+
+CPU is in millicores, memory and storage are in MiB, everything else is in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from kubeocean.api.group import TRUE, Domain
+from kubeocean.leasing.requests import NodeUsage
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.metrics import Family, Readings
+from kubeocean.runtime.objects import Key, controller_of
+from kubeocean.runtime.quantity import ZERO, Quantity
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
+
+__all__ = ["PHASES", "RESOURCES", "PhaseCounter", "SyncerMetrics", "in_units", "is_counted"]
+
+_MILLI: Final = 10**6  # in nano, as quantities count
+_WHOLE: Final = 10**9
+_MIB: Final = _WHOLE * 2**20
+# The resources that have metrics, and their units.
+RESOURCES: Final[Mapping[str, int]] = {
+    "cpu": _MILLI,
+    "memory": _MIB,
+    "ephemeral-storage": _MIB,
+    "gocrane.io/cpu": _MILLI,
+    "gocrane.io/memory": _MIB,
+    "nvidia.com/gpu": _WHOLE,
+    "tke.cloud.tencent.com/eni-ip": _WHOLE,
+    "tke.cloud.tencent.com/sub-eni": _WHOLE,
+    "tke.cloud.tencent.com/direct-eni": _WHOLE,
+    "tke.cloud.tencent.com/tke-shared-rdma": _WHOLE,
+}
+PHASES: Final = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+_OTHER_PHASE: Final = "Unknown"
+
+_PREFIX: Final = "kubeocean_syncer_"
+_BINDING: Final = "clusterbinding"
+_AMOUNTS: Final = {
+    "origin_resource": "Allocatable amounts of the worker's nodes",
+    "available_resource": "Allocatable amounts of the virtual nodes",
+    "physical_usage": "Requests of the worker's own pods",
+    "virtual_usage": "Requests of pods that run for virtual pods",
+}
+_NODES: Final = Family(f"{_PREFIX}vnode_total", "Virtual nodes", (_BINDING,))
+_OF_NODES: Final = tuple(
+    Family(f"{_PREFIX}vnode_{name}", f"{doc}, by virtual node", (_BINDING, "node", "resource"))
+    for name, doc in _AMOUNTS.items()
+)
+_OF_CLUSTERS: Final = tuple(
+    Family(f"{_PREFIX}cluster_{name}", f"{doc}, summed over all lent nodes", (_BINDING, "resource"))
+    for name, doc in _AMOUNTS.items()
+)
+_VIRTUAL_PODS: Final = Family(
+    f"{_PREFIX}virtual_pod_total", "Pods on virtual nodes, by phase", (_BINDING, "phase")
+)
+_PHYSICAL_PODS: Final = Family(
+    f"{_PREFIX}physical_pod_total", "Physical pods of virtual nodes, by phase", (_BINDING, "phase")
+)
+
+_Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
+_Numbers: TypeAlias = tuple[float, float, float, float]  # in the order of _AMOUNTS
+
+
+class _Phased(Protocol):
+    @property
+    def phase(self) -> str: ...
+
+
+class _Pod(Protocol):
+    @property
+    def status(self) -> _Phased: ...
+
+
+_PodT = TypeVar("_PodT", bound=_Pod)
+
+
+def in_units(resource: str, amount: Quantity) -> float:
+    """An amount in the unit of its metric."""
+    return amount.nano / RESOURCES[resource]
+
+
+def is_counted(pod: VirtualPod, domain: Domain) -> bool:
+    """Whether a pod counts: no system pods, and DaemonSet pods only if they asked to run."""
+    if pod.metadata.namespace in domain.system_namespaces:
+        return False
+    owner = controller_of(pod)
+    if owner is None or owner.kind != "DaemonSet":
+        return True
+    return pod.annotations.get(domain.running_daemonset) == TRUE
+
+
+class PhaseCounter(Generic[_PodT]):
+    """Counts the pods of each virtual node by phase, from the changes of an informer.
+
+    `node_of` returns the virtual node of a pod, or an empty name if the pod does not count.
+    """
+
+    def __init__(self, node_of: Callable[[_PodT], str]) -> None:
+        self._node_of = node_of
+        self._counts: dict[tuple[str, str], int] = {}  # by node and phase; no count is zero
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def follow(self, old: _PodT | None, new: _PodT | None) -> None:
+        """Count a change; a handler for an informer of pods."""
+        for pod, change in ((old, -1), (new, 1)):
+            if pod is None or not (node := self._node_of(pod)):
+                continue
+            key = node, pod.status.phase if pod.status.phase in PHASES else _OTHER_PHASE
+            count = self._counts.pop(key, 0) + change
+            if count:
+                self._counts[key] = count
+
+    def on(self, nodes: Container[str]) -> dict[str, int]:
+        """The number of pods on these nodes in each phase."""
+        totals = dict.fromkeys(PHASES, 0)
+        for (node, phase), count in list(self._counts.items()):
+            if node in nodes:
+                totals[phase] += count
+        return totals
+
+
+class SyncerMetrics:
+    """Gauges of one binding's nodes and pods; `usage` gives the requests on one worker node."""
+
+    def __init__(self, clusters: Clusters, usage: Callable[[str], NodeUsage]) -> None:
+        self._clusters = clusters
+        self._usage = usage
+        self._exposes: Callable[[], bool] = lambda: True
+        domain = clusters.domain
+        self._virtual = PhaseCounter[VirtualPod](
+            lambda pod: pod.spec.node_name if is_counted(pod, domain) else ""
+        )
+        # Several bindings may share the worker: an annotation names the pod's virtual node.
+        self._physical = PhaseCounter[PhysicalPod](
+            lambda pod: pod.annotations.get(domain.virtual_node_name, "")
+        )
+        clusters.vpods.on_change(self._virtual.follow)
+        clusters.ppods.on_change(self._physical.follow)
+        clusters.metrics.read_gauges(
+            (_NODES, *_OF_NODES, *_OF_CLUSTERS, _VIRTUAL_PODS, _PHYSICAL_PODS), self._read
+        )
+
+    def share(self, exposes: Callable[[], bool]) -> None:
+        """Expose metrics only while `exposes` returns True; call before anything runs."""
+        self._exposes = exposes
+
+    # Reading, in another thread: hence the copies of lists
+
+    def _read(self) -> Readings:
+        if not self._exposes():
+            return {}
+        binding = self._clusters.binding_name
+        vnodes = list(self._clusters.vnodes.items())
+        names = {vnode.name for vnode in vnodes}
+        readings: dict[str, _Rows] = {_NODES.name: [((binding,), float(len(vnodes)))]}
+        for family, counter in ((_VIRTUAL_PODS, self._virtual), (_PHYSICAL_PODS, self._physical)):
+            readings[family.name] = [
+                ((binding, phase), float(count)) for phase, count in counter.on(names).items()
+            ]
+        return readings | self._amounts(binding, vnodes)
+
+    def _amounts(self, binding: str, vnodes: Iterable[Node]) -> dict[str, _Rows]:
+        rows: dict[str, _Rows] = {family.name: [] for family in (*_OF_NODES, *_OF_CLUSTERS)}
+        totals: dict[str, list[float]] = {}
+        for vnode in vnodes:
+            for resource, numbers in self._of_node(vnode).items():
+                total = totals.setdefault(resource, [0.0] * len(_AMOUNTS))
+                labels = (binding, vnode.name, resource)
+                for at, (family, number) in enumerate(zip(_OF_NODES, numbers, strict=True)):
+                    rows[family.name].append((labels, number))
+                    total[at] += number
+        for resource, total in totals.items():
+            for family, number in zip(_OF_CLUSTERS, total, strict=True):
+                rows[family.name].append(((binding, resource), number))
+        return rows
+
+    def _of_node(self, vnode: Node) -> dict[str, _Numbers]:
+        """The amounts of each resource that the worker's node has, in the order of `_AMOUNTS`."""
+        name = self._clusters.pnode_of(vnode)
+        pnode = self._clusters.pnodes.get(Key("", name))
+        if pnode is None:
+            return {}
+        has = pnode.status.allocatable or pnode.status.capacity or {}
+        offers = vnode.status.allocatable or {}
+        usage = self._usage(name)
+        others, ours = usage.others, usage.ours
+        return {
+            resource: (
+                in_units(resource, Quantity.stored(has[resource])),
+                in_units(resource, Quantity.stored(offers.get(resource, 0))),
+                in_units(resource, others.get(resource, ZERO)),
+                in_units(resource, ours.get(resource, ZERO)),
+            )
+            for resource in RESOURCES
+            if resource in has
+        }

@@ -1,0 +1,540 @@
+"""The controller of virtual nodes: one for each node of the worker that a policy lends.
+
+The key is the name of the worker's node; for a virtual node that names none, its own. A reconcile
+decides (`leasing.decision`), forges the virtual node that should exist, and writes the difference.
+While the worker does not answer nothing is decided, unless the whole binding is being deleted.
+Before a virtual node is deleted because something is missing in a cache, the API server confirms
+that it is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from kubeocean.api import naming
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.conditions import NodeEvent
+from kubeocean.api.ownership import may_be_ours
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
+from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
+from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.capacity import Capacity, base_of, offer
+from kubeocean.leasing.decision import (
+    BindingSelector,
+    Hold,
+    Ignore,
+    Lend,
+    Reclaim,
+    ReclaimCause,
+    WindowClosed,
+    decide,
+)
+from kubeocean.leasing.progress import report_of
+from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
+from kubeocean.leasing.taints import NO_EXECUTE
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
+from kubeocean.runtime.events import reference
+from kubeocean.runtime.kinds import NODES, Node
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.quantity import Quantity
+from kubeocean.syncer.cleanup.deletion_progress import Unconfirmed, first_few
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.nodes import forge
+from kubeocean.syncer.nodes.evictions import Evictor
+from kubeocean.syncer.nodes.labels import NodeLabels
+from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.ports import ProxierPorts
+from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
+from kubeocean.syncer.nodes.usage import UsageTracker
+from kubeocean.syncer.pods.views import VirtualPod
+
+__all__ = ["NodeController"]
+
+WORKERS: Final = 40  # keeps an API server busy while a thousand nodes are created
+_RETRY_S: Final = 1.0
+_STRAY: Final = "stray"  # in place of a namespace: the key's name is that of a virtual node
+
+_log = get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _NodeRecord:
+    """The memory of one virtual node."""
+
+    lost: bool = False  # gone from the cache without having been deleted
+    omitted: tuple[str, ...] = ()  # annotations that the last event named as too large
+
+
+class NodeController:
+    """Creates, updates and deletes the virtual nodes of one binding."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        policies: PolicyCache,
+        evictor: Evictor,
+        progress: ReclaimProgress,
+        unconfirmed: Unconfirmed,
+    ) -> None:
+        self._clusters = clusters
+        self._policies = policies
+        self._evictor = evictor
+        self._progress = progress
+        self._unconfirmed = unconfirmed
+        self._ports = ProxierPorts(clusters.domain)
+        self.marks = NodeLabels(clusters, policies)
+        self._selector = BindingSelector()
+        self._records: dict[str, _NodeRecord] = {}  # by the name of the virtual node
+        self.controller: Controller[Key] = Controller(
+            f"node-{clusters.binding_name}",
+            self.reconcile,
+            workers=WORKERS,
+            gate=self._caught_up,
+            clock=clusters.clock,
+            metrics=clusters.metrics,
+        )
+        self.counting = UsageTracker(
+            lambda pod: may_be_ours(pod, ids=clusters.ids, domain=clusters.domain),
+            self._enqueue,
+            offer=self._offer,
+        )
+        self._register_handlers()
+
+    # Events that enqueue nodes
+
+    def _register_handlers(self) -> None:
+        clusters = self._clusters
+        clusters.vnodes.on_change(self._ports.follow)
+        clusters.elsewhere.on_change(self.counting.follow)
+        clusters.beside.on_change(self.counting.follow)
+        clusters.ppods.on_change(self.counting.follow_labelled)
+        clusters.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
+        clusters.vnodes.on_change(self._vnode_changed)
+        clusters.vpods.on_change(lambda old, new: self._vpod_changed(_either(old, new)))
+        clusters.proxiers.on_change(lambda old, new: self.enqueue_all())
+        clusters.bindings.on_change(self._binding_changed)
+        clusters.worker_health.on_change(lambda answers: self.enqueue_all())
+
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        # A change of the binding's status alone concerns no node.
+        if old is None or new is None or self._relevant(old) != self._relevant(new):
+            self.enqueue_all()
+
+    def _relevant(self, binding: ClusterBinding) -> tuple[object, ...]:
+        return binding.spec, binding.deleting, self._clusters.is_held(binding)
+
+    def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
+        vnode = _either(old, new)
+        if new is None:
+            self._records.pop(vnode.name, None)
+            if not vnode.deleting:
+                self._records[vnode.name] = _NodeRecord(lost=True)
+            self._progress.forget_node(vnode.name)
+        self._enqueue_owner(vnode)
+
+    def enqueue_all(self) -> None:
+        """Enqueue every node, after a change that concerns all of them."""
+        for pnode in self._clusters.pnodes.items():
+            self._enqueue(pnode.name)
+        for vnode in self._clusters.vnodes.items():
+            self._enqueue_owner(vnode)
+
+    def _enqueue(self, pnode: str) -> None:
+        self.controller.enqueue(Key("", pnode))
+
+    def _enqueue_owner(self, vnode: Node) -> None:
+        if self._is_stray(vnode):
+            self.controller.enqueue(Key(_STRAY, vnode.name))
+        else:
+            self._enqueue(self._clusters.pnode_of(vnode))
+
+    def _is_stray(self, vnode: Node) -> bool:
+        """Whether a virtual node is not named after its recorded worker node."""
+        return self._clusters.vnode_name(self._clusters.pnode_of(vnode)) != vnode.name
+
+    def _vpod_changed(self, pod: VirtualPod) -> None:
+        """Enqueue the node of a pod, if the node is being reclaimed or deleted."""
+        clusters = self._clusters
+        vnode = clusters.vnodes.get(Key("", pod.spec.node_name))
+        if vnode is None:
+            return
+        keys = {clusters.domain.taint_out_of_time_windows, clusters.domain.taint_vnode_deleting}
+        if vnode.deleting or any(taint.key in keys for taint in vnode.spec.taints or ()):
+            self._enqueue_owner(vnode)
+
+    def _offer(self, pnode: str) -> Amounts | None:
+        vnode = self._clusters.vnodes.get(Key("", self._clusters.vnode_name(pnode)))
+        if vnode is None or vnode.status.allocatable is None:
+            return None
+        amounts = vnode.status.allocatable.items()
+        return {resource: Quantity.stored(amount) for resource, amount in amounts}
+
+    async def _caught_up(self, key: Key) -> bool:
+        clusters = self._clusters
+        if not await clusters.vnodes.caught_up(self._vnode_key(key)):
+            return False
+        # A worker that does not answer shows no writes, and nothing is decided from its cache.
+        return not clusters.worker_health.answers or await clusters.pnodes.caught_up(key)
+
+    # Reconcile
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Make the virtual node of one of the worker's nodes what the policies say."""
+        clusters = self._clusters
+        binding = clusters.binding
+        ending = binding is not None and binding.deleting
+        if not clusters.worker_health.answers and not ending:
+            return Done()  # every node is enqueued when the worker answers again
+        if not (clusters.synced if clusters.worker_health.answers else clusters.computing_synced):
+            return After(_RETRY_S)
+        pnode = clusters.pnodes.get(key)
+        vnode = clusters.vnodes.get(self._vnode_key(key))
+        if vnode is not None and vnode.deleting:
+            return await self._remove_finalizer(vnode)
+        if vnode is None and await self._recovers(self._vnode_key(key).name):
+            return Done()
+        if key.namespace == _STRAY and vnode is not None and not self._is_stray(vnode):
+            self._enqueue_owner(vnode)
+            return Done()
+
+        same = vnode is None or pnode is None or self._stands_for(vnode, pnode)
+        decision = decide(
+            pnode if same else None,
+            applied=self._applied(vnode),
+            binding=binding,
+            selector=self._selector.of(binding),
+            candidates=self._policies.candidates(),
+            now=clusters.clock.now(),
+        )
+        match decision:
+            case WindowClosed() | Lend():
+                assert pnode is not None
+                return await self._ensure(pnode, vnode, decision)
+            case Reclaim():
+                assert vnode is not None
+                return await self._reclaim(key.name, vnode, decision)
+            case Hold(why=why):
+                if vnode is not None:
+                    await self._write(vnode, forge.Change({}, self._readdressed(vnode)))
+                return Stuck("PolicyInvalid", why)
+            case Ignore():
+                await self.marks.take_off(pnode)
+                return Done()
+
+    async def _ensure(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
+        """Create or update the virtual node of a node that a policy lends.
+
+        While the policy's time windows are closed (`WindowClosed`), also reclaim its pods.
+        """
+        clusters, policy = self._clusters, decision.policy.name
+        name = clusters.vnode_name(pnode.name)
+        held = clusters.is_held(clusters.binding) and clusters.holds(
+            clusters.policies.get(Key("", policy))
+        )
+        if vnode is None and not held:
+            # Without our finalizers on both, a deletion of the policy would lose its rules, and one
+            # of the binding would leave a virtual node behind. Each finalizer enqueues every node.
+            return Done()
+        situation = self._evictor.situation(
+            name,
+            vnode,
+            cause=decision.cause,
+            rules=decision.rules,
+            policy=policy,
+            since=decision.since,
+        )
+        plan = plan_reclaim(situation)
+        lent = self._lent(pnode, name, decision, plan)
+        if vnode is None:
+            # The label follows when the cache shows the node: first all nodes, then all labels.
+            return await self._create(lent, pnode)
+        # Kubernetes deletes the pods of a NoExecute taint at once: our evictions and their events
+        # come before that.
+        deletes = any(taint.effect == NO_EXECUTE for taint in plan.taints)
+        if deletes:
+            await self._evict(plan, situation, name, policy)
+        await self._write(vnode, forge.changes(vnode.content(), lent, now=clusters.now_text()))
+        self._report_omitted(vnode, forge.left_out(lent, vnode.annotations))
+        if not deletes:
+            await self._evict(plan, situation, name, policy)
+        await self.marks.put(pnode, policy)
+        return self._again(plan.again_at)
+
+    async def _evict(
+        self, plan: ReclaimPlan, situation: ReclaimInput, vnode: str, policy: str
+    ) -> None:
+        """Evict the pods that are due, and record how far the reclaim is."""
+        cause, rules = situation.cause, situation.rules
+        plan = await self._evictor.carry_out(plan, rules, vnode, policy)
+        if cause is None:
+            self._progress.record_lent(vnode, policy)
+        else:
+            self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
+
+    def _lent(self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan) -> forge.Lent:
+        clusters, terms = self._clusters, decision.policy.terms
+        binding = clusters.binding
+        assert binding is not None
+        return forge.Lent(
+            pnode=pnode.content(),
+            vnode=name,
+            binding=clusters.binding_name,
+            cluster_id=clusters.cluster_id,
+            policy=decision.policy.name,
+            details=_details(decision.policy.name, terms.spec.resource_limits or ()),
+            offered=self._capacity(pnode, decision).offered,
+            default_taint=not binding.spec.disable_node_default_taint,
+            reclaim_taints=plan.taints,
+            unschedulable=plan.unschedulable,
+            proxier_ip=clusters.proxier_ip(name),
+            proxier_port=self._ports.of(name),
+            metrics_port=clusters.metrics_port,
+            trusts_fully=binding.spec.trusts_fully,
+            domain=clusters.domain,
+        )
+
+    def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
+        usage = self.counting.of(pnode.name)
+        base = base_of(pnode.status.allocatable, pnode.status.capacity)
+        limits = decision.policy.terms.limits
+        return offer(base, others=usage.others, ours=usage.ours, limits=limits)
+
+    # Writes of the virtual node
+
+    async def _create(self, lent: forge.Lent, pnode: Node) -> Outcome:
+        clusters = self._clusters
+        try:
+            created = await clusters.computing.create(
+                NODES, forge.forge(lent, now=clusters.now_text())
+            )
+        except AlreadyExists:
+            return await self._name_taken(lent.vnode)
+        clusters.vnodes.wrote(created)
+        _log.info(
+            "Created virtual node", node=created.name, physical=pnode.name, policy=lent.policy
+        )
+        return Done()
+
+    async def _name_taken(self, name: str) -> Outcome:
+        clusters = self._clusters
+        node = await clusters.computing.get(NODES, name)
+        if clusters.is_vnode(node) and self._labels().items() <= node.labels.items():
+            return After(_RETRY_S)  # our virtual node; the cache is behind
+        if await self._restore_labels(node):
+            return Done()
+        message = f"node {name} exists and is not a virtual node of this binding"
+        clusters.events.emit(
+            reference(NODES, node), "Warning", NodeEvent.NAME_TAKEN, f"Kubeocean: {message}"
+        )
+        return Stuck(NodeEvent.NAME_TAKEN, message)
+
+    async def _recovers(self, name: str) -> bool:
+        """Whether a virtual node that the cache lost still exists, and has its labels again."""
+        record = self._records.get(name)
+        if record is None or not record.lost:
+            return False
+        try:
+            node = await self._clusters.computing.get(NODES, name)
+        except NotFound:
+            self._records.pop(name, None)
+            return False
+        recovered = not node.deleting and await self._restore_labels(node)
+        self._records.pop(name, None)
+        return recovered
+
+    async def _restore_labels(self, node: Node) -> bool:
+        """Restore the labels that select a virtual node, if it is provably this binding's."""
+        clusters, labels = self._clusters, self._labels()
+        if self._is_stray(node) or not clusters.is_vnode(node):
+            return False
+        version = {"uid": node.uid, "resourceVersion": node.resource_version}
+        body = MergePatch({"metadata": {"labels": labels, **version}})
+        clusters.vnodes.wrote(await clusters.computing.patch(NODES, node.name, body))
+        _log.info("Restored labels of virtual node", node=node.name)
+        return True
+
+    def _labels(self) -> dict[str, str]:
+        """Return the labels that select all virtual nodes of this binding."""
+        domain, binding = self._clusters.domain, naming.label_value(self._clusters.binding_name)
+        return {domain.managed_by: domain.product, domain.cluster_binding: binding}
+
+    def _report_omitted(self, vnode: Node, names: tuple[str, ...]) -> None:
+        """Emit an event when other annotations than before are too large to be copied."""
+        record = self._records.setdefault(vnode.name, _NodeRecord())
+        if record.omitted == names:
+            return
+        record.omitted = names
+        if names:
+            message = f"Annotations of the worker's node are too large to copy: {first_few(names)}"
+            regarding, reason = reference(NODES, vnode), NodeEvent.ANNOTATIONS_LEFT_OUT
+            self._clusters.events.emit(regarding, "Warning", reason, message)
+
+    def _readdressed(self, vnode: Node) -> Json:
+        """Return the change of the proxier's address, which a node that is not lent needs, too."""
+        clusters = self._clusters
+        return forge.readdressed(
+            vnode.content(),
+            proxier_ip=clusters.proxier_ip(vnode.name),
+            metrics_port=clusters.metrics_port,
+            name=vnode.name,
+            domain=clusters.domain,
+        )
+
+    async def _write(self, vnode: Node, change: forge.Change) -> None:
+        version = vnode.resource_version
+        for body, subresource in ((change.main, ""), (change.status, "status")):
+            if body:
+                version = await self._patch(vnode, body, subresource, version)
+
+    async def _patch(self, vnode: Node, body: Json, subresource: str, version: str) -> str:
+        """Patch the virtual node; return its new resourceVersion.
+
+        If ours do not fit beside the annotations of users, everything else is written all the same.
+        """
+        clusters = self._clusters
+        metadata: Json = body.get("metadata", {}) | {"resourceVersion": version}
+        patch = MergePatch(body | {"metadata": metadata})
+        try:
+            written = await clusters.computing.patch(
+                NODES, vnode.name, patch, subresource=subresource
+            )
+        except Invalid as error:
+            if not metadata.pop("annotations", None):
+                raise
+            _log.warning(
+                "Left annotations of virtual node unchanged", node=vnode.name, error=str(error)
+            )
+            written = await clusters.computing.patch(
+                NODES, vnode.name, patch, subresource=subresource
+            )
+        clusters.vnodes.wrote(written)
+        return written.resource_version
+
+    # Reclaim and deletion of the virtual node
+
+    async def _reclaim(self, pnode: str, vnode: Node, decision: Reclaim) -> Outcome:
+        """Reclaim the pods of a virtual node that has to go; then delete it."""
+        clusters = self._clusters
+        if not await self._is_confirmed(pnode, vnode, decision):
+            return After(_RETRY_S)
+        policy = decision.policy.name if decision.policy else self._applied(vnode) or ""
+        situation = self._evictor.situation(
+            vnode.name,
+            vnode,
+            cause=decision.cause,
+            rules=decision.rules,
+            policy=policy,
+            since=decision.since,
+        )
+        plan = plan_reclaim(situation)
+        if plan.remove_node:
+            return await self._delete(pnode, vnode, decision.cause)
+        notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
+        if notice:
+            message = f"The node is reclaimed: {decision.cause}"
+            clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
+        await self._write(vnode, forge.Change(notice, self._readdressed(vnode)))
+        await self._evict(plan, situation, vnode.name, policy)
+        return self._again(plan.again_at)
+
+    async def _is_confirmed(self, pnode: str, vnode: Node, decision: Reclaim) -> bool:
+        """Whether the API server confirms that what the cache does not show is missing."""
+        clusters, worker = self._clusters, self._clusters.worker
+        applied = self._applied(vnode) or ""
+        try:
+            if decision.cause is ReclaimCause.NODE_GONE:
+                if clusters.vnode_name(pnode) != vnode.name:
+                    return not await self._enqueue_namesakes(vnode)
+                node = await worker.get(NODES, pnode)
+                return node.deleting or not self._stands_for(vnode, node)
+            if (
+                decision.cause is ReclaimCause.POLICY_REMOVED
+                and self._policies.get(applied) is None
+            ):
+                return not clusters.concerns(await worker.get(RESOURCE_LEASING_POLICIES, applied))
+        except NotFound:
+            return True
+        return True
+
+    async def _enqueue_namesakes(self, vnode: Node) -> bool:
+        """Enqueue the worker's nodes after which the virtual node is named; False if none is.
+
+        A virtual node that lost the annotation with that name gets it back in their reconcile.
+        """
+        nodes = (await self._clusters.worker.list(NODES)).items
+        names = [each.name for each in nodes if self._clusters.vnode_name(each.name) == vnode.name]
+        for name in names:
+            self._enqueue(name)
+        return bool(names)
+
+    async def _delete(self, pnode: str, vnode: Node, cause: ReclaimCause) -> Outcome:
+        clusters = self._clusters
+        await self.marks.take_off(clusters.pnodes.get(Key("", pnode)), self._applied(vnode))
+        try:
+            await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
+        except (NotFound, Conflict):
+            return Done()  # gone, or another node of that name: the cache will show
+        clusters.vnodes.deleted(vnode)
+        if not clusters.worker_health.answers:
+            self._unconfirmed.node(pnode)
+        _log.info("Deleted virtual node", node=vnode.name, physical=pnode, cause=str(cause))
+        return Done()
+
+    async def _remove_finalizer(self, vnode: Node) -> Outcome:
+        """Remove our finalizer from a virtual node that Kubeocean or a user deleted."""
+        ours = self._clusters.domain.finalizer_vnode
+        finalizers = [each for each in vnode.metadata.finalizers or () if each != ours]
+        if len(finalizers) == len(vnode.metadata.finalizers or ()):
+            return Done()
+        metadata = {"resourceVersion": vnode.resource_version, "finalizers": finalizers}
+        try:
+            body = MergePatch({"metadata": metadata})
+            self._clusters.vnodes.wrote(
+                await self._clusters.computing.patch(NODES, vnode.name, body)
+            )
+        except NotFound:
+            pass
+        return Done()
+
+    # Helpers
+
+    def _applied(self, vnode: Node | None) -> str | None:
+        """Return the policy that a virtual node names as the one that lends it."""
+        if vnode is None:
+            return None
+        return vnode.annotations.get(self._clusters.domain.policies_applied, "")
+
+    def _vnode_key(self, key: Key) -> Key:
+        return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
+
+    def _stands_for(self, vnode: Node, pnode: Node) -> bool:
+        """Whether label or annotation have the UID; one that was tampered with is corrected."""
+        key = self._clusters.domain.physical_node_uid
+        uids = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
+        return not uids or pnode.uid in uids
+
+    def _again(self, at: datetime | None) -> Outcome:
+        if at is None:
+            return Done()
+        return After(max(0.0, (at - self._clusters.clock.now()).total_seconds()))
+
+
+def _either(old: T | None, new: T | None) -> T:
+    either = new if new is not None else old
+    assert either is not None
+    return either
+
+
+def _details(policy: str, limits: tuple[ResourceLimit, ...]) -> str:
+    """Return the policy in one line, as earlier versions wrote it: `name(cpu=4/50%,memory=8Gi)`."""
+    texts = []
+    for limit in limits:
+        parts = [str(limit.quantity)] if limit.quantity is not None else []
+        parts += [f"{limit.percent}%"] if limit.percent is not None else []
+        texts.append(f"{limit.resource}={'/'.join(parts)}")
+    return f"{policy}({','.join(texts)})" if texts else policy

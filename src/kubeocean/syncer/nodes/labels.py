@@ -1,0 +1,76 @@
+"""The label that names the policy on the worker's nodes that are lent.
+
+The label holds one policy. It is set where it names no policy of another binding or of another
+computing cluster, and removed where it names one of this binding's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kubeocean.api import naming
+from kubeocean.errors import Forbidden
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import NODES, Node
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.nodes.policy_cache import PolicyCache
+
+__all__ = ["NodeLabels"]
+
+_log = get_logger(__name__)
+
+
+class NodeLabels:
+    """The labels of one binding on the worker's nodes."""
+
+    def __init__(self, clusters: Clusters, policies: PolicyCache) -> None:
+        self._clusters = clusters
+        self._policies = policies
+        self._allowed = True
+
+    async def put(self, pnode: Node, policy: str) -> None:
+        """Label the worker's node with the policy that lends it; of several, the first one."""
+        label = pnode.labels.get(self._clusters.domain.policy_applied, "")
+        wanted = naming.label_value(policy)
+        if label == wanted or self._is_foreign(label):
+            return
+        if self._clusters.holds(self._clusters.policies.get(Key("", policy))):
+            await self._label(pnode, wanted)
+
+    async def take_off(self, pnode: Node | None, applied: str | None = None) -> None:
+        """Remove the label, if it names one of this binding's policies, or the one `applied`."""
+        if pnode is None or not self._clusters.worker_health.answers:
+            return
+        label = pnode.labels.get(self._clusters.domain.policy_applied)
+        ours = self._policies.has_label(label or "") or label == naming.label_value(applied or "")
+        if label and ours and not self._is_foreign(label):
+            await self._label(pnode, None)
+
+    def left(self) -> Iterator[str]:
+        """Return the worker's nodes that still have a label of this binding's policies."""
+        if not self._allowed:
+            return
+        for pnode in self._clusters.pnodes.items():
+            label = pnode.labels.get(self._clusters.domain.policy_applied)
+            if label and self._policies.has_label(label):
+                yield pnode.name
+
+    def _is_foreign(self, label: str) -> bool:
+        """Whether the label names a policy that does not lend to this binding."""
+        named = [p for p in self._clusters.policies.items() if naming.label_value(p.name) == label]
+        return any(not self._clusters.concerns(policy) for policy in named)
+
+    async def _label(self, pnode: Node, policy: str | None) -> None:
+        if not self._allowed:
+            return
+        clusters = self._clusters
+        labels: Json = {clusters.domain.policy_applied: policy}
+        body = MergePatch({"metadata": {"uid": pnode.uid, "labels": labels}})
+        try:
+            clusters.pnodes.wrote(await clusters.worker.patch(NODES, pnode.name, body))
+        except Forbidden as error:
+            # The owner may refuse the permission to label nodes; everything else works without.
+            self._allowed = False
+            _log.warning("Left worker nodes unlabelled", error=str(error))

@@ -1,0 +1,314 @@
+"""The controller of policies: finalizer, status, and the exact times when windows open and close.
+
+The key is a policy's name. A reconcile adds the finalizer, writes the status if it changed, and
+requeues at the next edge of the time windows; at an edge, it enqueues every node. A policy that is
+deleted keeps the finalizer until the last node that it lent is reclaimed; so does one whose binding
+is deleted, or that names another binding now.
+
+With the finalizer comes the claim of this computing cluster: a binding of the same name in another
+computing cluster does not use a policy that has our claim, nor do we use one that has its claim,
+until the claim is removed.
+
+What happens to nodes and pods is written at most once in `WRITE_EVERY_S`, however much happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.conditions import PolicyEvent
+from kubeocean.api.ownership import is_holder, policy_claim
+from kubeocean.api.policies import (
+    RESOURCE_LEASING_POLICIES,
+    PolicyStatus,
+    ReclaimStatus,
+    ResourceLeasingPolicy,
+)
+from kubeocean.errors import NotFound
+from kubeocean.leasing.cached_policy import CachedPolicy
+from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.progress import PolicyProgress
+from kubeocean.leasing.windows import next_edge, within
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.controller import After, Controller, Done, Outcome
+from kubeocean.runtime.events import reference
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.policy_status import difference, events_of, own_status, with_progress
+from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
+
+__all__ = ["PolicyController"]
+
+# The wall clock may be set; a longer sleep that was computed before would not notice.
+LONGEST_SLEEP_S: Final = 30.0
+WRITE_EVERY_S: Final = 1.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _PolicyRecord:
+    """The memory of one policy."""
+
+    effect: tuple[ParsedPolicy | None, bool, bool] | None = None  # for which nodes were enqueued
+    written_at: float = -WRITE_EVERY_S  # its status; monotonic
+
+
+class PolicyController:
+    """Holds the policies of one binding, and writes their status."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        policies: PolicyCache,
+        progress: ReclaimProgress,
+        enqueue_nodes: Callable[[], None],
+    ) -> None:
+        self._clusters = clusters
+        self._policies = policies
+        self._progress = progress
+        self._enqueue_nodes = enqueue_nodes
+        self._records: dict[str, _PolicyRecord] = {}
+        self.controller: Controller[Key] = Controller(
+            f"resourceleasingpolicy-{clusters.binding_name}",
+            self.reconcile,
+            gate=clusters.policies.caught_up,
+            clock=clusters.clock,
+            metrics=clusters.metrics,
+        )
+        clusters.policies.on_change(self._policy_changed)
+        clusters.vnodes.on_change(self._vnode_changed)
+        clusters.bindings.on_change(self._binding_changed)
+        clusters.worker_health.on_change(lambda answers: self._enqueue_all())
+        progress.on_change(self._enqueue)
+
+    # Events that enqueue policies
+
+    def _policy_changed(
+        self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None
+    ) -> None:
+        policy = new if new is not None else old
+        assert policy is not None
+        self._policies.follow(old, new)
+        before, after = self._clusters.concerns(old), self._clusters.concerns(new)
+        if new is None or (old is not None and before != after):
+            if policy.name in self._records:
+                self._records[policy.name].effect = None
+            self._enqueue_nodes()
+        elif self._clusters.holds(new) and not self._clusters.holds(old):
+            self._enqueue_nodes()
+        self.controller.enqueue(policy.key)
+
+    def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
+        applied = self._clusters.domain.policies_applied
+        before, after = (
+            vnode.annotations.get(applied, "") if vnode is not None else "" for vnode in (old, new)
+        )
+        if before != after:
+            for name in (before, after):
+                self._enqueue(name)
+
+    def _enqueue(self, name: str) -> None:
+        if self._clusters.policies.get(Key("", name)) is not None:
+            self.controller.enqueue(Key("", name))
+
+    def _enqueue_all(self) -> None:
+        for policy in self._clusters.policies.items():
+            self.controller.enqueue(policy.key)
+
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        held = self._clusters.is_held
+        if old is None or new is None or old.deleting != new.deleting or held(old) != held(new):
+            self._enqueue_all()
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the binding is being deleted, or gone."""
+        binding = self._clusters.binding
+        return binding is None or binding.deleting
+
+    def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
+        return self._clusters.domain.finalizer_policy in (policy.metadata.finalizers or ())
+
+    def _was_ours(self, policy: ResourceLeasingPolicy) -> bool:
+        """Whether a policy with our claim names another binding now."""
+        named = policy.spec.cluster == self._clusters.binding_name
+        return not named and is_holder(policy, ids=self._clusters.ids, domain=self._clusters.domain)
+
+    def held(self) -> Iterator[str]:
+        """Return the policies of this binding that have our finalizer."""
+        for policy in self._clusters.policies.items():
+            if self._clusters.concerns(policy) and self._has_finalizer(policy):
+                yield policy.name
+
+    def claimed(self) -> Iterator[str]:
+        """Return the policies that name this binding and have another cluster's claim."""
+        for policy in self._clusters.policies.items():
+            named = policy.spec.cluster == self._clusters.binding_name
+            if named and not self._clusters.concerns(policy):
+                yield policy.name
+
+    # Reconcile
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Hold the policy, write its status, and requeue at the next edge of its windows."""
+        policy, cached = self._clusters.policies.get(key), self._policies.get(key.name)
+        if policy is None:
+            self._records.pop(key.name, None)
+            self._progress.forget_policy(key.name)
+            return Done()
+        if not self._clusters.synced:
+            return After(1.0)
+        if not self._clusters.worker_health.answers:
+            return After(LONGEST_SLEEP_S)
+        now = self._clusters.clock.now()
+        if cached is not None:
+            self._enqueue_nodes_at_edge(cached, now)
+        if cached is None or policy.deleting or self._is_ending:
+            return await self._release(policy, cached, now)
+        if not self._clusters.is_held(self._clusters.binding):
+            return Done()  # every policy is enqueued when the binding has our finalizer
+        version = await self._hold(policy)
+        rest_s = await self._write_status(cached, now, version)
+        return self._until_edge(cached, now, rest_s)
+
+    def _enqueue_nodes_at_edge(self, cached: CachedPolicy, now: datetime) -> None:
+        """Enqueue every node when a policy changes, is deleted, or a window opens or closes."""
+        lends = cached.effective is not None and within(cached.effective.calendar, now)
+        effect = (cached.effective, lends, cached.policy.deleting)
+        record = self._records.setdefault(cached.policy.name, _PolicyRecord())
+        if record.effect != effect:
+            record.effect = effect
+            self._enqueue_nodes()
+
+    def _until_edge(self, cached: CachedPolicy, now: datetime, rest_s: float | None) -> Outcome:
+        edge = next_edge(cached.effective.calendar, now) if cached.effective is not None else None
+        waits = [] if rest_s is None else [rest_s]
+        if edge is not None:
+            waits.append(min(LONGEST_SLEEP_S, max(0.0, (edge - now).total_seconds())))
+        return After(min(waits)) if waits else Done()
+
+    # Finalizer and claim
+
+    async def _hold(self, policy: ResourceLeasingPolicy) -> str:
+        """Add our finalizer and claim; return the policy's resourceVersion."""
+        if self._clusters.holds(policy):
+            return policy.resource_version
+        ours, present = self._clusters.domain.finalizer_policy, policy.metadata.finalizers or ()
+        finalizers = [*(each for each in present if each != ours), ours]
+        claim: Json = dict(policy_claim(self._clusters.ids, self._clusters.domain))
+        written = await self._patch_metadata(policy, finalizers, claim)
+        return policy.resource_version if written is None else written.resource_version
+
+    async def _release(
+        self, policy: ResourceLeasingPolicy, cached: CachedPolicy | None, now: datetime
+    ) -> Outcome:
+        """Remove our finalizer and claim, once the policy lends no node any more.
+
+        The finalizer of a policy of another binding is not ours to remove.
+        """
+        rest_s, version, clusters = None, policy.resource_version, self._clusters
+        lent = clusters.vnodes.by("policy", policy.name)
+        if cached is not None and (lent or not policy.deleting):
+            rest_s = await self._write_status(cached, now, version)
+        ours = clusters.concerns(policy) or self._was_ours(policy)
+        claim = policy_claim(clusters.ids, clusters.domain)
+        held = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
+        if lent or not ours or not held or rest_s is not None:
+            return Done() if rest_s is None else After(rest_s)
+        if cached is not None and policy.deleting:
+            self._emit_reclaimed(policy)
+        present = policy.metadata.finalizers or ()
+        finalizers = [each for each in present if each != clusters.domain.finalizer_policy]
+        await self._patch_metadata(policy, finalizers, dict.fromkeys(claim))
+        return Done()
+
+    def _emit_reclaimed(self, policy: ResourceLeasingPolicy) -> None:
+        """Emit the end of a reclaim, for which the deleted policy gets no further status."""
+        reclaim = policy.status.reclaim or ReclaimStatus()
+        if reclaim.start_time is not None and reclaim.completion_time is None:
+            message = "Reclaimed; no node is lent by this policy any more"
+            target = reference(RESOURCE_LEASING_POLICIES, policy)
+            self._clusters.worker_events.emit(target, "Normal", PolicyEvent.RECLAIMED, message)
+
+    async def _patch_metadata(
+        self, policy: ResourceLeasingPolicy, finalizers: list[str], claim: Json
+    ) -> ResourceLeasingPolicy | None:
+        metadata: Json = {
+            "resourceVersion": policy.resource_version,
+            "finalizers": finalizers,
+            "annotations": claim,
+        }
+        try:
+            written = await self._clusters.worker.patch(
+                RESOURCE_LEASING_POLICIES, policy.name, MergePatch({"metadata": metadata})
+            )
+        except NotFound:
+            return None
+        self._clusters.policies.wrote(written)
+        return written
+
+    # Status
+
+    async def _write_status(
+        self, cached: CachedPolicy, now: datetime, version: str
+    ) -> float | None:
+        """Write the status, if it changed; return the seconds until it may be written, if not yet.
+
+        A change of the policy itself is written at once, the progress of reclaims less often.
+        """
+        policy, name = cached.policy, cached.policy.name
+        progress = self._progress_of(cached, now)
+        own = own_status(cached, now=now, ending=self._is_ending)
+        status = with_progress(
+            own,
+            progress,
+            leased=len(self._clusters.vnodes.by("policy", name)),
+            generation=policy.metadata.generation,
+            now=now,
+        )
+        if status != policy.status:
+            record = self._records.setdefault(name, _PolicyRecord())
+            since_s = self._clusters.clock.monotonic() - record.written_at
+            if own == policy.status and since_s < WRITE_EVERY_S:
+                return WRITE_EVERY_S - since_s
+            await self._patch_status(policy, status, version)
+            record.written_at = self._clusters.clock.monotonic()
+        if progress is not None:
+            self._progress.mark_written(name, progress)
+        return None
+
+    def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
+        """Return the progress of reclaims; None while a tainted node was not reconciled yet."""
+        name, domain = cached.policy.name, self._clusters.domain
+        keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
+        for vnode in self._clusters.vnodes.by("policy", name):
+            tainted = any(taint.key in keys for taint in vnode.spec.taints or ())
+            if tainted and not self._progress.is_known(vnode.name):
+                return None
+        ending = cached.policy.deleting or self._is_ending
+        return self._progress.of_policy(name, lends=cached.lends(now) and not ending)
+
+    async def _patch_status(
+        self, policy: ResourceLeasingPolicy, status: PolicyStatus, version: str
+    ) -> None:
+        before: Json = msgspec.to_builtins(policy.status)
+        change = difference(before, msgspec.to_builtins(status))
+        body: Json = {"metadata": {"resourceVersion": version}, "status": change}
+        written = await self._clusters.worker.patch(
+            RESOURCE_LEASING_POLICIES, policy.name, MergePatch(body), subresource="status"
+        )
+        self._clusters.policies.wrote(written)
+        _log.info("Updated policy", policy=policy.name, phase=status.phase)
+        target = reference(RESOURCE_LEASING_POLICIES, policy)
+        for event in events_of(policy.status, status):
+            self._clusters.worker_events.emit(target, event.type, event.reason, event.message)

@@ -1,0 +1,175 @@
+"""The status of a policy, and the events that follow from a change of it.
+
+Pure. Events follow from the difference between the status that was written and the one before, so
+that each is emitted once, whichever replica writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from kubeocean.api import conditions
+from kubeocean.api.conditions import PolicyEvent
+from kubeocean.api.policies import PolicyPhase, PolicyStatus, ReclaimStatus
+from kubeocean.leasing.cached_policy import CachedPolicy
+from kubeocean.leasing.progress import PolicyProgress
+from kubeocean.leasing.report import counted, next_report
+from kubeocean.leasing.windows import next_edge
+from kubeocean.runtime.clock import text_of
+from kubeocean.runtime.events import EventType
+from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+
+__all__ = ["StatusEvent", "difference", "events_of", "own_status", "with_progress"]
+
+
+class StatusEvent(NamedTuple):
+    """An event to emit for a policy."""
+
+    type: EventType
+    reason: PolicyEvent
+    message: str
+
+
+def own_status(cached: CachedPolicy, *, now: datetime, ending: bool = False) -> PolicyStatus:
+    """Return the status with what follows from the policy itself; the rest stays as it is.
+
+    `ending` says that the binding is being deleted: the policy lends nothing to it then.
+    """
+    before, lends = cached.policy.status, cached.lends(now) and not ending
+    if cached.policy.deleting:
+        return before
+    edge = None
+    if cached.terms is not None and not ending:
+        edge = next_edge(cached.terms.calendar, now)
+    phase = PolicyPhase.FAILED
+    if cached.terms is not None:
+        phase = PolicyPhase.ACTIVE if lends else PolicyPhase.INACTIVE
+    flipped = (before.phase, before.active_time_window) != (phase, lends)
+    merged = before.conditions
+    for condition in _conditions(cached, lends, edge, ending=ending):
+        merged = set_condition(merged, condition, now=text_of(now))
+    return msgspec.structs.replace(
+        before,
+        phase=str(phase),
+        conditions=merged,
+        last_applied_time=text_of(now) if flipped else before.last_applied_time,
+        active_time_window=lends,
+        observed_generation=cached.policy.metadata.generation,
+        next_transition_time=text_of(edge),
+        force_reclaim_time=text_of(cached.forced_since),
+    )
+
+
+def _conditions(
+    cached: CachedPolicy, lends: bool, edge: datetime | None, *, ending: bool
+) -> tuple[Condition, Condition]:
+    generation = cached.policy.metadata.generation
+    if cached.terms is None:
+        return (
+            conditions.POLICY_INVALID.condition(generation=generation, problems=cached.problem),
+            conditions.POLICY_NOT_ACTIVATED.condition(generation=generation),
+        )
+    valid = conditions.POLICY_VALID.condition(generation=generation, notes="")
+    if ending:
+        binding = cached.policy.spec.cluster
+        return valid, conditions.POLICY_UNBOUND.condition(generation=generation, binding=binding)
+    verdict = conditions.POLICY_ACTIVE if lends else conditions.POLICY_INACTIVE
+    until = f" until {text_of(edge)}" if edge is not None else ""
+    return valid, verdict.condition(generation=generation, until=until)
+
+
+def with_progress(
+    status: PolicyStatus,
+    progress: PolicyProgress | None,
+    *,
+    leased: int,
+    generation: int,
+    now: datetime,
+) -> PolicyStatus:
+    """Return the status with the number of lent nodes and the progress of reclaims.
+
+    `progress` is None as long as it is not known of all nodes; then that part stays as it is.
+    """
+    status = msgspec.structs.replace(status, leased_nodes=leased)
+    if progress is None:
+        return status
+    reclaiming = find_condition(status.conditions, conditions.RECLAIMING)
+    report = next_report(status.reclaim, reclaiming, progress, generation=generation, now=now)
+    if report is None:
+        return status
+    reclaim, condition = report
+    merged = set_condition(status.conditions, condition, now=text_of(now))
+    return msgspec.structs.replace(status, reclaim=reclaim, conditions=merged)
+
+
+def events_of(before: PolicyStatus, after: PolicyStatus) -> list[StatusEvent]:
+    """Return the events of a change of status that was written."""
+    return [*_window_events(before, after), *_reclaim_events(before, after)]
+
+
+def _window_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[StatusEvent]:
+    if _reason(after, conditions.VALID) == conditions.POLICY_INVALID.reason:
+        if _reason(before, conditions.VALID) != conditions.POLICY_INVALID.reason:
+            message = _message(after, conditions.VALID)
+            yield StatusEvent("Warning", PolicyEvent.INVALID, message)
+        return
+    unbound = conditions.POLICY_UNBOUND.reason
+    if _reason(after, conditions.ACTIVE) == unbound:
+        if _reason(before, conditions.ACTIVE) != unbound:
+            message = _message(after, conditions.ACTIVE)
+            yield StatusEvent("Normal", PolicyEvent.BINDING_DELETED, message)
+        return
+    known = bool(before.phase) and before.phase != PolicyPhase.FAILED
+    if known and before.active_time_window != after.active_time_window:
+        opened = after.active_time_window
+        reason = PolicyEvent.WINDOW_OPENED if opened else PolicyEvent.WINDOW_CLOSED
+        yield StatusEvent("Normal", reason, _message(after, conditions.ACTIVE))
+
+
+def _reclaim_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[StatusEvent]:
+    earlier, reclaim = before.reclaim or ReclaimStatus(), after.reclaim
+    if reclaim is None:
+        return
+    started = earlier.start_time != reclaim.start_time
+    if started:
+        message = f"Nodes are reclaimed since {reclaim.start_time}: {reclaim.cause}"
+        yield StatusEvent("Normal", PolicyEvent.RECLAIM_STARTED, message)
+    was, is_ = (_reason(status, conditions.RECLAIMING) for status in (before, after))
+    if is_ == conditions.RECLAIM_BLOCKED.reason != was:
+        message = _message(after, conditions.RECLAIMING)
+        yield StatusEvent("Warning", PolicyEvent.RECLAIM_BLOCKED, message)
+    if reclaim.completion_time and (started or not earlier.completion_time):
+        stopped = is_ == conditions.RECLAIM_STOPPED.reason
+        reason = PolicyEvent.RECLAIM_STOPPED if stopped else PolicyEvent.RECLAIMED
+        end = "The nodes are lent again" if stopped else "The nodes are reclaimed"
+        evicted = counted(reclaim.evicted, "pod")
+        yield StatusEvent("Normal", reason, f"{end}; evicted since {reclaim.start_time}: {evicted}")
+
+
+def _reason(status: PolicyStatus, type_: str) -> str:
+    condition = find_condition(status.conditions, type_)
+    return condition.reason if condition is not None else ""
+
+
+def _message(status: PolicyStatus, type_: str) -> str:
+    condition = find_condition(status.conditions, type_)
+    return condition.message if condition is not None else ""
+
+
+def difference(before: Json, after: Json) -> Json:
+    """Return the merge patch from one document to the other."""
+    patch: Json = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        present = before.get(name)
+        if isinstance(value, dict) and isinstance(present, dict):
+            value = difference(present, value)
+            if not value:
+                continue
+        elif value == present:
+            continue
+        patch[name] = value
+    return patch

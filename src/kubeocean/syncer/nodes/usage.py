@@ -1,0 +1,118 @@
+"""Requests of pods on each of the worker's nodes, of our pods and of others.
+
+The tracker follows the worker's pods one change at a time, and calls a handler for a node whose
+offer may change. Pods with our label are counted from the cache that holds them whole. A label may
+come and go; then two caches have events of one pod in any order, and each keeps its own count.
+A change of others' requests always counts. A change of our pods' requests counts only where they
+reach the offer: an offer never falls below them, and does not depend on them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
+from kubeocean.runtime.objects import Object, decode_object
+from kubeocean.runtime.quantity import ZERO
+from kubeocean.syncer.pods.views import PhysicalPod
+
+__all__ = ["UsageTracker"]
+
+_NOTHING = NodeUsage()
+_LABELLED: Final = "labelled/"  # before the UID of a pod with our label
+
+
+class UsageTracker:
+    """The usage of every node; `offer` returns what a node offers now, None if that is unknown."""
+
+    def __init__(
+        self,
+        is_ours: Callable[[Object], bool],
+        on_change: Callable[[str], None],
+        *,
+        offer: Callable[[str], Amounts | None],
+    ) -> None:
+        self._is_ours = is_ours
+        self._on_change = on_change
+        self._offer = offer
+        self._nodes: dict[str, NodeUsage] = {}
+
+    def of(self, node: str) -> NodeUsage:
+        """Return the usage of a node, which the caller must not change."""
+        return self._nodes.get(node, _NOTHING)
+
+    def follow(self, old: CountedPod | None, new: CountedPod | None) -> None:
+        """Count a change; a handler for the informers of pods without our label."""
+        self._move(old, new)
+
+    def follow_labelled(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
+        """Count a change; a handler for the informer of pods with our label."""
+        if old is not None and new is not None and _requests_the_same(old, new):
+            return
+        bound = new is not None and new.spec.node_name
+        counted = decode_object(CountedPod, new.raw, keep_raw=False) if new and bound else None
+        self._move(old, counted, _LABELLED)
+
+    def _move(
+        self, old: CountedPod | PhysicalPod | None, new: CountedPod | None, prefix: str = ""
+    ) -> None:
+        if old is not None and (new is None or new.spec.node_name != old.spec.node_name):
+            self._drop(old, prefix)
+        if new is not None:
+            # A pod that was not ours until now lowers the requests of others, too.
+            self._put(new, prefix, others_too=old is not None and not self._is_ours(old))
+
+    def _put(self, pod: CountedPod, prefix: str, *, others_too: bool) -> None:
+        node = pod.spec.node_name
+        usage = self._nodes.setdefault(node, NodeUsage())
+        ours = self._is_ours(pod)
+        before = usage.ours if ours else {}
+        if usage.put(prefix + pod.uid, requests_of(pod), ours=ours):
+            self._changed(node, (before, usage.ours) if ours and not others_too else ())
+
+    def _drop(self, pod: CountedPod | PhysicalPod, prefix: str) -> None:
+        node = pod.spec.node_name
+        usage = self._nodes.get(node)
+        if usage is None:
+            return
+        ours = self._is_ours(pod)
+        before = usage.ours if ours else {}
+        if usage.drop(prefix + pod.uid):
+            self._changed(node, (before, usage.ours) if ours else ())
+        if not len(usage):
+            del self._nodes[node]
+
+    def _changed(self, node: str, ours: Sequence[Amounts]) -> None:
+        """Call the handler; `ours` is our pods' requests before and now, if only these changed."""
+        offer = self._offer(node) if ours else None
+        if offer is None or any(_reaches(amounts, offer) for amounts in ours):
+            self._on_change(node)
+
+
+def _requests_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
+    """Whether a pod's requests cannot have changed, by fields that are cheap to compare.
+
+    Only a new specification resizes a pod, and after that its status has when the kubelet has done
+    so: from then on every change is counted. Labels decide which side counts the pod.
+    """
+    return (
+        _has_first_spec(old)
+        and _has_first_spec(new)
+        and old.spec == new.spec
+        and old.finished == new.finished
+        and old.metadata.labels == new.metadata.labels
+    )
+
+
+def _has_first_spec(pod: PhysicalPod) -> bool:
+    """Whether a pod has its first specification; a deletion counts as a change of it.
+
+    API servers before 1.33 set no generation on pods.
+    """
+    return pod.metadata.generation == (2 if pod.deleting else 1)
+
+
+def _reaches(amounts: Amounts, offer: Amounts) -> bool:
+    return any(amount >= offer.get(resource, ZERO) for resource, amount in amounts.items())

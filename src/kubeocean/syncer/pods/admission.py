@@ -1,0 +1,111 @@
+"""Admission of pods: no virtual node runs more than it offers.
+
+A scheduler checks the requests of a pod before it binds the pod; a client that writes
+`spec.nodeName` does not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the
+syncer is the kubelet: a pod that does not fit beside those that were admitted, and older ones that
+wait, fails with a kubelet's reason. A pod that was admitted is not checked again.
+
+The requests of all bound pods that may run in the worker are summed up as pods come and go, so that
+the usual check costs next to nothing. Before a pod is rejected, its node is read from the server.
+"""
+
+from __future__ import annotations
+
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.errors import NotFound
+from kubeocean.leasing.admission import Shortage, admit, shortage
+from kubeocean.leasing.amounts import Amounts, read_amounts
+from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
+from kubeocean.runtime.kinds import NODES, Node
+from kubeocean.runtime.objects import Key, decode_object
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.pods.plan import is_wanted
+from kubeocean.syncer.pods.record import PodRecord, PodRecords
+from kubeocean.syncer.pods.views import VirtualPod
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Admits the pods of one binding to its virtual nodes."""
+
+    def __init__(self, clusters: Clusters, records: PodRecords) -> None:
+        self._clusters = clusters
+        self._records = records
+        self._usage: dict[str, NodeUsage] = {}  # by virtual node
+        self._changed: dict[str, set[Key]] = {}  # by virtual node: pods to be counted again
+
+    async def check(self, vpod: VirtualPod, vnode: Node, record: PodRecord) -> Shortage | None:
+        """Admit a pod that has no physical pod yet, or return what its node has too little of."""
+        if record.admitted:
+            return None
+        short = self._shortage(vpod, vnode)
+        if short is not None:
+            try:
+                live = await self._clusters.computing.get(NODES, vnode.name)
+            except NotFound:
+                live = vnode  # the node was deleted, and its pods will be
+            short = self._shortage(vpod, live)
+        record.admitted = short is None
+        return short
+
+    # Counting
+
+    def pod_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
+        """Count a change of a virtual pod; a handler for the informer of virtual pods."""
+        if old is not None and (new is None or new.uid != old.uid):
+            usage = self._usage.get(old.spec.node_name)
+            if usage is not None:
+                usage.drop(old.uid)
+                if not len(usage):
+                    del self._usage[old.spec.node_name]
+        if new is not None:
+            self._changed.setdefault(new.spec.node_name, set()).add(new.key)
+        elif old is not None and (changed := self._changed.get(old.spec.node_name)) is not None:
+            changed.discard(old.key)
+            if not changed:
+                del self._changed[old.spec.node_name]
+
+    def binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        """Count all pods again: the binding decides which pods may run in the worker."""
+        if old is None or new is None or old.spec != new.spec:
+            for pod in self._clusters.vpods.items():
+                self._changed.setdefault(pod.spec.node_name, set()).add(pod.key)
+
+    def _used(self, vnode: str) -> NodeUsage:
+        usage = self._usage.setdefault(vnode, NodeUsage())
+        for key in self._changed.get(vnode, ()):
+            pod = self._clusters.vpods.get(key)
+            if pod is not None and pod.spec.node_name == vnode:
+                usage.put(pod.uid, self._requests(pod), ours=True)
+        # Only now: if one pod raised, all are counted again the next time.
+        self._changed.pop(vnode, None)
+        return usage
+
+    def _requests(self, pod: VirtualPod) -> Amounts:
+        if pod.finished or not is_wanted(pod, self._clusters.binding, self._clusters.domain):
+            return {}
+        return requests_of(decode_object(CountedPod, pod.raw, keep_raw=False))
+
+    # Deciding
+
+    def _shortage(self, vpod: VirtualPod, vnode: Node) -> Shortage | None:
+        capacity = read_amounts(vnode.status.allocatable, field="status.allocatable")
+        if shortage(self._used(vnode.name).ours, used={}, capacity=capacity) is None:
+            return None  # all bound pods fit, this one among them
+        used, waiting = NodeUsage(), [vpod]
+        for pod in self._clusters.vpods.by("node", vnode.name):
+            if self._is_admitted(pod):
+                used.put(pod.uid, self._requests(pod), ours=True)
+            elif pod.uid != vpod.uid:
+                waiting.append(pod)
+        queue = ((pod.uid, self._requests(pod)) for pod in sorted(waiting, key=_age))
+        return admit(queue, used=used.ours, capacity=capacity).get(vpod.uid)
+
+    def _is_admitted(self, pod: VirtualPod) -> bool:
+        has_physical = bool(self._clusters.ppods.by("virtual", str(pod.key)))
+        return self._records.is_admitted(pod) or has_physical
+
+
+def _age(pod: VirtualPod) -> tuple[str, str, str]:
+    return pod.metadata.creation_timestamp or "", pod.namespace, pod.name

@@ -1,0 +1,200 @@
+"""Changes of a running pod: what Kubernetes lets users change, applied to the physical pod.
+
+These are labels and annotations, images, tolerations and a nearer deadline; ephemeral containers
+and requests and limits of CPU and memory have subresources of their own. A part of the spec is
+applied only if the virtual pod's changed since the last time: what the worker's admission changes
+in a physical pod stays.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.runtime.objects import Json, encode
+from kubeocean.runtime.quantity import Quantity
+from kubeocean.syncer.pods.env import inherited, translate_env
+from kubeocean.syncer.pods.forge import IMAGES, RESOURCES, TOLERATIONS, spec_record
+from kubeocean.syncer.pods.forge_context import Context, Refused
+from kubeocean.syncer.pods.metadata import metadata_changes, recorded_spec, spec_annotation
+from kubeocean.syncer.pods.privileges import container_problems
+from kubeocean.syncer.pods.views import FINISHED
+
+__all__ = ["EPHEMERAL_CONTAINERS", "RESIZE", "Changes", "PodPatch", "changes", "digest_of"]
+
+EPHEMERAL_CONTAINERS: Final = "ephemeralcontainers"
+RESIZE: Final = "resize"
+_RESIZABLE: Final = ("cpu", "memory")
+_EPHEMERAL: Final = "ephemeralContainers"
+_KINDS: Final = ("initContainers", "containers")
+
+
+@dataclass(frozen=True, slots=True)
+class PodPatch:
+    """A strategic merge patch of a physical pod or a subresource, with the UID as precondition."""
+
+    body: Json
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Patches to write, in this order, and the changes that cannot be applied.
+
+    Each patch may be repeated, and none depends on the success of a later one.
+    """
+
+    patches: tuple[PodPatch, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.patches)
+
+
+def changes(pod: Json, ppod: Json, context: Context) -> Changes:
+    """The patches that make a physical pod what its virtual pod says."""
+    if ppod["metadata"].get("deletionTimestamp"):
+        return Changes()
+    before, record = recorded_spec(ppod, context.domain), spec_record(pod)
+    if (ppod.get("status") or {}).get("phase") in FINISHED:
+        unchanged = record if before is None else before
+        metadata, refused = _metadata(pod, ppod, context, unchanged)
+        return Changes(_patches(ppod, ("", {"metadata": metadata})), refused)
+
+    changed = {part for part, now in record.items() if before is None or before.get(part) != now}
+    spec = _spec(pod["spec"], ppod["spec"], changed)
+    resize = _resize(pod["spec"], ppod["spec"]) if RESOURCES in changed else {}
+    # A resize is recorded only after it was requested.
+    first = record | {RESOURCES: (before or {}).get(RESOURCES, "")} if resize else record
+    metadata, too_large = _metadata(pod, ppod, context, first)
+    ephemeral, refused = _ephemeral_containers(pod, ppod, context)
+    after = {"annotations": spec_annotation(record, context.domain)} if resize else {}
+    patches = _patches(
+        ppod,
+        ("", {"metadata": metadata, "spec": spec}),
+        (EPHEMERAL_CONTAINERS, {"spec": ephemeral}),
+        (RESIZE, {"spec": resize}),
+        ("", {"metadata": after}),
+    )
+    return Changes(patches, (*too_large, *refused))
+
+
+def digest_of(pod: Json, ppod: Json) -> int:
+    """Equal for two pods between which the same changes are left to apply."""
+    virtual, physical = pod["metadata"], ppod["metadata"]
+    texts = [each.get(name) for each in (virtual, physical) for name in ("labels", "annotations")]
+    return zlib.crc32(encode([texts, pod["spec"], physical.get("deletionTimestamp")]))
+
+
+def _metadata(
+    pod: Json, ppod: Json, context: Context, record: Mapping[str, str]
+) -> tuple[Json, tuple[Refused, ...]]:
+    try:
+        return metadata_changes(pod, ppod, context, record), ()
+    except Refused as refused:
+        return {}, (refused,)
+
+
+def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
+    """The patch of those fields that a pod itself may change while it runs."""
+    patch: Json = _images(spec, current) if IMAGES in changed else {}
+    if TOLERATIONS in changed and (tolerations := _tolerations(spec, current)):
+        patch["tolerations"] = tolerations
+    deadline: int | None = spec.get("activeDeadlineSeconds")
+    present: int | None = current.get("activeDeadlineSeconds")
+    if deadline is not None and (present is None or deadline < present):
+        patch["activeDeadlineSeconds"] = deadline
+    return patch
+
+
+def _images(spec: Json, current: Json) -> Json:
+    patch: Json = {}
+    for kind, wanted, present in _containers(spec, current):
+        if wanted.get("image") != present.get("image"):
+            patch.setdefault(kind, []).append({"name": wanted["name"], "image": wanted["image"]})
+    return patch
+
+
+def _tolerations(spec: Json, current: Json) -> list[Json]:
+    """All tolerations, if one is missing; none may be removed, only their time may change."""
+    wanted: list[Json] = spec.get("tolerations") or []
+    present: list[Json] = current.get("tolerations") or []
+    if all(each in present for each in wanted):
+        return []
+    ours = [_without_time(each) for each in wanted]
+    return [*wanted, *(each for each in present if _without_time(each) not in ours)]
+
+
+def _without_time(toleration: Json) -> Json:
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+
+def _resize(spec: Json, current: Json) -> Json:
+    patch: Json = {}
+    for kind, wanted, present in _containers(spec, current):
+        amounts = {
+            field: changed
+            for field in ("requests", "limits")
+            if (changed := _changed_amounts(wanted, present, field))
+        }
+        if amounts:
+            patch.setdefault(kind, []).append({"name": wanted["name"], "resources": amounts})
+    return patch
+
+
+def _changed_amounts(wanted: Json, present: Json, field: str) -> dict[str, str]:
+    want: dict[str, str] = (wanted.get("resources") or {}).get(field) or {}
+    have: dict[str, str] = (present.get("resources") or {}).get(field) or {}
+    return {
+        name: want[name]
+        for name in _RESIZABLE
+        if name in want
+        and (name not in have or Quantity.stored(want[name]) != Quantity.stored(have[name]))
+    }
+
+
+def _ephemeral_containers(
+    pod: Json, ppod: Json, context: Context
+) -> tuple[Json, tuple[Refused, ...]]:
+    """The patch that adds missing ephemeral containers; none can be changed or removed."""
+    present = {container["name"] for container in ppod["spec"].get(_EPHEMERAL) or ()}
+    added: list[Json] = []
+    refused: list[Refused] = []
+    for i, container in enumerate(pod["spec"].get(_EPHEMERAL) or ()):
+        if container["name"] not in present:
+            field = f"spec.{_EPHEMERAL}[{i}]"
+            problems = [*container_problems(container, field, context.privileges)]
+            refused += problems
+            if not problems:
+                added.append(container)
+    if not added:
+        return {}, tuple(refused)
+    common = inherited(pod, context)
+    translated = [translate_env(pod, container, context, common) for container in added]
+    return {_EPHEMERAL: translated}, tuple(refused)
+
+
+def _containers(spec: Json, current: Json) -> Iterator[tuple[str, Json, Json]]:
+    """Each container of the virtual pod that the physical pod has, by kind, with that one."""
+    for kind in _KINDS:
+        present = {container["name"]: container for container in current.get(kind) or ()}
+        for container in spec.get(kind) or ():
+            if container["name"] in present:
+                yield kind, container, present[container["name"]]
+
+
+def _patches(ppod: Json, *bodies: tuple[str, Json]) -> tuple[PodPatch, ...]:
+    """The patches that are not empty, each with the UID of this pod as precondition."""
+    meta = ppod["metadata"]
+    patches: list[PodPatch] = []
+    for subresource, body in bodies:
+        fields = {key: value for key, value in body.items() if value}
+        if fields:
+            precondition = {"uid": meta["uid"]}
+            if "tolerations" in (fields.get("spec") or {}):  # the list is replaced, not merged
+                precondition["resourceVersion"] = meta["resourceVersion"]
+            metadata = (fields.get("metadata") or {}) | precondition
+            patches.append(PodPatch(fields | {"metadata": metadata}, subresource))
+    return tuple(patches)

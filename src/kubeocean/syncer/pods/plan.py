@@ -1,0 +1,245 @@
+"""Plans for pods: what to do about one virtual pod, given what the caches show of both pods.
+
+Everything here is pure. A plan is made from caches, which may be behind: before an action deletes a
+pod or reports it lost, the controller reads the pod from its API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Final
+
+from kubeocean.api import group, naming
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Claim, Ids, bears_ids, claim_pod, ownership, pod_marks
+from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.objects import Json, Key, controller_of, find_condition
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
+
+__all__ = [
+    "FORCED_GRACE_S",
+    "UNSCHEDULED_S",
+    "Action",
+    "Plan",
+    "bound_for_s",
+    "claim_of",
+    "grace_of",
+    "is_due",
+    "is_lent",
+    "is_live",
+    "is_ours",
+    "is_stray",
+    "is_wanted",
+    "missing_marks",
+    "physical_names",
+    "plan",
+    "possible_keys",
+]
+
+FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
+UNSCHEDULED_S: Final = 300.0  # how long the worker's scheduler has to find a node for a pod
+_INVALID_NAMESPACES: Final = {"", ".", ".."}
+
+
+class Action(Enum):
+    """What to do about a virtual pod."""
+
+    NONE = auto()
+    CREATE = auto()  # the pod should run and never had a physical pod: create one
+    SYNC = auto()  # the pod runs: apply changes to the physical pod, report its status
+    DELETE = auto()  # the virtual pod was deleted or has ended: delete the physical pod
+    FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
+    REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
+    DELETE_STRAYS = auto()  # there is no virtual pod: delete what runs for it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do about one virtual pod.
+
+    - `ppod`: the physical pod that runs for it.
+    - `strays`: other physical pods of this binding that are marked with its name, to be deleted
+      whatever the action is.
+    """
+
+    action: Action
+    ppod: PhysicalPod | None = None
+    strays: tuple[PhysicalPod, ...] = ()
+
+
+def plan(
+    vpod: VirtualPod | None,
+    ppods: Iterable[PhysicalPod],
+    *,
+    lent: bool,
+    wanted: bool,
+    had_physical: Callable[[], bool],
+    ids: Ids,
+    domain: Domain,
+) -> Plan:
+    """Decide what to do about a virtual pod.
+
+    - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
+      pod, which may be another binding's; a physical pod that has to end is deleted all the same.
+    - `wanted`: the pod may run in the worker cluster.
+    - `had_physical`: whether this virtual pod ever had a physical pod.
+    """
+    known = list(ppods)
+    if vpod is None:
+        strays = tuple(p for p in known if bears_ids(p, ids=ids, domain=domain))
+        return Plan(Action.DELETE_STRAYS, strays=strays)
+    claims = [(p, claim_of(vpod, p, ids=ids, domain=domain)) for p in known]
+    ours = [p for p, claim in claims if is_ours(claim)]
+    recorded = vpod.annotations.get(domain.physical_pod_uid)
+    # Every replica chooses the same pod: the recorded one, else the oldest.
+    ours.sort(key=lambda p: (p.uid != recorded, p.metadata.creation_timestamp or "", p.name))
+    strays = tuple(p for p, claim in claims if claim is Claim.STALE) + tuple(
+        p for p in ours[1:] if bears_ids(p, ids=ids, domain=domain)
+    )
+    if ours:
+        ended = vpod.finished and not ours[0].finished
+        if vpod.deleting or ended:
+            return Plan(Action.DELETE, ours[0], strays)
+        return Plan(Action.SYNC, ours[0], strays) if lent else Plan(Action.NONE, strays=strays)
+    action = _without_physical(vpod, lent=lent, wanted=wanted, had_physical=had_physical)
+    return Plan(action, strays=strays)
+
+
+def _without_physical(
+    vpod: VirtualPod, *, lent: bool, wanted: bool, had_physical: Callable[[], bool]
+) -> Action:
+    if not lent:
+        # Another binding's pod; or its node is gone, and Kubernetes removes such pods.
+        return Action.NONE
+    if vpod.deleting:
+        return Action.FINALIZE
+    if vpod.finished:
+        return Action.NONE
+    if had_physical():
+        return Action.REPORT_LOST
+    return Action.CREATE if wanted else Action.NONE
+
+
+# Ownership
+
+
+def claim_of(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Claim:
+    """Whether a physical pod belongs to a virtual pod."""
+    recorded = vpod.annotations.get(domain.physical_pod_uid, "")
+    return claim_pod(
+        ppod, virtual=vpod.key, uid=vpod.uid, ids=ids, domain=domain, recorded=recorded
+    )
+
+
+def is_ours(claim: Claim) -> bool:
+    """Whether a physical pod with this claim runs for the virtual pod."""
+    return claim in (Claim.OURS, Claim.TAKEABLE)
+
+
+def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
+    """Whether a pod may run in the worker: no system pods, DaemonSet pods only on request."""
+    if binding is None or vpod.namespace in domain.system_namespaces:
+        return False
+    owner = controller_of(vpod)
+    if owner is None or owner.kind != "DaemonSet":
+        return True
+    requested = vpod.annotations.get(domain.running_daemonset) == group.TRUE
+    return requested or binding.spec.running_daemonset_by_default
+
+
+def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
+    """Whether a virtual node is one of this binding's. Its labels decide, never its name: the
+    clusterID of one binding may begin with that of another."""
+    if vnode is None or vnode.labels.get(domain.physical_cluster_id) != ids.cluster_id:
+        return False
+    binding = naming.label_value(ids.binding)
+    return vnode.labels.get(domain.cluster_binding, binding) == binding
+
+
+# Names and marks
+
+
+def physical_names(vpod: VirtualPod) -> tuple[str, str]:
+    """The names that a physical pod may have: the usual one, and one if that is taken."""
+    return (
+        naming.physical_name(vpod.name, vpod.namespace),
+        naming.second_physical_name(vpod.name, vpod.namespace, uid=vpod.uid),
+    )
+
+
+def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> list[Key]:
+    """All places where the physical pod may be.
+
+    The binding may have had another mount namespace when the pod was created.
+    """
+    recorded = vpod.annotations.get(domain.physical_pod_namespace, "")
+    namespaces = sorted({mount_namespace, recorded} - _INVALID_NAMESPACES)
+    return [Key(namespace, name) for namespace in namespaces for name in physical_names(vpod)]
+
+
+def missing_marks(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Json:
+    """The labels and annotations that the cache selects and indexes by and `ppod` has lost."""
+    return {
+        "labels": _missing(ownership(ids, domain), ppod.labels),
+        "annotations": _missing(pod_marks(vpod.key, vpod.uid, domain), ppod.annotations),
+    }
+
+
+def _missing(marks: Mapping[str, str], present: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in marks.items() if key not in present}
+
+
+# Whether a cache is right
+
+
+def bound_for_s(vpod: VirtualPod, now: datetime) -> float:
+    """For how long a pod has been bound to its node, in whole seconds."""
+    scheduled = find_condition(vpod.status.conditions, "PodScheduled")
+    since = scheduled.last_transition_time if scheduled is not None else None
+    since = since or vpod.metadata.creation_timestamp
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
+
+
+def is_live(cached: VirtualPod, live: VirtualPod) -> bool:
+    """Whether a virtual pod that the cache shows should run, by what its API server has."""
+    return live.uid == cached.uid and not live.deleting and not live.finished
+
+
+def is_stray(
+    ppod: PhysicalPod, live: VirtualPod | None, *, runs: PhysicalPod | None, domain: Domain
+) -> bool:
+    """Whether a physical pod runs for no virtual pod, by the API server of the computing cluster.
+
+    `runs` is the physical pod that runs for the virtual pod: any other one is a stray.
+    """
+    if runs is not None and runs.uid != ppod.uid:
+        return True
+    return live is None or live.uid != ppod.annotations.get(domain.virtual_pod_uid, "")
+
+
+# Deletion
+
+
+def grace_of(vpod: VirtualPod | None) -> int | None:
+    """Seconds that containers have to end; None means the physical pod's own grace period.
+
+    The grace period is that of the virtual pod's deletion, also if that was shortened later. A
+    virtual pod that is gone was deleted by force; even then the kubelet confirms the end of the
+    containers, so the grace period is never zero.
+    """
+    if vpod is None:
+        return FORCED_GRACE_S
+    grace_s = vpod.metadata.deletion_grace_period_seconds
+    return None if grace_s is None else max(grace_s, FORCED_GRACE_S)
+
+
+def is_due(ppod: PhysicalPod, grace_s: int | None) -> bool:
+    """Whether a physical pod has yet to be deleted, or its grace period to be shortened."""
+    if not ppod.deleting:
+        return True
+    current_s = ppod.metadata.deletion_grace_period_seconds
+    return grace_s is not None and current_s is not None and grace_s < current_s

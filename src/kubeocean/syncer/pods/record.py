@@ -1,0 +1,209 @@
+"""Records: what the syncer remembers of each pod from one reconcile to the next.
+
+A virtual pod and a physical pod each have one record, keyed by UID. A record is dropped when its
+pod leaves the cache. Physical pods have records of their own because they can outlive their virtual
+pod, and a deletion that was requested must be remembered until the pod is gone.
+
+Records are only memory: after a restart all of them are empty, and whatever matters is read from
+the clusters again. Times are readings of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from kubeocean.runtime.objects import Key
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
+
+__all__ = [
+    "FIRST_RETRY_S",
+    "LONGEST_MESSAGE",
+    "LONGEST_RETRY_S",
+    "PhysicalPodRecord",
+    "PodProblem",
+    "PodRecord",
+    "PodRecords",
+]
+
+FIRST_RETRY_S: Final = 1.0
+LONGEST_RETRY_S: Final = 300.0
+LONGEST_MESSAGE: Final = 1024  # characters of a condition's message
+
+_Versions: TypeAlias = tuple[str, str]  # of the virtual pod, of the physical pod
+
+
+class PodProblem(Enum):
+    """The steps after a pod's creation that can fail while the pod runs."""
+
+    CHANGES = auto()  # a change of the virtual pod cannot be applied to the physical pod
+    TOKENS = auto()  # a service account token cannot be issued
+
+
+@dataclass(slots=True)
+class PodRecord:
+    """What the syncer remembers of one virtual pod."""
+
+    key: Key
+    admitted: bool = False  # the pod fits its node; this is decided once
+    may_be_outdated: bool = False  # the cached pod is old enough to have been deleted since
+    had_physical: bool = False  # a physical pod was created or seen
+    physical_left: bool = False  # a physical pod left the cache
+    last_physical: PhysicalPod | None = None  # as it left, unless its end was reported before
+    removed: bool = False  # we deleted the virtual pod for good
+    removal_seen_s: float | None = None  # since when only its removal is missing
+    revision: int = 0  # counts the changes outside both pods that concern them
+    synced: _Versions | None = None  # versions between which nothing is left to write
+    futile: _Versions | None = None  # versions that differ although the server accepts the patch
+    applied: int | None = None  # digest of the pods between which no change is left to apply
+    problems: dict[PodProblem, str] = field(default_factory=dict)  # with their messages
+    retry_at_s: float | None = None  # when a step that failed is due again
+    next_retry_s: float = FIRST_RETRY_S
+    bound_at_s: float | None = None  # for metrics: since when no physical pod was created
+    changed_at_s: float | None = None  # for metrics: since when a status was not reported
+
+    # Versions that need no work
+
+    def is_own_write(self, vpod: VirtualPod) -> bool:
+        """Whether this version is the result of our own patch, and nothing was left to do then."""
+        return self.synced is not None and self.synced[0] == vpod.resource_version
+
+    def has_shown(self, ppod: PhysicalPod) -> bool:
+        """Whether the virtual pod shows this version of the physical pod."""
+        return self.synced is not None and self.synced[1] == ppod.resource_version
+
+    def unsettle(self) -> None:
+        """Compare both pods again, because something changed that is in neither of them.
+
+        Changes that were refused are tried again: the binding may allow them now.
+        """
+        self.revision += 1
+        self.synced = None
+        self.futile = None
+        if PodProblem.CHANGES in self.problems:
+            self.applied = None
+
+    def settle(self, versions: _Versions, *, revision: int) -> None:
+        """Note that nothing is left to write, unless `unsettle` was called since `revision`."""
+        if revision == self.revision:
+            self.synced = versions
+
+    # The end of the physical pod
+
+    def physical_pod_left(self, ppod: PhysicalPod, *, reported: bool) -> None:
+        """Note that a physical pod left the cache; `reported` if the virtual pod shows its end."""
+        self.physical_left = True
+        self.last_physical = None if reported else ppod
+
+    @property
+    def is_end_certain(self) -> bool:
+        """Whether the physical pod is known to have ended.
+
+        A pod that left the cache while it ran may have lost only the label that the cache selects.
+        """
+        last = self.last_physical
+        return self.physical_left and (last is None or last.finished)
+
+    # Retries
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.retry_at_s is not None
+
+    def retry_in_s(self, now_s: float) -> float:
+        """Seconds until the next attempt is due."""
+        return 0.0 if self.retry_at_s is None else max(0.0, self.retry_at_s - now_s)
+
+    def put_off(self, now_s: float, *, at_most_s: float = LONGEST_RETRY_S) -> float:
+        """Wait twice as long as the last time, from `FIRST_RETRY_S`; return for how long."""
+        delay_s = min(self.next_retry_s, at_most_s)
+        self.retry_at_s = now_s + delay_s
+        self.next_retry_s = min(delay_s * 2, LONGEST_RETRY_S)
+        return delay_s
+
+    def retry_now(self) -> None:
+        """End the wait, but not its growth: a cause of the failure may have gone."""
+        if self.retry_at_s is not None:
+            self.retry_at_s = 0.0
+
+    def clear_retry(self) -> None:
+        """Forget the failures: the step succeeded."""
+        self.retry_at_s = None
+        self.next_retry_s = FIRST_RETRY_S
+
+    # Problems of a pod that runs
+
+    @property
+    def problem_text(self) -> str:
+        """All problems as one message; empty if the pod has none."""
+        return "; ".join(self.problems.values())[:LONGEST_MESSAGE]
+
+    def clear_problem(self, problem: PodProblem) -> None:
+        """Forget a problem; with the last one the wait for a retry ends."""
+        if self.problems.pop(problem, None) is not None and not self.problems:
+            self.clear_retry()
+
+
+@dataclass(slots=True)
+class PhysicalPodRecord:
+    """What the syncer remembers of one physical pod."""
+
+    created_at_s: float | None = None  # until its first status was reported
+    unscheduled_since_s: float | None = None
+    recheck_s: float | None = None  # the next wait of a stray that turned out to be none
+    deletion_requested: bool = False
+    deletion_grace_s: int | None = None  # of the last request
+
+    def unscheduled_for_s(self, now_s: float) -> float:
+        """For how many seconds the pod has been seen without a node."""
+        if self.unscheduled_since_s is None:
+            self.unscheduled_since_s = now_s
+        return now_s - self.unscheduled_since_s
+
+    def was_deleted_with(self, grace_s: int | None) -> bool:
+        """Whether this deletion was requested already."""
+        return self.deletion_requested and self.deletion_grace_s == grace_s
+
+
+class PodRecords:
+    """The records of one binding's pods."""
+
+    def __init__(self) -> None:
+        self._virtual: dict[str, PodRecord] = {}  # by UID of the virtual pod
+        self._physical: dict[str, PhysicalPodRecord] = {}  # by UID of the physical pod
+
+    def __len__(self) -> int:
+        return len(self._virtual) + len(self._physical)
+
+    def of(self, vpod: VirtualPod) -> PodRecord:
+        """The record of a virtual pod that is in the cache.
+
+        Call without an await since the pod was read: a reconcile keeps the record that it began
+        with, and what it notes after the pod has gone is dropped with it.
+        """
+        record = self._virtual.get(vpod.uid)
+        if record is None:
+            record = self._virtual[vpod.uid] = PodRecord(vpod.key)
+        return record
+
+    def is_admitted(self, vpod: VirtualPod) -> bool:
+        record = self._virtual.get(vpod.uid)
+        return record is not None and record.admitted
+
+    def waiting(self) -> Iterator[PodRecord]:
+        """The records of the virtual pods that wait for a retry."""
+        return (record for record in list(self._virtual.values()) if record.is_waiting)
+
+    def forget(self, vpod: VirtualPod) -> None:
+        """Drop the record of a virtual pod that left the cache."""
+        self._virtual.pop(vpod.uid, None)
+
+    def physical(self, ppod: PhysicalPod) -> PhysicalPodRecord:
+        """The record of a physical pod."""
+        return self._physical.setdefault(ppod.uid, PhysicalPodRecord())
+
+    def forget_physical(self, ppod: PhysicalPod) -> None:
+        """Drop the record of a physical pod that left the cache."""
+        self._physical.pop(ppod.uid, None)

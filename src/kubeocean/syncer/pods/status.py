@@ -1,0 +1,231 @@
+"""The status of a virtual pod, derived from that of its physical pod.
+
+Every field is shown as the worker has it, except for those that the computing cluster decides: the
+node that the pod is bound to, its QoS class, its resource claims. Conditions are merged: the
+kubelet's come from the physical pod; those that other programs wrote, in either cluster, are kept,
+and if both pods have one the later one counts. So a readiness gate may be opened in either cluster.
+
+Every function returns a JSON merge patch, which is empty if nothing differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
+from kubeocean.leasing.admission import Shortage
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "FINISHED",
+    "final",
+    "gates",
+    "lost",
+    "merge_diff",
+    "mirror",
+    "not_created",
+    "not_synced",
+    "rejected",
+    "waits_for_node",
+]
+
+FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+_SCHEDULED: Final = "PodScheduled"
+_READY: Final = ("Ready", "ContainersReady")
+# Conditions that a kubelet sets and removes.
+_KUBELETS: Final = frozenset(
+    {
+        *_READY,
+        "AllContainersRestarting",
+        "Initialized",
+        "PodReadyToStartContainers",
+        "PodResizeInProgress",
+        "PodResizePending",
+    }
+)
+# Fields of the computing cluster alone. A generation counts the changes of one object, and the
+# physical pod is another object.
+_VIRTUAL_ONLY: Final = frozenset(
+    {
+        "conditions",
+        "extendedResourceClaimStatus",
+        "nominatedNodeName",
+        "observedGeneration",
+        "qosClass",
+        "resourceClaimStatuses",
+    }
+)
+_OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # conditions that this syncer sets
+_LOST: Final = "Physical pod was deleted unexpectedly"
+_UNSCHEDULABLE: Final = "Unschedulable"
+
+
+def mirror(vpod: Json, ppod: Json) -> Json:
+    """The patch that gives a virtual pod the status of its physical pod.
+
+    A virtual pod that has ended stays as it is, whatever its physical pod does afterwards.
+    """
+    current: Json = vpod.get("status") or {}
+    physical: Json = ppod.get("status") or {}
+    if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
+        return {}
+    wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
+    if (message := waits_for_node(ppod)) is not None:
+        wanted |= {"reason": _UNSCHEDULABLE, "message": message}
+    shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
+    patch = merge_diff(shown, wanted)
+    conditions = _merge(_conditions(current), _conditions(physical))
+    if conditions != _conditions(current):
+        patch["conditions"] = conditions
+    return patch
+
+
+def lost(vpod: Json, *, now: str) -> Json:
+    """The patch that fails a virtual pod whose physical pod disappeared; empty if it has ended."""
+    status: Json = vpod.get("status") or {}
+    if status.get("phase") in FINISHED:
+        return {}
+    message = _LOST
+    if status.get("reason") == _UNSCHEDULABLE:
+        message = f"Not scheduled in the worker in time: {status.get('message', '')}"
+    conditions = [
+        _not_ready(condition, now) if condition["type"] in _READY else condition
+        for condition in _conditions(status)
+        if condition["type"] not in _OURS
+    ]
+    failed: Json = {"phase": "Failed", "reason": PHYSICAL_POD_LOST, "message": message}
+    return merge_diff({"conditions": _conditions(status)}, {"conditions": conditions}) | failed
+
+
+def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
+    """The last status of a virtual pod that is being deleted.
+
+    `ended` is its physical pod, if that is known to have ended. If not, a pod with finalizers is
+    lost, because the owner of a finalizer waits for the pod to end; any other pod needs no patch.
+    """
+    if ended is not None:
+        return mirror(vpod, ended)
+    return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
+
+
+def rejected(shortage: Shortage) -> Json:
+    """The status of a pod that does not fit its node, as a kubelet sets it."""
+    return {
+        "phase": "Failed",
+        "reason": shortage.reason,
+        "message": f"Pod was rejected: {shortage.message}",
+    }
+
+
+def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:
+    """The condition that says why there is no physical pod."""
+    condition = {"type": POD_CREATED, "status": "False", "reason": reason, "message": message}
+    return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
+
+
+def not_synced(vpod: Json, message: str, *, now: str) -> Json:
+    """The condition that says which changes of a virtual pod could not be applied.
+
+    Without a message the condition is removed.
+    """
+    status: Json = vpod.get("status") or {}
+    if message:
+        condition = {
+            "type": POD_SYNCED,
+            "status": "False",
+            "reason": PodEvent.FAILED_UPDATE,
+            "message": message,
+        }
+        return _with_condition(_conditions(status), condition, now)
+    if all(c["type"] != POD_SYNCED for c in status.get("conditions") or ()):
+        return {}
+    return {"conditions": [c for c in _conditions(status) if c["type"] != POD_SYNCED]}
+
+
+def gates(vpod: Json, ppod: Json) -> list[Json]:
+    """Return the readiness-gate conditions that the physical pod lacks or has in an older state."""
+    types = {gate["conditionType"] for gate in vpod["spec"].get("readinessGates") or ()}
+    types -= _KUBELETS | {_SCHEDULED}
+    if not types:
+        return []
+    physical = _by_type(_conditions(ppod.get("status") or {}))
+    virtual = (c for c in _conditions(vpod.get("status") or {}) if c["type"] in types)
+    return [c for c in virtual if _later(c, physical.get(c["type"])) != physical.get(c["type"])]
+
+
+def waits_for_node(ppod: Json) -> str | None:
+    """The scheduler's message about a physical pod that it has no node for; None otherwise."""
+    if ppod["spec"].get("nodeName"):
+        return None
+    scheduled = _by_type(_conditions(ppod.get("status") or {})).get(_SCHEDULED, {})
+    return scheduled.get("message", "") if scheduled.get("status") == "False" else None
+
+
+def merge_diff(current: Json, wanted: Json) -> Json:
+    """The JSON merge patch from one document to another."""
+    patch: Json = {
+        name: None for name in current if current[name] is not None and name not in wanted
+    }
+    for name, value in wanted.items():
+        before: Any = current.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if nested := merge_diff(before, value):
+                patch[name] = nested
+        elif value != before:
+            patch[name] = value
+    return patch
+
+
+def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:
+    """The conditions of a virtual pod: its own first, in their order."""
+    others = _by_type(physical)
+    merged: list[Json] = []
+    for condition in virtual:
+        kind = condition["type"]
+        other = others.pop(kind, None)
+        if kind == _SCHEDULED:
+            merged.append(condition)
+        elif kind in _KUBELETS:
+            merged += [other] if other is not None else []
+        elif kind != POD_CREATED:
+            merged.append(_later(condition, other))
+    return [*merged, *others.values()]
+
+
+def _later(virtual: Json, physical: Json | None) -> Json:
+    """The condition that changed last; if in doubt the virtual pod's, which users see."""
+    if physical is None:
+        return virtual
+    since = [each.get("lastTransitionTime") or "" for each in (virtual, physical)]
+    return physical if since[1] > since[0] else virtual
+
+
+def _with_condition(conditions: list[Json], condition: Json, now: str) -> Json:
+    """The patch that sets a condition; empty if it is set already."""
+    before = next((c for c in conditions if c["type"] == condition["type"]), None)
+    if before is not None and condition.items() <= before.items():
+        return {}
+    since = before.get("lastTransitionTime") if before is not None else None
+    others = [c for c in conditions if c["type"] != condition["type"]]
+    return {"conditions": [*others, condition | {"lastTransitionTime": since or now}]}
+
+
+def _not_ready(condition: Json, now: str) -> Json:
+    if condition["status"] == "False":
+        return condition
+    failed = {"type": condition["type"], "status": "False", "reason": "PodFailed"}
+    return failed | {"lastTransitionTime": now}
+
+
+def _conditions(status: Json) -> list[Json]:
+    """Conditions without empty fields and generations, so that equal ones compare equal."""
+    return [
+        {k: v for k, v in each.items() if v is not None and k != "observedGeneration"}
+        for each in status.get("conditions") or ()
+    ]
+
+
+def _by_type(conditions: Iterable[Json]) -> dict[str, Json]:
+    return {condition["type"]: condition for condition in conditions}

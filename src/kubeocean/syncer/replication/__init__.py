@@ -1,0 +1,3 @@
+"""Objects that follow pods into the worker cluster, such as ConfigMaps, Secrets and claims."""
+
+__all__: list[str] = []

@@ -1,0 +1,224 @@
+"""PersistentVolumeClaims: the copy of a bound claim is bound to the copy of its volume.
+
+The copy of a volume names the copy of its claim before that claim exists, so that the worker binds
+these two to each other, whatever their classes and sizes, and no other claim can take the volume.
+The copy of a claim therefore begins unbound: what the computing cluster recorded of its own binding
+is not copied (a claim that claims to be bound, to a volume that does not know its UID, counts as
+lost for good). The copy keeps the name of the storage class, which decides in the worker whether
+the claim may grow; a claim without a class says so, because the worker would set its default class.
+
+Claims are replicated after their volumes, and volumes after their Secrets. They are deleted in the
+opposite order, each when the one before it is gone from the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.runtime.clock import within
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key, Resource
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.pods.privileges import privileges_of, volume_problem
+from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
+from kubeocean.syncer.replication.missing import Missing
+from kubeocean.syncer.replication.references import CLAIM, VOLUME, PodReferences
+from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
+
+__all__ = ["CLAIMS", "ClaimRules", "Unbound", "translate", "volume_of"]
+
+BINDER_S: Final = 2.0  # more than the worker's binder takes to give a volume a phase
+NUDGE_S: Final = 1.0  # more than the worker's binder takes to bind a claim to its bound volume
+_PENDING: Final = "Pending"
+_AVAILABLE: Final = "Available"
+_BOUND: Final = "Bound"
+_COPIED: Final = ("accessModes", "resources", "volumeMode")
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """A claim that has no volume yet, or has lost it; its phase."""
+
+    phase: str
+
+
+def volume_of(content: Json) -> str | Unbound:
+    """Return the name of the volume that a claim is bound to."""
+    phase = (content.get("status") or {}).get("phase") or _PENDING
+    volume: str = (content.get("spec") or {}).get("volumeName") or ""
+    return volume if volume and phase == _BOUND else Unbound(phase)
+
+
+def translate(content: Json, *, volume: str) -> Json:
+    """Return the content of the copy of a claim; `volume` is the copy of its volume."""
+    spec: Json = content.get("spec") or {}
+    kept = {key: spec[key] for key in _COPIED if spec.get(key)}
+    class_name = spec.get("storageClassName") or ""
+    return {"spec": kept | {"volumeName": volume, "storageClassName": class_name}}
+
+
+def _synced_fields(content: Json) -> Json:
+    resources: Json = (content.get("spec") or {}).get("resources") or {}
+    return {"/spec/resources/requests": resources.get("requests") or {}}
+
+
+def _immutable_fields(content: Json) -> Json:
+    return {"volumeName": (content.get("spec") or {}).get("volumeName")}
+
+
+def _pod_references(refs: References) -> Iterator[PodReference]:
+    return map(PodReference, refs.all_claims)
+
+
+def _source_references(content: Json) -> tuple[str, ...]:
+    volume = volume_of(content)
+    return (volume,) if isinstance(volume, str) else ()
+
+
+CLAIMS: Final = ReplicatedKind(
+    sources=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Source),
+    copies=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Copy),
+    synced_fields=_synced_fields,
+    immutable_fields=_immutable_fields,
+    pod_references=_pod_references,
+    source_references=_source_references,
+    # Written by the binder of the computing cluster; `selected-node` names a virtual node.
+    dropped_annotations=frozenset(
+        {
+            "pv.kubernetes.io/bind-completed",
+            "pv.kubernetes.io/bound-by-controller",
+            "volume.kubernetes.io/selected-node",
+        }
+    ),
+)
+
+
+class ClaimRules(Rules):
+    """Claims need their volumes, and the worker's binder."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        kind: ReplicatedKind,
+        references: PodReferences,
+        replicators: Mapping[str, Replicator],
+    ) -> None:
+        super().__init__(clusters, kind, references, replicators)
+        self._names: dict[Key, str] = {}  # of copies that are being created, by virtual claim
+        self._available: dict[str, asyncio.Event] = {}  # by volume that a claim waits for
+        self._bound_at: dict[str, float] = {}  # by volume: when the cache showed it bound
+
+    @property
+    def _volumes(self) -> Replicator:
+        return self.replicators[VOLUME]
+
+    def connect(self) -> None:
+        self._volumes.on_change(lambda key: self.replicator.retry())
+        self._volumes.copies.on_change(self._volume_copy_changed)
+        self.replicator.copies.on_change(self._copy_changed)
+        self.replicator.sources.on_change(self._source_changed)
+        self.clusters.bindings.on_change(self._binding_changed)
+
+    def synced(self) -> bool:
+        return super().synced() and self._volumes.synced
+
+    def copy_name(self, key: Key) -> str:
+        return self._names.get(key) or super().copy_name(key)
+
+    def fits(self, source: Source, copy: Copy) -> bool:
+        """Whether pods may still use the volume of a claim, which was replicated long ago."""
+        binding = self.clusters.binding
+        if binding is None or privileges_of(binding).host_path:
+            return True
+        volumes = map(self._volumes.sources.get, _volume_keys(source))
+        privileges = privileges_of(binding)
+        return all(volume_problem(each.content(), privileges) is None for each in volumes if each)
+
+    async def translate(self, source: Source, name: str) -> Json | Missing:
+        content, key = source.content(), source.key
+        volume = volume_of(content)
+        if isinstance(volume, Unbound):
+            message = f"{CLAIM} {key} is not bound to a volume, it is {volume.phase}"
+            return Missing(CLAIM, key, message)
+        self._names[key] = name
+        copy = await self._volumes.ensure(Key("", volume))
+        if isinstance(copy, Missing):
+            return copy
+        if self.replicator.copies.get(Key(self.clusters.mount_namespace, name)) is None:
+            await self._until_available(copy)
+        return translate(content, volume=copy)
+
+    async def _until_available(self, volume: str) -> None:
+        """Wait for at most `BINDER_S` until the worker's binder has given a volume a phase.
+
+        A binder that sees a claim before the volume that the claim names retries after 15 s only.
+        """
+        copy = self._volumes.copies.get(Key("", volume))
+        if copy is not None and copy.status.phase == _AVAILABLE:
+            return
+        available = self._available.setdefault(volume, asyncio.Event())
+        try:
+            await within(self.clusters.clock, BINDER_S, available.wait)
+        except TimeoutError:
+            _log.debug("Stopped waiting for volume to become Available", volume=volume)
+        finally:
+            self._available.pop(volume, None)
+
+    async def amend(self, source: Source, copy: Copy) -> Json | Missing:
+        """Touch a claim that the worker's binder has left pending, so that it retries at once.
+
+        Binding takes the binder several writes, in which two of its own parts may conflict; it then
+        leaves the volume bound and the claim pending, for 15 s.
+        """
+        since = self._bound_at.get(copy.spec.volume_name)
+        if copy.status.phase != _PENDING or since is None:
+            return {}
+        if (rest_s := since + NUDGE_S - self.clusters.clock.monotonic()) > 0:
+            self.replicator.controller.queue.add_after(source.key, rest_s)
+            return {}
+        del self._bound_at[copy.spec.volume_name]  # once
+        domain = self.clusters.domain
+        touched = {**copy.annotations, domain.last_sync_time: self.clusters.now_text()}
+        return {"/metadata/annotations": touched}
+
+    def _copy_changed(self, old: Copy | None, new: Copy | None) -> None:
+        if new is not None and old is not None:
+            return
+        if old is not None:
+            self._names.pop(self.replicator.source_of(old), None)
+        for copy in (old, new):
+            volume = self._volumes.copies.get(Key("", copy.spec.volume_name if copy else ""))
+            if volume is not None:
+                self._volumes.check(self._volumes.source_of(volume))
+
+    def _source_changed(self, old: Source | None, new: Source | None) -> None:
+        if new is None and old is not None:
+            for volume in _volume_keys(old):
+                self._volumes.check(volume)
+
+    def _volume_copy_changed(self, old: Copy | None, new: Copy | None) -> None:
+        if new is None:
+            self._bound_at.pop(old.name if old else "", None)
+            return
+        before, phase = (copy.status.phase if copy else "" for copy in (old, new))
+        if phase == _AVAILABLE and (available := self._available.get(new.name)) is not None:
+            available.set()
+        if phase == _BOUND != before:
+            self._bound_at[new.name] = self.clusters.clock.monotonic()
+            for claim in self.replicator.copies.by(VOLUME_NAME, new.name):
+                self.replicator.check(self.replicator.source_of(claim))
+
+    def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
+        if privileges_of(old) != privileges_of(new):
+            self.replicator.retry()
+
+
+def _volume_keys(claim: Source) -> list[Key]:
+    return [Key("", name) for name in _source_references(claim.content())]

@@ -1,0 +1,225 @@
+"""Builds and compares the copies of objects that pods refer to.
+
+A copy has the labels and annotations of its source, the labels that prove which binding owns it,
+and the content of its kind. Metadata that others add to a copy stays: the copy itself records which
+keys the syncer wrote, in the annotation `expected-metadata`. When a source is deleted and created
+again, the copy of the old one becomes the copy of the new one.
+
+The cache keeps only digests of the content of a copy: enough to detect a difference, and no second
+place for secret data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from kubeocean.api import group
+from kubeocean.api.group import Domain
+from kubeocean.api.ownership import Ids, ownership
+from kubeocean.runtime.client import JsonPatch
+from kubeocean.runtime.objects import Json, Object, Resource
+from kubeocean.syncer.nodes.metadata import Expected
+from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.replication.copy_metadata import (
+    copied_annotations,
+    copied_labels,
+    merged,
+)
+
+__all__ = [
+    "ClaimRef",
+    "Copy",
+    "CopyContext",
+    "PodReference",
+    "ReplicatedKind",
+    "Source",
+    "changes",
+    "digested",
+    "forge",
+    "must_be_replaced",
+    "patch",
+]
+
+
+class Source(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A virtual object that is replicated; its content is in `raw`, which is never printed."""
+
+    def __repr__(self) -> str:
+        return f"Source({self.key})"
+
+
+class ClaimRef(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The claim that a volume is bound to."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    volume_name: str = ""  # of a claim
+    claim_ref: ClaimRef | None = None  # of a volume
+
+
+class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    phase: str = ""  # of a claim or a volume
+
+
+class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A copy in the worker cluster."""
+
+    immutable: bool | None = None
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+    # Set by `digested`: no Kubernetes field has a space in its name.
+    synced_digest: str = msgspec.field(default="", name=" synced")
+    immutable_digest: str = msgspec.field(default="", name=" immutable")
+
+    def __repr__(self) -> str:
+        return f"Copy({self.key})"
+
+
+@dataclass(frozen=True, slots=True)
+class PodReference:
+    """The name of an object in a pod, and how much the pod depends on it."""
+
+    name: str
+    optional: bool = False  # the pod starts if the object does not exist
+    best_effort: bool = False  # the pod starts even if the object exists and cannot be replicated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatedKind:
+    """Describes how objects of one kind are replicated.
+
+    - `synced_fields`: the fields of a copy that follow the source, by JSON pointer.
+    - `immutable_fields`: the fields that no write changes; a source that was deleted and created
+      again may need a new copy because of them.
+    - `pod_references`: the objects of this kind that a pod refers to.
+    - `source_references`: the sources of another kind that a source refers to, for an index.
+    - `translate`: the content of a copy, if it depends on the content of the source alone.
+    - `env_source`: the name of this kind in `envFrom` of containers.
+    - `dropped_annotations`: annotations that have a meaning in the computing cluster only.
+    - `lingers`: whether a copy stays for a while after its last use.
+    """
+
+    sources: Resource[Source]
+    copies: Resource[Copy]
+    synced_fields: Callable[[Json], Json]
+    immutable_fields: Callable[[Json], Json] = lambda content: {}
+    pod_references: Callable[[References], Iterable[PodReference]] = lambda references: ()
+    source_references: Callable[[Json], Iterable[str]] = lambda content: ()
+    translate: Callable[[Json], Json] | None = None
+    env_source: str = ""
+    dropped_annotations: frozenset[str] = frozenset()
+    lingers: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.sources.kind
+
+    @property
+    def originals(self) -> Resource[Source]:
+        """Old name of `sources`, for packages that still use it."""
+        return self.sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyContext:
+    """Everything that a copy is built from."""
+
+    kind: ReplicatedKind
+    source: Source
+    content: Json  # of the copy: everything except metadata
+    name: str
+    namespace: str  # empty for volumes
+    ids: Ids
+    extra_labels: Mapping[str, str] = field(default_factory=dict)
+    domain: Domain = field(default=group.DEFAULT)
+
+
+def forge(context: CopyContext) -> Json:
+    """Return the copy as it is created."""
+    labels, annotations = _metadata(context)
+    metadata: Json = {"name": context.name, "labels": labels, "annotations": annotations}
+    if context.namespace:
+        metadata["namespace"] = context.namespace
+    resource = context.kind.copies
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": metadata,
+        **context.content,
+    }
+
+
+def changes(copy: Copy, context: CopyContext) -> Json:
+    """Return the fields to set, by JSON pointer; empty if the copy is as it should be."""
+    labels, annotations = merged(copy, *_metadata(context), context.domain)
+    change: Json = {}
+    if labels != copy.labels:
+        change["/metadata/labels"] = labels
+    if annotations != copy.annotations:
+        change["/metadata/annotations"] = annotations
+    synced = context.kind.synced_fields(context.content)
+    return change | ({} if _digest(synced) == copy.synced_digest else synced)
+
+
+def patch(copy: Copy, change: Json) -> JsonPatch:
+    """Return a patch that applies to this version of the copy only and replaces maps as a whole."""
+    version = {"/metadata/uid": copy.uid, "/metadata/resourceVersion": copy.resource_version}
+    return JsonPatch(
+        [{"op": "add", "path": path, "value": value} for path, value in (version | change).items()]
+    )
+
+
+def must_be_replaced(copy: Copy, context: CopyContext, *, stale: bool) -> bool:
+    """Whether no write makes the copy what it should be; `stale`: an earlier source's copy."""
+    kind, content = context.kind, context.content
+    if copy.immutable and _digest(kind.synced_fields(content)) != copy.synced_digest:
+        return True
+    return stale and _digest(kind.immutable_fields(content)) != copy.immutable_digest
+
+
+def digested(copy: Copy, kind: ReplicatedKind) -> Copy:
+    """Replace the bytes of a copy with digests."""
+    content = copy.content()
+    synced, immutable = kind.synced_fields(content), kind.immutable_fields(content)
+    msgspec.structs.force_setattr(copy, "synced_digest", _digest(synced))
+    msgspec.structs.force_setattr(copy, "immutable_digest", _digest(immutable))
+    msgspec.structs.force_setattr(copy, "raw", b"")
+    return copy
+
+
+def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the labels and annotations of a new copy."""
+    domain, source = context.domain, context.source
+    labels = copied_labels(source, domain) | ownership(context.ids, domain)
+    labels |= context.extra_labels
+    annotations = copied_annotations(source, domain, dropped=context.kind.dropped_annotations)
+    annotations |= {domain.virtual_name: source.name, domain.virtual_uid: source.uid}
+    if source.namespace:
+        annotations[domain.virtual_namespace] = source.namespace
+    # The keys alone: the values may be as long as all annotations of an object together may be.
+    keys = Expected(dict.fromkeys(labels, ""), dict.fromkeys(annotations, ""))
+    return labels, annotations | {domain.expected_metadata: keys.encode()}
+
+
+def _digest(content: Json) -> str:
+    """Return a digest of the content; an empty field is the same as no field."""
+    return hashlib.sha256(_canonical(_without_empty(content))).hexdigest()
+
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _without_empty(content: Json) -> Json:
+    return {
+        key: _without_empty(value) if isinstance(value, dict) else value
+        for key, value in content.items()
+        if value not in (None, {}, [], False)
+    }

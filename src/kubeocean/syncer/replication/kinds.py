@@ -1,0 +1,40 @@
+"""The table of kinds that are replicated because pods refer to them.
+
+A new kind is one module (how its copies are built, which references of a pod lead to it) and one
+line in this table. The controllers, the references of pods, the division of work between replicas
+and the sweep read the table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.runtime.objects import Key
+from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.replication.claims import CLAIMS, ClaimRules
+from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
+from kubeocean.syncer.replication.copy_forge import ReplicatedKind
+from kubeocean.syncer.replication.references import Reference
+from kubeocean.syncer.replication.replicator import Rules
+from kubeocean.syncer.replication.secrets import SECRETS, SecretRules
+from kubeocean.syncer.replication.volumes import VOLUMES, VolumeRules
+
+__all__ = ["KIND_NAMES", "REPLICATED_KINDS", "references_of"]
+
+REPLICATED_KINDS: Final[tuple[tuple[ReplicatedKind, type[Rules]], ...]] = (
+    (CONFIG_MAPS, Rules),
+    (SECRETS, SecretRules),
+    (CLAIMS, ClaimRules),
+    (VOLUMES, VolumeRules),
+)
+
+KIND_NAMES: Final = tuple(kind.name for kind, _ in REPLICATED_KINDS)
+
+
+def references_of(refs: References, namespace: str) -> frozenset[Reference]:
+    """Return all sources that a pod refers to."""
+    return frozenset(
+        (kind.name, Key(namespace, reference.name))
+        for kind, _ in REPLICATED_KINDS
+        for reference in kind.pod_references(refs)
+    )

@@ -1,0 +1,512 @@
+"""Replicates the objects of one kind that pods refer to into the worker cluster.
+
+The key is the source. `ensure` returns the name of the copy as soon as the copy exists: a thousand
+pods that need the same object cause one read and one mark of the source and one create of the copy.
+From then on the copy follows its source. It is deleted when no pod refers to the source any more,
+or when the source is gone. A source that does not exist is waited for.
+
+`Rules` decides; kinds with copies that depend on other kinds override its methods. Only the
+controller of this loop writes copies: callers of `ensure` enqueue the key and wait for its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from kubeocean.api import naming
+from kubeocean.api.ownership import Claim, claim_copy
+from kubeocean.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
+from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.controller import After, Done, Outcome, Stuck
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.replication import copy_forge as forge
+from kubeocean.syncer.replication.copy_forge import Copy, CopyContext, ReplicatedKind, Source
+from kubeocean.syncer.replication.existence_watch import ExistenceWatches
+from kubeocean.syncer.replication.loop import ReplicationLoop
+from kubeocean.syncer.replication.missing import WATCHED_S, Missing
+from kubeocean.syncer.replication.references import PodReferences
+from kubeocean.syncer.replication.sources import MarkedSources
+from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
+
+__all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
+
+WORKERS: Final = 8
+LINGER_S: Final = 10.0  # the next pod of a workload often needs what the last one needed
+VOLUME_NAME: Final = "volume"  # the index of copies by `spec.volumeName`
+_RETRY_S: Final = 30.0  # for causes that no watch reports
+_LEGACY_RETRY_S: Final = 1.0
+_LEAVING: Final = "is not copied: the binding is being deleted"
+_COPY_REFUSED: Final = "CopyRefused"  # the reason of events
+# The likeliest cause of an InternalError is a webhook of the worker that does not answer.
+_REFUSALS: Final = (
+    BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge, InternalError,
+)  # fmt: skip
+
+_log = get_logger(__name__)
+
+
+class Rules:
+    """Decides which sources of one kind are replicated and what their copies contain.
+
+    These rules fit a kind that pods alone refer to and with copies that depend on the source alone.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        kind: ReplicatedKind,
+        references: PodReferences,
+        replicators: Mapping[str, Replicator],
+    ) -> None:
+        self.clusters = clusters
+        self.kind = kind
+        self.references = references
+        self.replicators = replicators  # of all kinds, by kind; complete when `connect` is called
+
+    @property
+    def replicator(self) -> Replicator:
+        """The replicator that these rules belong to."""
+        return self.replicators[self.kind.name]
+
+    def connect(self) -> None:
+        """Register for changes of other kinds; called when all replicators exist."""
+
+    def synced(self) -> bool:
+        """Whether everything that is needed for decisions is known."""
+        return self.references.synced
+
+    def is_used(self, key: Key) -> bool:
+        """Whether a virtual object refers to a source, as far as the caches show."""
+        return self.references.is_used((self.kind.name, key))
+
+    async def unused(self, key: Key, copy: Copy, since: float) -> bool:
+        """Whether no object needs a copy, by what the servers answered after `since`."""
+        return await self.references.unused((self.kind.name, key), since=since)
+
+    def is_held(self, key: Key) -> bool:
+        """Whether another copy needs the copy of a source, which must not be deleted before it."""
+        return False
+
+    async def translate(self, source: Source, name: str) -> Json | Missing:
+        """Return the content of the copy of that name, or what is missing for it."""
+        assert self.kind.translate is not None, f"{self.kind.name} needs rules of its own"
+        return self.kind.translate(source.content())
+
+    async def amend(self, source: Source, copy: Copy) -> Json | Missing:
+        """Return what else has to be set on a copy, by JSON pointer."""
+        return {}
+
+    def fits(self, source: Source, copy: Copy) -> bool:
+        """Whether the caches show that nothing has to be set on a copy."""
+        return True
+
+    def extra_labels(self, key: Key) -> Mapping[str, str]:
+        """Return labels of a copy in addition to those of its source and its owner."""
+        return {}
+
+    def copy_name(self, key: Key) -> str:
+        """Return the name that the copy of a source has, or will have."""
+        replicator = self.replicator
+        copies = replicator.copies_of(key)
+        return copies[0].name if copies else replicator.first_name(key)
+
+
+class _Request:
+    """A request for a copy; all callers that wait for the same copy get one answer."""
+
+    __slots__ = ("answer", "answered")
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+        self.answer: str | Missing = ""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the replicator remembers of one source."""
+
+    request: _Request | None = None
+    missing: Missing | None = None  # the last answer, if it was that something is missing
+    unused_since: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.request is None and self.missing is None and self.unused_since is None
+
+
+class Replicator(ReplicationLoop[Source, Copy]):
+    """Replicates the sources of one kind that pods refer to, for one binding."""
+
+    def __init__(
+        self, clusters: Clusters, kind: ReplicatedKind, rules: Rules, *, linger_s: float = LINGER_S
+    ) -> None:
+        self._marked = MarkedSources(clusters, kind)
+        store = CopyStore(
+            clusters,
+            clusters.worker,
+            kind.copies,
+            lambda copy: virtual_object(copy, clusters.domain),
+            labels=f"{owned_by(clusters)},!{clusters.domain.service_account_token}",
+            namespace=clusters.mount_namespace if kind.copies.namespaced else "",
+            indexes={VOLUME_NAME: lambda copy: (copy.spec.volume_name,)},
+            prune=partial(forge.digested, kind=kind),
+            keep_raw=True,
+        )
+        super().__init__(clusters, kind.name.lower(), self._marked.cache, store, workers=WORKERS)
+        self.kind = kind.name
+        self.definition = kind
+        self.rules = rules
+        self.draining = False
+        self._abandoned = False  # draining, and the worker is not waited for any more
+        self._linger_s = linger_s if kind.lingers else 0.0
+        self._records: dict[Key, _Record] = {}
+        self._handlers: list[Callable[[Key], None]] = []
+        self.existence_watches = ExistenceWatches(
+            clusters, kind.sources, lambda key: self.enqueue([key])
+        )
+        self.parts: tuple[Runnable, ...] = (
+            self.sources,
+            self.copies,
+            self.existence_watches,
+            self.controller,
+        )
+        self.follow(self.sources, lambda source: source.key)
+        self.follow(self.copies, self.source_of)
+
+    # Sources and copies
+
+    @property
+    def synced(self) -> bool:
+        return self.sources.has_synced and self.copies.has_synced
+
+    def copies_of(self, key: Key) -> list[Copy]:
+        """Return the cached copies of a source, the one with the first name first."""
+        first = self.first_name(key)
+        return sorted(self._store.of(key), key=lambda copy: (copy.name != first, copy.name))
+
+    def first_name(self, key: Key) -> str:
+        """Return the name of a copy, unless a foreign object has that name."""
+        return naming.physical_name(key.name, key.namespace)
+
+    def second_name(self, source: Source) -> str:
+        """Return the name of a copy where a foreign object, or another binding's, has the first."""
+        identity = f"{source.uid}/{self.clusters.cluster_id}"
+        return naming.second_physical_name(source.name, source.namespace, uid=identity)
+
+    def _claim(self, source: Source, copy: Copy) -> Claim:
+        return claim_copy(
+            copy,
+            virtual=source.key,
+            uid=source.uid,
+            ids=self.clusters.ids,
+            domain=self.clusters.domain,
+            pointed=self._marked.has_legacy_copy(source),
+        )
+
+    # Requests for copies
+
+    def on_change(self, handler: Callable[[Key], None]) -> None:
+        """Call the handler with the key of each source that was missing and is replicated now."""
+        self._handlers.append(handler)
+
+    async def ensure(self, key: Key) -> str | Missing:
+        """Return the name of the copy, which exists, or what is missing.
+
+        The reference of the caller has to be known before. Failures are retried by the controller,
+        with backoff, once for all callers.
+        """
+        if (name := self.ready(key)) is not None:
+            return name
+        record = self._records.get(key)
+        if record is not None and record.missing is not None:
+            return record.missing
+        if self.draining:
+            return self._missing(key, _LEAVING)
+        record = self._record(key)
+        request = record.request = record.request or _Request()
+        self.enqueue([key])
+        await request.answered.wait()
+        return request.answer
+
+    def is_requested(self, key: Key) -> bool:
+        """Whether a caller of this process waits for a copy, or all copies are being deleted."""
+        record = self._records.get(key)
+        waits = record is not None and (record.request is not None or record.missing is not None)
+        return self.draining or waits
+
+    def ready(self, key: Key) -> str | None:
+        """Return the name of the copy, if the caches show that it exists and stays."""
+        source, copies = self.sources.get(key), self.copies_of(key)
+        if source is None or not copies or self.draining:
+            return None
+        copy = copies[0]
+        if self._claim(source, copy) is not Claim.OURS or self._store.is_deleting(copy):
+            return None
+        return copy.name if self.rules.fits(source, copy) else None
+
+    def retry(self) -> None:
+        """Enqueue every source that is missing something."""
+        self.enqueue([key for key, record in self._records.items() if record.missing is not None])
+
+    def check(self, key: Key) -> None:
+        """Enqueue a source that the last object has stopped to refer to."""
+        record = self._records.get(key)
+        missing = record is not None and record.missing is not None
+        if missing or self.sources.get(key) or self.copies_of(key):
+            self.enqueue([key])
+
+    def wanted(self, key: Key) -> bool:
+        """Whether a source should have a copy."""
+        if self.draining:
+            return False
+        record = self._records.get(key)
+        requested = record is not None and record.request is not None
+        return requested or (self.rules.is_used(key) and not self._binding_ends())
+
+    def _binding_ends(self) -> bool:
+        """Whether the binding is being deleted and lends no node any more.
+
+        No copy is created again then: another process may be deleting all copies. Pods that still
+        run have the copies that they need.
+        """
+        clusters = self.clusters
+        binding = clusters.binding
+        ending = binding is not None and binding.deleting and clusters.computing_synced
+        return ending and not len(clusters.vnodes)
+
+    async def is_unused(self, key: Key, copy: Copy) -> bool:
+        """Whether no object needs a copy, as the servers answer now."""
+        if self.wanted(key) or self.rules.is_held(key):
+            return False
+        return await self.rules.unused(key, copy, self.clusters.clock.monotonic())
+
+    # The end of a binding
+
+    def drain(self, *, confirmed: bool = True) -> None:
+        """Delete every copy, in use or not, and remove all marks from sources.
+
+        Unless deletions have to be `confirmed`, sources are unmarked without asking the worker.
+        """
+        self.draining = True
+        self._abandoned = not confirmed
+        for key, record in tuple(self._records.items()):
+            if record.request is not None:
+                self._answer(key, self._missing(key, _LEAVING))
+        super().resync()
+
+    def remaining(self) -> int:
+        """Return how many marked sources and copies exist."""
+        return len(self.sources) + (0 if self._abandoned else len(self.copies))
+
+    # The loop
+
+    def resync(self) -> None:
+        super().resync()
+        self.retry()
+
+    async def caught_up(self, key: Key) -> bool:
+        if self._abandoned:
+            return self.sources.has_synced and await self.sources.caught_up(key)
+        if not (self.synced and self.rules.synced() and await self.sources.caught_up(key)):
+            return False
+        return await self._store.caught_up(key)
+
+    async def reconcile(self, key: Key) -> Outcome:
+        try:
+            answer = await self._reconcile(key)
+        except Conflict:
+            raise  # another writer was first; callers of `ensure` go on waiting
+        except ApiError as error:
+            self._answer(key, self._missing(key, f"is not copied: {error}"))
+            if isinstance(error, _REFUSALS):
+                return Stuck(_COPY_REFUSED, str(error))
+            raise
+        finally:
+            self._drop_empty_record(key)
+        if isinstance(answer, str | Missing):
+            return self._answer(key, answer)
+        return answer
+
+    async def _reconcile(self, key: Key) -> str | Missing | Outcome:
+        source, copies = self.sources.get(key), self.copies_of(key)
+        if not self.wanted(key):
+            return await self._release(key, source, copies)
+        self._record(key).unused_since = None
+        if not self.clusters.worker_health.answers:
+            return self._missing(key, "is not copied: the worker does not answer")
+        source = source or await self._marked.read(key)
+        if source is not None:
+            target = Key(self._store.namespace, self.first_name(key))
+            used_by_pv = self.clusters.domain.used_by_pv in self.rules.extra_labels(key)
+            source = await self._marked.mark(source, target, used_by_pv=used_by_pv)
+        if source is None:
+            return await self._source_absent(key, copies)
+        self.existence_watches.remove(key)
+        answer = await (self._update(source, copies[0]) if copies else self._create(source))
+        if isinstance(answer, str):
+            await self._marked.remove_legacy_marks(source)
+        return answer
+
+    async def _source_absent(self, key: Key, copies: Iterable[Copy]) -> Missing:
+        """Delete the copies of a source that does not exist, and wait for the source."""
+        if not self.rules.is_held(key):
+            for copy in copies:
+                await self._store.delete(key, copy)
+        retry_s = WATCHED_S if self.existence_watches.add(key) else _RETRY_S
+        return Missing(self.kind, key, f"{self.kind} {key} does not exist", retry_s, absent=True)
+
+    async def _create(self, source: Source) -> str | Missing:
+        key = source.key
+        names = (self.first_name(key), self.second_name(source))
+        for name in names:
+            context = await self._context(source, name)
+            if isinstance(context, Missing):
+                return context
+            copy, created = await self._store.create_or_get(key, forge.forge(context))
+            if created:
+                return name
+            if self._claim(source, copy) is not Claim.FOREIGN:
+                return await self._update(source, copy)
+            _log.warning("Found foreign object", kind=self.kind, source=key, name=name)
+        taken = " and ".join(names)
+        return self._missing(key, f"is not copied: {taken} belong to others", _RETRY_S)
+
+    async def _update(self, source: Source, copy: Copy) -> str | Missing:
+        key = source.key
+        if self._store.is_deleting(copy):
+            return self._missing(key, f"is not copied: {copy.name} is being deleted")
+        context = await self._context(source, copy.name)
+        if isinstance(context, Missing):
+            return context
+        stale = self._claim(source, copy) is Claim.STALE
+        if forge.must_be_replaced(copy, context, stale=stale):
+            await self._store.delete(key, copy)
+            return self._missing(key, f"is not copied: {copy.name} is being replaced")
+        change = forge.changes(copy, context)
+        amendment = await self.rules.amend(source, copy)
+        if isinstance(amendment, Missing):
+            return amendment
+        if change := amendment | change:
+            await self._store.patch(key, copy, forge.patch(copy, change))
+        return copy.name
+
+    async def _context(self, source: Source, name: str) -> CopyContext | Missing:
+        content = await self.rules.translate(source, name)
+        if isinstance(content, Missing):
+            return content
+        return CopyContext(
+            kind=self.definition,
+            source=source,
+            content=content,
+            name=name,
+            namespace=self._store.namespace,
+            ids=self.clusters.ids,
+            extra_labels=self.rules.extra_labels(source.key),
+            domain=self.clusters.domain,
+        )
+
+    async def _release(self, key: Key, source: Source | None, copies: list[Copy]) -> Outcome:
+        """Delete the copies of a source that is not used any more, then unmark the source."""
+        record = self._record(key)
+        record.missing = None
+        self.existence_watches.remove(key)
+        if self._abandoned and source is not None:
+            await self._marked.unmark(source)
+            return Done()
+        if self._abandoned or (not copies and source is None):
+            record.unused_since = None
+            return Done()
+        if not self.clusters.worker_health.answers or self.rules.is_held(key):
+            return Done()  # the key is enqueued again when that changes
+        now = self.clusters.clock.monotonic()
+        if record.unused_since is None:
+            record.unused_since = now
+        since = record.unused_since
+        if not self.draining and now < since + self._linger_s:
+            return After(since + self._linger_s - now)
+        if copies:
+            return await self._delete_unused(key, copies, since)
+        assert source is not None
+        if legacy := await self._legacy_copy(source):
+            await self._delete_unused(key, [legacy], since)
+            return After(_LEGACY_RETRY_S)  # no cache shows when that copy is gone
+        await self._marked.unmark(source)
+        return Done()
+
+    async def _delete_unused(self, key: Key, copies: list[Copy], since: float) -> Outcome:
+        for copy in copies:
+            if not self.draining and not await self.rules.unused(key, copy, since):
+                self._record(key).unused_since = None
+                return After(self._linger_s)
+            if self.wanted(key):
+                break  # the reference that appeared meanwhile has enqueued the key
+            await self._store.delete(key, copy)
+        return Done()  # the key is enqueued again when the copies are gone
+
+    async def _legacy_copy(self, source: Source) -> Copy | None:
+        """Read the copy that the earlier implementation created and no pod has used since."""
+        if not self._marked.has_legacy_copy(source):
+            return None
+        try:
+            copy = await self._store.get(self.first_name(source.key))
+        except NotFound:
+            return None
+        return None if self._claim(source, copy) is Claim.FOREIGN else copy
+
+    def _answer(self, key: Key, answer: str | Missing) -> Outcome:
+        """Answer all callers that wait for a copy."""
+        record = self._record(key)
+        request, record.request = record.request, None
+        if request is not None:
+            request.answer = answer
+            request.answered.set()
+        was_missing = record.missing is not None
+        record.missing = answer if isinstance(answer, Missing) else None
+        self._drop_empty_record(key)
+        if isinstance(answer, Missing):
+            return Done() if answer.retry_s >= WATCHED_S else After(answer.retry_s)
+        if was_missing:
+            for handler in self._handlers:
+                handler(key)
+        return Done()
+
+    def _missing(self, key: Key, message: str, retry_s: float = WATCHED_S) -> Missing:
+        return Missing(self.kind, key, f"{self.kind} {key} {message}", retry_s)
+
+    def _record(self, key: Key) -> _Record:
+        return self._records.setdefault(key, _Record())
+
+    def _drop_empty_record(self, key: Key) -> None:
+        record = self._records.get(key)
+        if record is not None and record.is_empty:
+            del self._records[key]
+
+    # Old names, for packages that still use them
+
+    @property
+    def pairs(self) -> Replicator:
+        return self
+
+    @property
+    def originals(self) -> Informer[Source]:
+        return self.sources
+
+    @property
+    def recipe(self) -> ReplicatedKind:
+        return self.definition

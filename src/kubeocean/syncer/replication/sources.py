@@ -1,0 +1,173 @@
+"""Reads and marks the sources of one kind: the virtual objects that are replicated into a worker.
+
+A source that is replicated has a label for this worker cluster, and the cache of sources selects
+that label alone. The label that names the manager and the annotations that name the copy are shared
+by all workers: the first one writes them, the last one removes them, and nothing depends on them.
+The syncer never adds a finalizer. A finalizer of the earlier implementation proves that it created
+a copy, and is removed once that copy belongs to this binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from kubeocean.api import group
+from kubeocean.api.group import Domain
+from kubeocean.errors import NotFound
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.replication.copy_forge import ReplicatedKind, Source
+
+__all__ = [
+    "REFERENCES",
+    "MarkedSources",
+    "has_legacy_copy",
+    "mark",
+    "remove_legacy_marks",
+    "unmark",
+]
+
+REFERENCES = "references"  # the index of a cache of sources by `ReplicatedKind.source_references`
+
+
+def has_legacy_copy(source: Source, *, cluster_id: str, domain: Domain) -> bool:
+    """Whether the earlier implementation created a copy of the source in that worker cluster."""
+    return domain.finalizer_for(cluster_id) in (source.metadata.finalizers or ())
+
+
+def mark(
+    source: Source, copy: Key, *, cluster_id: str, domain: Domain, used_by_pv: bool = False
+) -> Json:
+    """Return the change of metadata that marks a source; empty if it is marked."""
+    labels = {domain.synced_by(cluster_id): group.TRUE, domain.managed_by: domain.product}
+    if used_by_pv:
+        labels[domain.used_by_pv] = group.TRUE
+    labels = {key: value for key, value in labels.items() if source.labels.get(key) != value}
+    if not labels:
+        return {}
+    names = {domain.physical_name: copy.name, domain.physical_namespace: copy.namespace}
+    present = source.annotations
+    annotations = {key: value for key, value in names.items() if value and key not in present}
+    return {"labels": labels} | ({"annotations": annotations} if annotations else {})
+
+
+def remove_legacy_marks(source: Source, *, cluster_id: str, domain: Domain) -> Json:
+    """Return the change that removes the earlier implementation's marks; empty if it has none."""
+    change: Json = {}
+    if domain.deleting(cluster_id) in source.annotations:
+        change["annotations"] = {domain.deleting(cluster_id): None}
+    return change | _without_finalizer(source, cluster_id, domain)
+
+
+def unmark(source: Source, *, cluster_id: str, domain: Domain) -> Json:
+    """Return the change that removes all marks of this worker; empty if there are none."""
+    change = remove_legacy_marks(source, cluster_id=cluster_id, domain=domain)
+    own_label = domain.synced_by(cluster_id)
+    labels = {own_label} & source.labels.keys()
+    annotations = set(change.get("annotations", ()))
+    if not _has_other_workers(source, own_label, domain.finalizer_for(cluster_id), domain):
+        labels |= {domain.managed_by, domain.used_by_pv} & source.labels.keys()
+        names = {domain.physical_name, domain.physical_namespace}
+        annotations |= names & source.annotations.keys()
+    if labels:
+        change["labels"] = _nulls(labels)
+    if annotations:
+        change["annotations"] = _nulls(annotations)
+    return change
+
+
+def _nulls(keys: Iterable[str]) -> dict[str, None]:
+    return dict.fromkeys(sorted(keys))
+
+
+def _has_other_workers(source: Source, label: str, finalizer: str, domain: Domain) -> bool:
+    """Whether the source is replicated into other worker clusters, too."""
+    labelled = any(k.startswith(domain.synced_by("")) and k != label for k in source.labels)
+    finalizers = source.metadata.finalizers or ()
+    return labelled or any(
+        f.startswith(domain.finalizer_for("")) and f != finalizer for f in finalizers
+    )
+
+
+def _without_finalizer(source: Source, cluster_id: str, domain: Domain) -> Json:
+    legacy = {domain.finalizer_for(cluster_id), domain.finalizer_synced_resource}
+    finalizers = source.metadata.finalizers or ()
+    kept = [each for each in finalizers if each not in legacy]
+    return {"finalizers": kept} if len(kept) < len(finalizers) else {}
+
+
+class MarkedSources:
+    """The sources of one kind that are replicated into one worker: cached, read and marked."""
+
+    def __init__(self, clusters: Clusters, kind: ReplicatedKind) -> None:
+        self._clusters = clusters
+        self._resource = kind.sources
+        self.cache = Informer(
+            clusters.computing,
+            kind.sources,
+            labels=f"{clusters.domain.synced_by(clusters.cluster_id)}={group.TRUE}",
+            indexes={REFERENCES: lambda source: kind.source_references(source.content())},
+            keep_raw=True,
+            clock=clusters.clock,
+            metrics=clusters.metrics,
+        )
+
+    async def read(self, key: Key) -> Source | None:
+        """Read a source, marked or not, from the server; None if it does not exist."""
+        try:
+            return await self._clusters.computing.get(
+                self._resource, key.name, key.namespace, keep_raw=True
+            )
+        except NotFound:
+            return None
+
+    def has_legacy_copy(self, source: Source) -> bool:
+        clusters = self._clusters
+        return has_legacy_copy(source, cluster_id=clusters.cluster_id, domain=clusters.domain)
+
+    async def mark(self, source: Source, copy: Key, *, used_by_pv: bool) -> Source | None:
+        """Mark a source as replicated into this worker; None if it does not exist any more."""
+        clusters = self._clusters
+        change = mark(
+            source,
+            copy,
+            cluster_id=clusters.cluster_id,
+            domain=clusters.domain,
+            used_by_pv=used_by_pv,
+        )
+        return await self._patch(source, change)
+
+    async def remove_legacy_marks(self, source: Source) -> None:
+        """Remove what the earlier implementation wrote on a source."""
+        clusters = self._clusters
+        await self._patch(
+            source,
+            remove_legacy_marks(source, cluster_id=clusters.cluster_id, domain=clusters.domain),
+        )
+
+    async def unmark(self, source: Source) -> None:
+        """Remove all marks of this worker from a source."""
+        clusters = self._clusters
+        await self._patch(
+            source, unmark(source, cluster_id=clusters.cluster_id, domain=clusters.domain)
+        )
+
+    async def _patch(self, source: Source, metadata: Json) -> Source | None:
+        if not metadata:
+            return source
+        version = {"uid": source.uid, "resourceVersion": source.resource_version}
+        try:
+            written = await self._clusters.computing.patch(
+                self._resource,
+                source.name,
+                MergePatch({"metadata": metadata | version}),
+                source.namespace,
+            )
+        except NotFound:
+            return None
+        self.cache.wrote(written)
+        return msgspec.structs.replace(written, raw=source.raw)

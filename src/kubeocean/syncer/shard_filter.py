@@ -1,0 +1,51 @@
+"""Shard filters: which keys of a binding belong to this replica, where several share it.
+
+Everything of a virtual node is in one shard, and so is everything of a pod. The shard of a pod
+follows from its namespace and name rather than its UID: the next pod of that name has the same name
+in the worker as well, and two replicas must not work on the two.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final, Protocol
+
+from kubeocean.runtime.objects import Key
+
+__all__ = ["ALL", "ShardFilter", "of_node", "of_pod"]
+
+
+class ShardFilter(Protocol):
+    """The keys that belong to this replica."""
+
+    def owns(self, what: str) -> bool:
+        """Whether this replica may work on a key."""
+
+    def turn(self, what: str) -> AbstractAsyncContextManager[None]:
+        """Work on a key; the shard is not handed over before the block ends.
+
+        :raises NotOurs: the key belongs to another replica.
+        """
+
+
+class _All:
+    """The filter of a replica that works alone."""
+
+    def owns(self, what: str) -> bool:
+        return True
+
+    def turn(self, what: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+
+ALL: Final[ShardFilter] = _All()
+
+
+def of_node(vnode: str) -> str:
+    """The key by which a virtual node and its objects are sharded."""
+    return f"node/{vnode}"
+
+
+def of_pod(virtual: Key) -> str:
+    """The key by which a virtual pod and its objects are sharded."""
+    return f"pod/{virtual}"

@@ -1,0 +1,163 @@
+"""Credentials of a worker: the kubeconfig in the Secret that a binding names.
+
+Changes of the Secret are followed; one that is not valid is ignored, and the last valid one stays.
+
+A kubeconfig may name files: of a token, a certificate, a key, a CA. A writer of Secrets could have
+any file of this process sent to a server of theirs, so no file may be named unless the operator
+sets a directory in the environment. Each Secret has a directory of its own in it,
+`<namespace>/<name>`, and may name files in there and nowhere else. Changes of these files are
+followed, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubeocean.api.group import KUBECONFIG_KEY
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.kubeconfig import read_kubeconfig
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Object, Resource
+
+__all__ = ["ENV_WORKER_FILES", "KUBECONFIG_SECRETS", "KubeconfigSecret", "SecretAccess"]
+
+ENV_WORKER_FILES: Final = "KUBEOCEAN_WORKER_FILES"
+
+_NEVER_S: Final = 3600.0  # the informer reports changes of a Secret…
+_POLL_FILES_S: Final = 10.0  # …and files are polled
+
+_log = get_logger(__name__)
+
+
+class KubeconfigSecret(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A Secret with a kubeconfig."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"KubeconfigSecret({self.key})"
+
+
+KUBECONFIG_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, KubeconfigSecret)
+
+
+class SecretAccess:
+    """An `AccessSource` that follows a Secret and the files that it names."""
+
+    def __init__(
+        self, secret: KubeconfigSecret, *, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._root = environ.get(ENV_WORKER_FILES, "")
+        # The latest Secret, and the one in use: they differ while the latest is not valid.
+        self._latest = self._used = secret
+        self._files = _NamedFiles(secret, self._root)
+        self._access = _read(secret, self._files)
+        self._error = ""  # of the latest Secret
+
+    @property
+    def interval_s(self) -> float:
+        return _POLL_FILES_S if self._files.any or self._error else _NEVER_S
+
+    def current(self) -> Access:
+        return self._access
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations of the Secret in use."""
+        return self._used.annotations
+
+    async def refresh(self, *, rejected: bool = False) -> bool:
+        """Read changed files again; `follow` handles changes of the Secret."""
+        before = self._access
+        if self._error:
+            self._use(self._latest)  # a file that it names may exist by now
+        if self._files.any and (rejected or self._files.changed()):
+            self._use(self._used)
+        return self._access is not before
+
+    def follow(self, old: KubeconfigSecret | None, new: KubeconfigSecret | None) -> None:
+        """Handle a change of the Secret, as a handler of its informer."""
+        if new is not None:
+            self._latest, self._error = new, ""
+            self._use(new)
+
+    def _use(self, secret: KubeconfigSecret) -> None:
+        """Use a Secret and the present content of its files, if they are valid."""
+        files, name = _NamedFiles(secret, self._root), str(secret.key)
+        try:
+            access = _read(secret, files)
+        except ConfigError as error:
+            if str(error) != self._error:  # logged once, though it is read again and again
+                _log.warning("Kept old worker credentials", secret=name, error=str(error))
+            self._error = str(error)
+            return
+        self._used, self._files = secret, files
+        if secret is self._latest:
+            self._error = ""
+        if access != self._access:
+            self._access = access
+            _log.info("Took new worker credentials", secret=name, server=access.server)
+
+
+class _NamedFiles:
+    """The files that a Secret names."""
+
+    def __init__(self, secret: KubeconfigSecret, root: str) -> None:
+        self._secret = secret
+        self._root = root
+        self._files = FileSet()
+        self.any = False
+
+    def read(self, path: Path) -> bytes:
+        """Read a file, if the Secret may name it.
+
+        :raises ConfigError: the Secret may not name it.
+        :raises OSError: the file cannot be read.
+        """
+        source, key = f"Secret {self._secret.key}", self._secret.key
+        if not self._root:
+            message = f"names a file, which needs a directory in {ENV_WORKER_FILES}"
+            raise ConfigError(message, value=str(path), source=source)
+        home = Path(self._root) / key.namespace / key.name
+        # Links are resolved: those of a mounted Secret lead to a directory beside them.
+        try:
+            inside = path.resolve().is_relative_to(home.resolve())
+        except (OSError, RuntimeError, ValueError):
+            inside = False  # links in a circle, or a name that no file can have
+        if not inside:
+            raise ConfigError(f"names a file outside {home}", value=str(path), source=source)
+        self.any = True
+        return self._files.read(path)
+
+    def changed(self) -> bool:
+        return self._files.changed()
+
+
+def _read(secret: KubeconfigSecret, files: _NamedFiles) -> Access:
+    """The access of a Secret's kubeconfig.
+
+    :raises ConfigError: the kubeconfig is missing or not valid.
+    """
+    source = f"Secret {secret.key}"
+    text = secret.data.get(KUBECONFIG_KEY, "")
+    if not text:
+        raise ConfigError("is missing or empty", field=f"data.{KUBECONFIG_KEY}", source=source)
+    try:
+        content = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ConfigError("is not base64", field=f"data.{KUBECONFIG_KEY}", source=source) from None
+    kubeconfig = Path(f"/{KUBECONFIG_KEY}")
+
+    def read(path: Path) -> bytes:
+        return content if path == kubeconfig else files.read(path)
+
+    return read_kubeconfig((kubeconfig,), None, read=read).access

@@ -1,0 +1,227 @@
+"""Identity of a worker cluster, and a transport that sends nothing to another one.
+
+A cluster is identified by the UID of its namespace `kube-system`, which lives as long as it does.
+
+A kubeconfig is edited by people, and may come to lead to another cluster. Taking that for the
+worker, we would find all pods missing and create them again in a cluster of others. So before the
+first request, and before the first one to another address or CA, the cluster is asked for its
+identity. While it is another one, requests fail with `Unreachable` and are not sent, and handlers
+are called with the reason. When the kubeconfig is right again, requests are sent again.
+
+The right worker is the one recorded on the binding, where the syncer has written it at the first
+contact; else the one on the Secret, where `join` writes it; else the first that this process met. A
+cluster that does not let us read its identity is accepted at the start, and later on while its
+address or its CA stays the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.group import SYSTEM_NAMESPACE, Domain
+from kubeocean.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.credentials import AccessSource, StaticAccess
+from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.retries import RetryPolicy
+from kubeocean.runtime.transport import HttpTransport, Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
+from kubeocean.worker_access.credentials import SecretAccess
+
+__all__ = ["IdentityCheckedTransport", "WorkerIdentity", "identity_of", "recorded_worker"]
+
+_TIMEOUT_S: Final = 5.0
+_HIDDEN: Final = (
+    "hidden"  # the identity of a cluster that does not let us read it, and is not accepted
+)
+
+_log = get_logger(__name__)
+
+
+async def identity_of(cluster: Client) -> str:
+    """The UID of the cluster's namespace `kube-system`."""
+    return (await cluster.get(NAMESPACES, SYSTEM_NAMESPACE)).uid
+
+
+def recorded_worker(binding: ClusterBinding, access: SecretAccess, domain: Domain) -> str:
+    """The identity of a worker as recorded on the binding or its Secret; empty if it is not."""
+    key = domain.worker_cluster_id
+    return binding.annotations.get(key, "") or access.annotations.get(key, "")
+
+
+class WorkerIdentity:
+    """An `AccessSource` that keeps the last access that led to the right worker.
+
+    `recorded` returns the identity of the right worker; empty if it is not recorded.
+    """
+
+    def __init__(
+        self,
+        source: AccessSource,
+        recorded: Callable[[], str],
+        *,
+        connect: Callable[[AccessSource], Transport] = HttpTransport,
+    ) -> None:
+        self._source = source
+        self._recorded = recorded
+        self._connect = connect
+        self._accepted: Access | None = None  # the last access that led to the right worker…
+        self._worker_id = ""  # …and the worker's identity, once it is known
+        self._checked: Access | None = None  # the last access that was checked…
+        self._checked_id = ""  # …and the identity behind it; empty if hidden and accepted
+        self._error = ""
+        self._checking = asyncio.Lock()
+        self._handlers: list[Callable[[str], None]] = []
+
+    @property
+    def worker_id(self) -> str:
+        """The identity of the worker; empty while it is not known."""
+        return self._worker_id
+
+    def on_change(self, handler: Callable[[str], None]) -> None:
+        """Call `handler` with the reason when the kubeconfig leads to another cluster, and with an
+        empty text when it leads to the worker again."""
+        self._handlers.append(handler)
+
+    @property
+    def interval_s(self) -> float:
+        return self._source.interval_s
+
+    def current(self) -> Access:
+        return self._accepted or self._source.current()
+
+    async def refresh(self, *, rejected: bool = False) -> bool:
+        before = self.current()
+        await self._source.refresh(rejected=rejected)
+        self._is_checked()
+        return self.current() is not before
+
+    async def check(self) -> None:
+        """Return if requests go to the right worker.
+
+        :raises Unreachable: they would go to another cluster, or its identity could not be read.
+        """
+        while not self._is_checked():
+            # One waiter reads the identity for all.
+            async with self._checking:
+                if not self._is_checked():
+                    await self._read_identity(self._source.current())
+        self._compare()
+        if self._error:
+            if self._checked_id == _HIDDEN:
+                self._checked = None  # the cluster may let us read its identity the next time
+            raise Unreachable(self._error, sent=False)
+
+    def _is_checked(self) -> bool:
+        """Whether the source's access was checked, or leads to the same server as the accepted one,
+        which it then replaces."""
+        access = self._source.current()
+        if access is self._checked:
+            return True
+        if self._accepted is None or _server(access) != _server(self._accepted):
+            return False
+        self._checked = self._accepted = access
+        self._checked_id = self._worker_id
+        return True
+
+    async def _read_identity(self, access: Access) -> None:
+        client = Client(
+            self._connect(StaticAccess(access)),
+            cluster="worker",
+            timeout_s=_TIMEOUT_S,
+            retry=RetryPolicy(attempts=1),
+        )
+        try:
+            identity = await identity_of(client)
+        except (Forbidden, NotFound, Unauthorized) as error:
+            _log.warning(
+                "Could not read identity of cluster", server=access.server, error=str(error)
+            )
+            identity = self._assumed_identity(access)
+        except Unreachable:
+            raise
+        except ApiError as error:
+            raise Unreachable(
+                f"could not read the identity of the cluster: {error}", sent=False
+            ) from error
+        finally:
+            await client.close()
+        self._checked, self._checked_id = access, identity
+
+    def _assumed_identity(self, access: Access) -> str:
+        """The identity of a cluster that does not let us read it."""
+        accepted = self._accepted
+        if accepted is None or not (self._recorded() or self._worker_id):
+            return ""
+        same_ca = access.ca is not None and access.ca == accepted.ca
+        return self._worker_id if same_ca or access.server == accepted.server else _HIDDEN
+
+    def _compare(self) -> None:
+        """Accept the checked access or not, and call the handlers if that has changed."""
+        assert self._checked is not None
+        worker_id, error = self._recorded() or self._worker_id, ""
+        if worker_id and self._checked_id not in ("", worker_id):
+            error = self._mismatch(self._checked.server, worker_id)
+        else:
+            self._accepted = self._checked
+            self._worker_id = self._checked_id or self._worker_id
+        if error == self._error:
+            return
+        self._error = error
+        if error:
+            _log.error("Kubeconfig leads to another cluster", error=error)
+        else:
+            _log.info("Kubeconfig leads to the worker again")
+        for handler in self._handlers:
+            handler(error)
+
+    def _mismatch(self, server: str, worker_id: str) -> str:
+        identity = f"is {self._checked_id}"
+        if self._checked_id == _HIDDEN:
+            identity = f"does not let us read namespace {SYSTEM_NAMESPACE}, which identifies it"
+        return f"the cluster at {server} {identity}, and the binding is for {worker_id}"
+
+
+def _server(access: Access) -> tuple[object, ...]:
+    """The parts of an access that determine the cluster that it leads to."""
+    return access.server, access.ca, access.insecure, access.tls_server_name, access.proxy_url
+
+
+class IdentityCheckedTransport:
+    """A transport that sends nothing to another cluster than the right worker.
+
+    `inner` has its access from the same `identity`.
+    """
+
+    def __init__(self, inner: Transport, identity: WorkerIdentity) -> None:
+        self._inner = inner
+        self._identity = identity
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        await self._identity.check()
+        return await self._inner.send(request)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        await self._identity.check()
+        async with self._inner.stream(request) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
+        await self._identity.check()
+        async with self._inner.upgrade(request, protocol) as tunnel:
+            yield tunnel
+
+    async def close(self) -> None:
+        await self._inner.close()

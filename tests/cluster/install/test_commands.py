@@ -1,0 +1,190 @@
+"""`kubeocean install`, `join`, `leave` and `uninstall` as their users run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.errors import NotFound
+from kubeocean.install.apply import Applier, resource_of
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.object_parts import title
+from kubeocean.install.values import Values
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import MergePatch
+
+PROGRAM = """
+import typer
+from kubeocean.cli.install import install
+from kubeocean.cli.join import join
+from kubeocean.cli.leave import leave
+from kubeocean.cli.uninstall import uninstall
+app = typer.Typer()
+for command in (install, join, leave, uninstall):
+    app.command()(command)
+app()
+"""
+
+
+async def start(*words: str | os.PathLike[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, *map(os.fspath, words)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+
+
+async def run(*words: str | os.PathLike[str]) -> tuple[int, str]:
+    process = await start(*words)
+    out, _ = await process.communicate()
+    return process.returncode or 0, out.decode()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A worker's name, and how a command reaches it and the computing cluster."""
+
+    name: str
+    computing_cluster: Cluster
+    worker_cluster: Cluster
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (
+            f"--kubeconfig={self.worker_cluster.kubeconfig}",
+            f"--computing-kubeconfig={self.computing_cluster.kubeconfig}",
+        )
+
+    def join(self, *more: str) -> tuple[str, ...]:
+        own = (f"--mount-namespace=m-{self.name}", "--isolated", "--lease=cpu=50%")
+        return ("join", self.name, *self.flags, *own, *more)
+
+
+@pytest.fixture
+def pair(computing_applier: Applier, computing_cluster: Cluster, worker_cluster: Cluster) -> Pair:
+    return Pair(f"c{uuid.uuid4().hex[:8]}", computing_cluster, worker_cluster)
+
+
+async def test_a_worker_joins_and_leaves(
+    pair: Pair, computing_applier: Applier, worker_applier: Applier
+) -> None:
+    code, output = await run(*pair.join("--timeout=0"))
+    assert (code, "not ready after 0 s: the binding is new" in output) == (3, True), output
+    assert "the manager does not run" in output
+    assert f"doctor {pair.name}" in output
+    assert f"{' '.join(pair.join('--timeout=0'))} --renew" in output
+    assert f"computing: ClusterBinding {pair.name} created" in output
+    assert f"worker: ResourceLeasingPolicy {pair.name} created" in output
+    # What manager and syncer would say.
+    ready = MergePatch({"status": {"phase": "Ready"}})
+    await computing_applier.client.patch(CLUSTER_BINDINGS, pair.name, ready, subresource="status")
+    closed = MergePatch({"status": {"phase": "Inactive"}})
+    await worker_applier.client.patch(
+        RESOURCE_LEASING_POLICIES, pair.name, closed, subresource="status"
+    )
+    code, output = await run(*pair.join())
+    assert (code, "window is closed" in output) == (0, True), output
+    assert "created" not in output
+    assert "The credential is kept" in output
+
+    code, output = await run("uninstall", "--kubeconfig", pair.computing_cluster.kubeconfig)
+    assert (code, pair.name in output) == (2, True), output
+    wrong = f"--kubeconfig={pair.computing_cluster.kubeconfig}"
+    code, output = await run("leave", pair.name, wrong, pair.flags[1])
+    assert (code, "is the computing cluster itself" in output) == (2, True), output
+    code, output = await run("leave", pair.name, *pair.flags)
+    assert (code, f"{pair.name} has left" in output) == (0, True), output
+    for kind in ("NetworkPolicy", "ResourceQuota", "Role", "ServiceAccount"):
+        assert f"worker: {kind} m-{pair.name}/kubeocean-syncer removed" in output
+    with pytest.raises(NotFound):
+        await computing_applier.client.get(CLUSTER_BINDINGS, pair.name)
+
+
+async def test_an_install_refuses_to_drop_the_namespace_of_a_bound_kubeconfig(
+    pair: Pair, computing_applier: Applier
+) -> None:
+    body = {
+        "apiVersion": CLUSTER_BINDINGS.api_version,
+        "kind": CLUSTER_BINDINGS.kind,
+        "metadata": {"name": pair.name},
+        "spec": {
+            "clusterID": pair.name,
+            "secretRef": {"name": "worker", "namespace": "team-a"},
+            "mountNamespace": "m",
+        },
+    }
+    stored = await computing_applier.client.create(CLUSTER_BINDINGS, body)
+    install = ("install", "--kubeconfig", pair.computing_cluster.kubeconfig, "--no-wait")
+    try:
+        code, output = await run(*install)
+        assert (code, f"holds the kubeconfig of binding {pair.name}" in output) == (2, True), output
+        assert "--kubeconfig-namespace: must be named, too" in output
+        code, output = await run(*install, "--kubeconfig-namespace=team-a")
+        assert code == 0, output
+    finally:
+        await computing_applier.client.delete(CLUSTER_BINDINGS, pair.name, uid=stored.uid)
+    code, output = await run(*install)
+    assert code == 0, output
+
+
+async def test_an_interrupted_wait_leaves_the_worker_bound(
+    pair: Pair, computing_applier: Applier
+) -> None:
+    process = await start(*pair.join())
+    assert process.stdout is not None
+    output = b""
+    while b"waiting for" not in output:
+        chunk = await process.stdout.read(4096)
+        assert chunk, output.decode()
+        output += chunk
+    process.send_signal(signal.SIGINT)
+    output, _ = await process.communicate()
+    assert process.returncode == 130
+    assert f"{pair.name} is bound; the manager continues. To continue, run the same" in str(output)
+    assert (
+        await computing_applier.client.get(CLUSTER_BINDINGS, pair.name)
+    ).spec.cluster_id == pair.name
+
+
+async def test_uninstall_deletes_the_objects_and_keeps_crds(
+    new_cluster: Callable[..., Awaitable[Cluster]],
+) -> None:
+    cluster = await new_cluster()
+    where = ("--kubeconfig", cluster.kubeconfig)
+    code, output = await run("install", *where, "--no-wait")
+    assert (code, "To bind a worker, run: " in output) == (0, True), output
+    code, output = await run("install", *where, "--timeout=0")
+    assert (code, "the manager: not ready after 0 s: 0 of 2 replicas" in output) == (3, True), (
+        output
+    )
+    code, output = await run("uninstall", *where)
+    assert (code, "To delete also CustomRes" in output) == (0, True), output
+    assert "absent" not in output
+    code, output = await run("uninstall", *where)
+    assert (code, output.startswith("There was nothing to remove; CRDs")) == (0, True), output
+    client = cluster.client()
+    left = []
+    for body in computing_objects(Values()):
+        meta = body["metadata"]
+        try:
+            await client.get(resource_of(body), meta["name"], meta.get("namespace", ""))
+        except NotFound:
+            continue
+        left.append(title(body))
+    await client.close()
+    assert left == [
+        "CustomResourceDefinition clusterbindings.cloud.tencent.com",
+        "Namespace kubeocean-system",
+        "Namespace kubeocean-fake",
+    ]

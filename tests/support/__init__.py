@@ -1,0 +1,1 @@
+"""Environments, fault injection, strategies and processes that several tests share."""

@@ -1,0 +1,100 @@
+"""An admission webhook of a test's own: a real server that says no, or stops answering."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from kubeocean.local.pki import Authority, Subject
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import Untyped
+from kubeocean.runtime.objects import Json, Resource
+from support.servers import unused
+
+__all__ = ["Webhook", "guarding"]
+
+_CONFIGURATIONS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    False,
+    Untyped,
+)
+
+
+@dataclass
+class Webhook:
+    """What it says to every new pod of a namespace; empty if all may come."""
+
+    refusal: str = ""
+    asked: int = 0
+    deaf: bool = False  # it answers with nothing that makes sense
+
+    async def review(self, request: web.Request) -> web.Response:
+        asked: Json = await request.json()
+        self.asked += 1
+        if self.deaf:
+            return web.Response(status=503)
+        answer: Json = {"uid": asked["request"]["uid"], "allowed": not self.refusal}
+        if self.refusal:
+            answer["status"] = {"message": self.refusal}
+        kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        return web.json_response(kind | {"response": answer})
+
+
+@asynccontextmanager
+async def guarding(
+    client: Client, namespace: str, *, resource: str = "pods", directory: Path
+) -> AsyncIterator[Webhook]:
+    """The webhook is asked about everything of that kind that is made in the namespace."""
+    webhook, authority, port = Webhook(), Authority.create("webhooks"), unused()
+    authority.issue(Subject("webhook", (), ("127.0.0.1",), server=True)).save(directory, namespace)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(directory / f"{namespace}.crt", directory / f"{namespace}.key")
+    app = web.Application()
+    app.router.add_post("/", webhook.review)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    authority_pem = base64.b64encode(authority.certificate).decode()
+    made = await client.create(
+        _CONFIGURATIONS, _configuration(namespace, resource, port, authority_pem)
+    )
+    try:
+        yield webhook
+    finally:
+        await client.delete(_CONFIGURATIONS, made.name, uid=made.uid)
+        await runner.cleanup()
+
+
+def _configuration(namespace: str, resource: str, port: int, authority: str) -> Json:
+    only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": [resource],
+    }
+    return {
+        "metadata": {"name": f"{namespace}.example.com"},
+        "webhooks": [
+            {
+                "name": "door.example.com",
+                "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": authority},
+                "rules": [rule],
+                "namespaceSelector": only,
+                "failurePolicy": "Fail",
+                "sideEffects": "None",
+                "timeoutSeconds": 5,
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }

@@ -1,0 +1,166 @@
+"""Tests that the files under deploy/ give the objects of an install, with kustomize and Helm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.manifests import render
+from kubeocean.install.object_parts import title
+from kubeocean.install.roles import AddOn
+from kubeocean.install.values import Size, Values, WorkerValues
+from kubeocean.install.worker_objects import worker_objects
+from kubeocean.runtime.objects import Json
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+DIRECTIVE = re.compile(r"^\{\{.*\}\}$", re.MULTILINE)
+
+
+def comparable(objects: list[Json]) -> dict[str, Json]:
+    """Objects by name; texts in them that are YAML, as what they say."""
+    return {title(each): each | {"data": _read(each.get("data"))} for each in objects}
+
+
+def _read(data: dict[str, str] | None) -> object:
+    return {
+        name: yaml.safe_load(DIRECTIVE.sub("", content)) if name.endswith(".yaml") else content
+        for name, content in (data or {}).items()
+    }
+
+
+def output(*words: str | Path) -> list[Json]:
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def test_all_files_under_deploy_are_up_to_date() -> None:
+    stale = [
+        name
+        for name, content in render().items()
+        if not (DEPLOY / name).exists() or (DEPLOY / name).read_text("utf-8") != content
+    ]
+    assert stale == [], "run scripts/manifests"
+
+
+def test_deploy_contains_no_other_files() -> None:
+    made = {DEPLOY / name for name in render()}
+    parts = ("charts", "kustomize", "monitoring")
+    files = {path for part in parts for path in (DEPLOY / part).rglob("*") if path.is_file()}
+    assert files == made | {DEPLOY / "monitoring" / "alerts.test.yaml"}
+
+
+# kustomize
+
+
+@pytest.mark.parametrize(
+    ("side", "objects"),
+    [("computing", computing_objects(Values())), ("worker", worker_objects(WorkerValues()))],
+)
+def test_kustomize_renders_the_objects_of_an_install(side: str, objects: list[Json]) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl in PATH")
+    given = output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
+    assert comparable(given) == comparable(objects)
+
+
+# Helm
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """The real one, which `make test` has built already where there was none."""
+    process = subprocess.run([ROOT / "scripts" / "helm"], stdout=subprocess.PIPE, text=True)
+    if process.returncode:
+        pytest.skip("there is neither helm nor go in PATH")
+    return Path(process.stdout.strip())
+
+
+def templated(helm: Path, chart: str, *settings: str) -> dict[str, Json]:
+    flags = [word for each in settings for word in ("--set", each)]
+    where = DEPLOY / "charts" / chart
+    return comparable(output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags))
+
+
+def test_helm_renders_the_objects_of_an_install(helm: Path) -> None:
+    assert templated(helm, "kubeocean") == comparable(computing_objects(Values()))
+    assert templated(helm, "kubeocean-worker") == comparable(worker_objects(WorkerValues()))
+
+
+def test_helm_renders_the_objects_of_an_install_with_other_values(helm: Path) -> None:
+    values = Values(
+        image="mirror.example/kubeocean/kubeocean:7",
+        pull_secrets=("puller",),
+        tolerations=("dedicated=ours:NoSchedule",),
+        replicas=3,
+        size=Size.LARGE,
+        log_level="debug",
+        time_zone="Asia/Shanghai",
+        kubeconfig_namespaces=("team-a", "team-b"),
+        network_policies=False,
+        monitoring=True,
+    )
+    settings = [
+        "global.imageRegistry=mirror.example",
+        "global.imagePullSecrets[0].name=puller",
+        "global.tolerations[0].key=dedicated",
+        "global.tolerations[0].operator=Equal",
+        "global.tolerations[0].value=ours",
+        "global.tolerations[0].effect=NoSchedule",
+        "size=large",
+        "logging.level=debug",
+        "syncer.timeZone=Asia/Shanghai",
+        "kubeconfigNamespaces={team-a,team-b}",
+        "networkPolicies.enabled=false",
+        "monitoring.enabled=true",
+    ]
+    for component in ("manager", "syncer", "proxier"):
+        settings += [f"{component}.replicas=3", f"{component}.image.tag=7"]
+    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+
+
+@pytest.mark.parametrize(
+    "add_ons", [(), (AddOn.METRICS,), (AddOn.VOLUMES, AddOn.LOG_CONFIGS), tuple(AddOn)]
+)
+def test_helm_renders_the_objects_of_other_workers(helm: Path, add_ons: tuple[AddOn, ...]) -> None:
+    values = WorkerValues(
+        namespace="team",
+        add_ons=add_ons,
+        quota={**WorkerValues().quota, "count/pods": "5k"},
+        isolated=True,
+    )
+    chosen = f"addOns={{{','.join(add_ons)}}}"
+    settings = ("namespace.name=team", chosen, "quota.count/pods=5k", "isolated=true")
+    given = templated(helm, "kubeocean-worker", *settings)
+    assert given == comparable(worker_objects(values))
+
+
+def test_helm_refuses_an_unknown_size(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", "--set", "size=huge"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert 'must be small, medium or large (got "huge")' in done.stderr
+
+
+# Prometheus
+
+
+def test_alerts_fire_when_they_should() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("there is no promtool in PATH (Debian: prometheus)")
+    where = DEPLOY / "monitoring"
+    for words in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts.test.yaml")):
+        done = subprocess.run(
+            [promtool, *words], cwd=where, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,236 @@
+"""The objects of both sides."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from kubeocean.api.group import DEFAULT, TAPESTRY
+from kubeocean.errors import ConfigError
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.credentials import due, kubeconfig, kubeconfig_secret, token_request
+from kubeocean.install.object_parts import title
+from kubeocean.install.roles import AddOn
+from kubeocean.install.templates import proxier_deployment, proxier_files, syncer_files
+from kubeocean.install.values import Size, Values, WorkerValues
+from kubeocean.install.worker_objects import credential_secret, withdrawn_objects, worker_objects
+from kubeocean.proxier.settings import Settings as ProxierSettings
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.flags import parse
+from kubeocean.runtime.objects import Json
+from kubeocean.syncer.settings import Settings as SyncerSettings
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EVERYTHING = [
+    *computing_objects(Values(monitoring=True)),
+    *worker_objects(WorkerValues(isolated=True)),
+]
+
+
+def the(kind: str, name: str, objects: list[Json]) -> Json:
+    matching = [
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name)
+    ]
+    assert len(matching) == 1
+    return matching[0]
+
+
+@pytest.mark.parametrize("side", [computing_objects(Values()), worker_objects(WorkerValues())])
+def test_no_object_is_listed_twice(side: list[Json]) -> None:
+    names = [title(each) for each in side]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("body", EVERYTHING, ids=title)
+def test_each_object_has_the_label_part_of(body: Json) -> None:
+    assert body["metadata"]["labels"]["app.kubernetes.io/part-of"] == "kubeocean"
+
+
+def test_crds_are_kept_when_a_helm_release_is_uninstalled() -> None:
+    definitions = [each for each in EVERYTHING if each["kind"] == "CustomResourceDefinition"]
+    assert len(definitions) == 2
+    for each in definitions:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_objects_are_created_after_those_that_they_need() -> None:
+    kinds = [each["kind"] for each in computing_objects(Values())]
+    order = ["CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Deployment"]
+    assert sorted(order, key=kinds.index) == order
+
+
+def test_pods_are_unprivileged() -> None:
+    manager = the("Deployment", "kubeocean-manager", EVERYTHING)
+    pods = [
+        manager["spec"]["template"]["spec"],
+        yaml.safe_load(syncer_files(Values())["deployment.yaml"])["spec"]["template"]["spec"],
+    ]
+    for pod in pods:
+        assert pod["securityContext"]["runAsUser"] == 65532
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not [each for each in pod.get("volumes", ()) if "hostPath" in each]
+
+
+def test_one_value_sets_the_resources_of_all_programs() -> None:
+    values = Values(size=Size.LARGE, replicas=3, image="mirror/kubeocean:1")
+    manager = the("Deployment", "kubeocean-manager", computing_objects(values))
+    syncer = yaml.safe_load(syncer_files(values)["deployment.yaml"])
+    for deployment in (manager, syncer):
+        container = deployment["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"] == Size.LARGE.resources
+        assert container["image"] == "mirror/kubeocean:1"
+        assert deployment["spec"]["replicas"] == 3
+
+
+def test_templates_use_the_variables_of_the_earlier_implementation() -> None:
+    text = proxier_files(Values())["deployment.yaml"]
+    assert "{{- if .TLSEnabled }}\n        - --tls-secret-name={{.TLSSecretName}}\n" in text
+    service = yaml.safe_load(proxier_files(Values())["service.yaml"])
+    assert service["metadata"]["name"] == "{{.ServiceName}}"
+    assert set(syncer_files(Values())) == {
+        "deployment.yaml",
+        "serviceAccountName",
+        "syncerNamespace",
+        "roleName",
+        "roleBindingName",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "program"),
+    [
+        (syncer_files(Values(time_zone="UTC")), SyncerSettings, "syncer"),
+        (proxier_files(Values()), ProxierSettings, "proxier"),
+    ],
+)
+def test_programs_accept_the_flags_of_their_templates(
+    files: dict[str, str], settings: type[SyncerSettings | ProxierSettings], program: str
+) -> None:
+    filled = files["deployment.yaml"]
+    for directive in ("{{- if .TLSEnabled }}\n", "{{- end }}\n"):
+        filled = filled.replace(directive, "")
+    filled = re.sub(r"\{\{\.\w+\}\}", "berlin", filled)
+    container = yaml.safe_load(filled)["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][0] == program
+    parsed = parse(settings, container["args"][1:])
+    assert parsed is not None
+    assert parsed.cluster_binding_name == "berlin"
+
+
+def test_a_hanging_proxier_becomes_unready_within_five_seconds() -> None:
+    pod = proxier_deployment(Values())["spec"]["template"]["spec"]
+    probe = pod["containers"][0]["readinessProbe"]
+    timeout_s = probe.get("timeoutSeconds", 1)
+    assert probe["periodSeconds"] * probe["failureThreshold"] + timeout_s <= 5
+    assert probe["failureThreshold"] > 1  # one bad answer moves no nodes
+
+
+def kubeconfig_namespaces(values: Values) -> set[frozenset[str]]:
+    """Return the flags with namespaces of kubeconfigs in the templates."""
+    flags = set()
+    for files, settings in (
+        (syncer_files(values), SyncerSettings),
+        (proxier_files(values), ProxierSettings),
+    ):
+        (flag,) = re.findall(r"- (--kubeconfig-namespaces=.*)", files["deployment.yaml"])
+        parsed = parse(settings, ["--cluster-binding-name=b", flag.strip("'")])
+        assert isinstance(parsed, SyncerSettings | ProxierSettings)
+        flags.add(parsed.kubeconfig_namespaces)
+    return flags
+
+
+def test_programs_read_kubeconfigs_from_the_namespaces_of_the_installation() -> None:
+    assert kubeconfig_namespaces(Values()) == {frozenset({"kubeocean-system"})}
+    more = Values(domain=TAPESTRY, kubeconfig_namespaces=("team-a", "*"))
+    assert kubeconfig_namespaces(more) == {frozenset({"tapestry-system", "team-a", "*"})}
+
+
+def test_only_syncers_get_the_time_zone() -> None:
+    assert "--time-zone" not in syncer_files(Values())["deployment.yaml"]
+    text = syncer_files(Values(time_zone="Asia/Shanghai"))["deployment.yaml"]
+    assert "- --time-zone=Asia/Shanghai\n" in text
+
+
+def test_options_leave_out_network_policies_and_monitoring() -> None:
+    kinds = {each["kind"] for each in computing_objects(Values(network_policies=False))}
+    assert not kinds & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
+    assert {"ServiceMonitor", "PrometheusRule"} <= {each["kind"] for each in EVERYTHING}
+
+
+def test_another_domain_changes_all_names() -> None:
+    objects = computing_objects(Values(domain=TAPESTRY))
+    the("Deployment", "tapestry-manager", objects)
+    mine = [each for each in objects if each["kind"] != "CustomResourceDefinition"]
+    assert "kubeocean.io" not in str(mine)
+
+
+def test_the_metrics_account_exists_only_with_its_add_on() -> None:
+    team = WorkerValues(namespace="team")
+    (role,) = [
+        each
+        for each in worker_objects(team)
+        if each["kind"] == "ClusterRole" and "metrics" in str(each["rules"])
+    ]
+    assert role["metadata"]["name"] == "kubeocean-metrics-team"
+    bound = the("ClusterRoleBinding", "kubeocean-metrics-team", worker_objects(team))
+    account = {"kind": "ServiceAccount", "name": "kubeocean-metrics", "namespace": "team"}
+    assert bound["subjects"] == [account]
+    assert withdrawn_objects(team) == []
+    without = replace(team, add_ons=(AddOn.VOLUMES,))
+    assert "kubeocean-metrics" not in str(worker_objects(without))
+    assert list(map(title, withdrawn_objects(without))) == [
+        "ServiceAccount team/kubeocean-metrics",
+        "ClusterRole kubeocean-metrics-team",
+        "ClusterRoleBinding kubeocean-metrics-team",
+    ]
+
+
+# Credentials
+
+
+def test_a_token_is_bound_to_its_secret() -> None:
+    secret = credential_secret(WorkerValues(), "berlin", "0123456789")
+    assert title(secret) == "Secret kubeocean-worker/kubeocean-berlin-01234567"
+    spec = token_request(secret["metadata"]["name"], "uid-1")["spec"]
+    assert spec["boundObjectRef"]["uid"] == "uid-1"
+    assert spec["expirationSeconds"] == 365 * 24 * 3600
+
+
+def test_a_kubeconfig_keeps_the_server_and_changes_the_user() -> None:
+    access = Access(server="https://worker:6443", ca=b"ca", tls_server_name="w", username="admin")
+    document = yaml.safe_load(kubeconfig(access, "token", namespace="ns"))
+    cluster = document["clusters"][0]["cluster"]
+    assert cluster == {
+        "server": "https://worker:6443",
+        "certificate-authority-data": base64.b64encode(b"ca").decode(),
+        "tls-server-name": "w",
+    }
+    assert document["users"][0]["user"] == {"token": "token"}
+
+
+def test_a_token_is_not_sent_over_plain_http() -> None:
+    with pytest.raises(ConfigError, match=r"must be https.*http://worker"):
+        kubeconfig(Access(server="http://worker"), "token", namespace="ns")
+
+
+def test_the_secret_of_a_binding_has_its_kubeconfig_and_expiry() -> None:
+    secret = kubeconfig_secret("berlin", "text", ends="2027-01-01T00:00:00Z", domain=DEFAULT)
+    assert title(secret) == "Secret kubeocean-system/berlin-kubeconfig"
+    assert base64.b64decode(secret["data"]["kubeconfig"]) == b"text"
+    assert secret["metadata"]["annotations"] == {
+        "kubeocean.io/token-expires": "2027-01-01T00:00:00Z"
+    }
+
+
+@pytest.mark.parametrize(("age_days", "is_due"), [(0, False), (59, False), (60, True), (100, True)])
+def test_a_token_is_renewed_in_the_last_third_of_its_lifetime(age_days: int, is_due: bool) -> None:
+    begins = NOW - timedelta(days=age_days)
+    assert due(begins, begins + timedelta(days=90), NOW) is is_due
+    assert due(None, None, NOW)

@@ -1,0 +1,40 @@
+"""How many pods of a policy are evicted in a minute, whichever nodes they are on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from kubeocean.leasing.reclaim import EvictionSlots
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def test_a_policy_has_no_more_slots_than_its_limit() -> None:
+    slots = EvictionSlots()
+    assert [slots.take("p", 2, now=NOON) for _ in range(10)] == [True, True, *[False] * 8]
+    assert slots.recent("p", now=NOON) == (NOON, NOON)
+    assert slots.take("q", 2, now=NOON)
+
+
+def test_a_slot_is_free_again_after_a_minute() -> None:
+    slots = EvictionSlots()
+    assert slots.take("p", 1, now=NOON)
+    assert not slots.take("p", 1, now=NOON + 59 * SECOND)
+    assert slots.take("p", 1, now=NOON + 60 * SECOND)
+
+
+def test_a_slot_that_evicted_no_pod_is_given_back_once() -> None:
+    slots = EvictionSlots()
+    assert slots.take("p", 2, now=NOON)
+    assert slots.take("p", 2, now=NOON + SECOND)
+    for _ in range(2):
+        slots.give_back("p", NOON)
+    slots.give_back("q", NOON)
+    assert slots.recent("p", now=NOON + SECOND) == (NOON + SECOND,)
+
+
+def test_without_a_limit_every_slot_counts_for_those_with_one() -> None:
+    slots = EvictionSlots()
+    assert all(slots.take("p", None, now=NOON) for _ in range(5))
+    assert not slots.take("p", 5, now=NOON)

@@ -1,0 +1,51 @@
+"""Claims: which volume a claim is bound to, and the content of its copy."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.runtime.objects import Json
+from kubeocean.syncer.replication.claims import CLAIMS, Unbound, translate, volume_of
+
+
+def test_the_copy_of_a_claim_begins_unbound_and_names_the_copy_of_its_volume() -> None:
+    content: Json = {
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "volumeMode": "Filesystem",
+            "volumeName": "pv",
+            "storageClassName": "fast",
+            "dataSource": {"kind": "VolumeSnapshot", "name": "s"},
+            "selector": {"matchLabels": {"a": "b"}},
+        },
+        "status": {"phase": "Bound"},
+    }
+    assert volume_of(content) == "pv"
+    assert translate(content, volume="pv-hash") == {
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "volumeMode": "Filesystem",
+            "volumeName": "pv-hash",
+            "storageClassName": "fast",
+        }
+    }
+    assert "pv.kubernetes.io/bind-completed" in CLAIMS.dropped_annotations
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "phase"),
+    [
+        ({}, {}, "Pending"),
+        ({"volumeName": "pv"}, {"phase": "Pending"}, "Pending"),
+        ({"volumeName": "pv"}, {"phase": "Lost"}, "Lost"),
+    ],
+)
+def test_a_claim_without_a_volume_is_unbound(spec: Json, status: Json, phase: str) -> None:
+    assert volume_of({"spec": spec, "status": status}) == Unbound(phase)
+
+
+def test_the_copy_of_a_claim_without_a_class_does_not_get_the_workers_default_class() -> None:
+    spec = translate({"spec": {}}, volume="v")["spec"]
+    assert spec["storageClassName"] == ""

@@ -1,0 +1,50 @@
+"""The table of replicated kinds: which sources a pod refers to, and how much it depends on them."""
+
+from __future__ import annotations
+
+from kubeocean.runtime.objects import Json, Key
+from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.replication.copy_forge import PodReference
+from kubeocean.syncer.replication.kinds import KIND_NAMES, REPLICATED_KINDS, references_of
+
+POD: Json = {
+    "metadata": {"name": "p", "namespace": "team"},
+    "spec": {
+        "imagePullSecrets": [{"name": "pull"}, {"name": "both"}],
+        "containers": [
+            {"name": "c", "envFrom": [{"configMapRef": {"name": "env", "optional": True}}]}
+        ],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "files"}},
+            {"name": "b", "secret": {"secretName": "both"}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "d", "ephemeral": {"volumeClaimTemplate": {}}},
+        ],
+    },
+}
+
+
+def test_a_pod_refers_to_sources_of_every_kind_that_its_spec_names() -> None:
+    assert references_of(references(POD), "team") == {
+        ("ConfigMap", Key("team", "env")),
+        ("ConfigMap", Key("team", "files")),
+        ("Secret", Key("team", "pull")),
+        ("Secret", Key("team", "both")),
+        ("PersistentVolumeClaim", Key("team", "data")),
+        ("PersistentVolumeClaim", Key("team", "p-d")),
+    }
+
+
+def test_a_pod_starts_without_optional_sources_and_without_pull_secrets() -> None:
+    refs = references(POD)
+    by_kind = {kind.name: set(kind.pod_references(refs)) for kind, _ in REPLICATED_KINDS}
+    assert by_kind == {
+        "ConfigMap": {PodReference("env", optional=True), PodReference("files")},
+        "Secret": {PodReference("both"), PodReference("pull", optional=True, best_effort=True)},
+        "PersistentVolumeClaim": {PodReference("data"), PodReference("p-d")},
+        "PersistentVolume": set(),
+    }
+
+
+def test_every_kind_is_in_the_table_once() -> None:
+    assert len(set(KIND_NAMES)) == len(REPLICATED_KINDS)
