@@ -1,0 +1,229 @@
+"""Availability: whether an applied object does what it is for.
+
+Each kind that can be judged has a tracker, a function of the object as the member returned it. An
+object of another kind is not trackable: it counts as available, but a rollout waits a while before
+it counts the object as available.
+
+KubeFleet tracks Deployments, StatefulSets, DaemonSets, Services, CustomResourceDefinitions and
+PodDisruptionBudgets, and takes kinds that only hold data as available at once (`TRACKERS`).
+`EXTENSIONS` are ours: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that report a
+condition. They change what a placement reports, so one flag switches all of them off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from kubeocean.api.fleet.conditions import Availability
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "EXTENSIONS",
+    "TRACKERS",
+    "Tracker",
+    "availability_of",
+    "track_conditions",
+]
+
+
+Tracker: TypeAlias = Callable[[Json], Availability]
+
+
+def availability_of(obj: Json, *, extensions: bool) -> Availability:
+    """Judge an applied object; `extensions` adds kinds that KubeFleet does not track.
+
+    An object whose fields are not of the types that its kind has is FAILED.
+    """
+    group, _, _ = str(obj.get("apiVersion", "")).rpartition("/")
+    kind = str(obj.get("kind", ""))
+    tracker = TRACKERS.get((group, kind))
+    if tracker is None and extensions:
+        tracker = EXTENSIONS.get((group, kind)) or _custom_tracker(group)
+    if tracker is None:
+        return Availability.NOT_TRACKABLE
+    try:
+        return tracker(obj)
+    except (AttributeError, TypeError, ValueError):
+        return Availability.FAILED
+
+
+def _when(condition: bool) -> Availability:
+    return Availability.AVAILABLE if condition else Availability.NOT_YET
+
+
+def _spec(obj: Json) -> Json:
+    return obj.get("spec") or {}
+
+
+def _status(obj: Json) -> Json:
+    return obj.get("status") or {}
+
+
+def _count(part: Mapping[str, Any], name: str) -> int:
+    return int(part.get(name) or 0)
+
+
+def _is_observed(obj: Json) -> bool:
+    """Whether the controller has seen this generation of the object."""
+    return _count(_status(obj), "observedGeneration") == _count(obj["metadata"], "generation")
+
+
+def _conditions(obj: Json) -> Iterator[Json]:
+    for condition in _status(obj).get("conditions") or ():
+        if isinstance(condition, dict):
+            yield condition
+
+
+def _condition(obj: Json, type_: str) -> Json:
+    return next((each for each in _conditions(obj) if each.get("type") == type_), {})
+
+
+def _is_true(obj: Json, type_: str) -> bool:
+    return _condition(obj, type_).get("status") == "True"
+
+
+def _replicas(obj: Json) -> int:
+    replicas = _spec(obj).get("replicas")
+    return 1 if replicas is None else int(replicas)
+
+
+def _deployment(obj: Json) -> Availability:
+    status, replicas = _status(obj), _replicas(obj)
+    return _when(
+        _is_observed(obj)
+        and _count(status, "availableReplicas") == replicas
+        and _count(status, "updatedReplicas") == replicas
+        and _count(status, "unavailableReplicas") == 0
+    )
+
+
+def _stateful_set(obj: Json) -> Availability:
+    status = _status(obj)
+    return _when(
+        _is_observed(obj)
+        and _count(status, "availableReplicas") == _replicas(obj)
+        and _count(status, "currentReplicas") == _count(status, "updatedReplicas")
+        and status.get("currentRevision") == status.get("updateRevision")
+    )
+
+
+def _daemon_set(obj: Json) -> Availability:
+    status = _status(obj)
+    scheduled, updated = "currentNumberScheduled", "updatedNumberScheduled"
+    return _when(
+        _is_observed(obj)
+        and _count(status, "numberAvailable") == _count(status, "desiredNumberScheduled")
+        and _count(status, scheduled) == _count(status, updated)
+    )
+
+
+def _service(obj: Json) -> Availability:
+    spec = _spec(obj)
+    match spec.get("type") or "ClusterIP":
+        case "ClusterIP" | "NodePort":
+            addresses = spec.get("clusterIPs") or [spec.get("clusterIP")]
+            return _when(bool(addresses[0]))  # a headless Service has the text None
+        case "LoadBalancer":
+            ingress = (_status(obj).get("loadBalancer") or {}).get("ingress") or [{}]
+            return _when(bool(ingress[0].get("ip") or ingress[0].get("hostname")))
+        case _:
+            return Availability.NOT_TRACKABLE
+
+
+def _definition(obj: Json) -> Availability:
+    return _when(_is_true(obj, "Established") and _is_true(obj, "NamesAccepted"))
+
+
+def _disruption_budget(obj: Json) -> Availability:
+    """The condition has to agree with the number of disruptions that are allowed now."""
+    condition = _condition(obj, "DisruptionAllowed")
+    if _count(_status(obj), "disruptionsAllowed") > 0:
+        expected = ("True", "SufficientPods")
+    else:
+        expected = ("False", "InsufficientPods")
+    current = condition.get("status"), condition.get("reason")
+    return _when(_is_observed(obj) and current == expected)
+
+
+def _at_once(obj: Json) -> Availability:
+    return Availability.AVAILABLE
+
+
+TRACKERS: Final[Mapping[tuple[str, str], Tracker]] = {
+    ("apps", "Deployment"): _deployment,
+    ("apps", "StatefulSet"): _stateful_set,
+    ("apps", "DaemonSet"): _daemon_set,
+    ("", "Service"): _service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("policy", "PodDisruptionBudget"): _disruption_budget,
+    ("", "Namespace"): _at_once,
+    ("", "Secret"): _at_once,
+    ("", "ConfigMap"): _at_once,
+    ("rbac.authorization.k8s.io", "Role"): _at_once,
+    ("rbac.authorization.k8s.io", "ClusterRole"): _at_once,
+    ("rbac.authorization.k8s.io", "RoleBinding"): _at_once,
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _at_once,
+    ("", "ServiceAccount"): _at_once,
+    ("networking.k8s.io", "NetworkPolicy"): _at_once,
+    ("storage.k8s.io", "CSIDriver"): _at_once,
+    ("storage.k8s.io", "CSINode"): _at_once,
+    ("storage.k8s.io", "StorageClass"): _at_once,
+    ("storage.k8s.io", "CSIStorageCapacity"): _at_once,
+    ("apps", "ControllerRevision"): _at_once,
+    ("networking.k8s.io", "IngressClass"): _at_once,
+    ("", "LimitRange"): _at_once,
+    ("", "ResourceQuota"): _at_once,
+    ("scheduling.k8s.io", "PriorityClass"): _at_once,
+}
+
+
+# --- extensions
+
+
+def _job(obj: Json) -> Availability:
+    """A Job is available when it has completed; a suspended one is not trackable."""
+    if _spec(obj).get("suspend"):
+        return Availability.NOT_TRACKABLE
+    return _when(_is_true(obj, "Complete"))
+
+
+def _cron_job(obj: Json) -> Availability:
+    suspended = _spec(obj).get("suspend")
+    return Availability.NOT_TRACKABLE if suspended else Availability.AVAILABLE
+
+
+def _volume_claim(obj: Json) -> Availability:
+    """A pending claim may wait for its first pod, which the claim alone does not tell."""
+    match _status(obj).get("phase"):
+        case "Bound":
+            return Availability.AVAILABLE
+        case "Lost":
+            return Availability.NOT_YET
+        case _:
+            return Availability.NOT_TRACKABLE
+
+
+def track_conditions(obj: Json) -> Availability:
+    """Judge a custom resource by its condition `Ready`, else `Available`, if it reports one.
+
+    A condition of an earlier generation of the object does not count.
+    """
+    condition = _condition(obj, "Ready") or _condition(obj, "Available")
+    if not condition:
+        return Availability.NOT_TRACKABLE
+    seen = condition.get("observedGeneration") or _status(obj).get("observedGeneration")
+    stale = seen is not None and int(seen) < _count(obj["metadata"], "generation")
+    return _when(condition.get("status") == "True" and not stale)
+
+
+EXTENSIONS: Final[Mapping[tuple[str, str], Tracker]] = {
+    ("batch", "Job"): _job,
+    ("batch", "CronJob"): _cron_job,
+    ("", "PersistentVolumeClaim"): _volume_claim,
+}
+
+
+def _custom_tracker(group: str) -> Tracker | None:
+    """Groups of Kubernetes' own kinds have no dot, or end with k8s.io."""
+    return track_conditions if "." in group and not group.endswith(".k8s.io") else None

@@ -1,0 +1,114 @@
+"""Explanations: the decision of a cycle on each cluster, with its reasons.
+
+A cycle stops at the first filter that refuses a cluster. `complete` runs all filters on all
+clusters, also on those that the cycle had no need to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kubeocean.api.fleet.snapshots import ClusterDecision, ClusterScore
+from kubeocean.fleet.scheduler.decisions import decide_kept
+from kubeocean.fleet.scheduler.framework import Cycle, Rejection
+from kubeocean.fleet.scheduler.model import (
+    BindingView,
+)
+from kubeocean.fleet.scheduler.profile import all_rejections, prepare_scorer
+
+__all__ = ["Explanation", "Outcome", "complete", "explain_clusters"]
+
+
+class Outcome(StrEnum):
+    """The decision of a cycle on a cluster."""
+
+    PICKED = "Picked"  # gets a binding, new or patched
+    KEPT = "Kept"  # has a current binding, which stays
+    REMOVED = "Removed"  # has a binding, which is marked Unscheduled
+    NOT_PICKED = "NotPicked"  # passed all filters, others scored higher
+    REJECTED = "Rejected"  # refused by a filter
+    NOT_FOUND = "NotFound"  # named by a PickFixed policy, but not in the fleet
+    NOT_CONSIDERED = "NotConsidered"  # the cycle had no need to look at the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The decision of a cycle on one cluster, with its reasons."""
+
+    cluster: str
+    outcome: Outcome
+    text: str
+    rejections: tuple[Rejection, ...] = ()
+    score: ClusterScore | None = None
+    notes: tuple[str, ...] = ()  # how the score came about
+
+
+def explain_clusters(
+    cycle: Cycle,
+    *,
+    picked: Sequence[ClusterDecision] = (),
+    kept: Iterable[BindingView] = (),
+    not_picked: Sequence[ClusterDecision] = (),
+    rejected: Mapping[str, Rejection] | None = None,
+    removed: Mapping[str, str] | None = None,
+    notes: Mapping[str, tuple[str, ...]] | None = None,
+    otherwise: str = "",
+) -> tuple[Explanation, ...]:
+    """Explain every cluster of `cycle`; the first argument that names a cluster counts.
+
+    :param removed: why the binding of a cluster is marked Unscheduled.
+    :param notes: how the score of a cluster came about.
+    :param otherwise: why the cycle had no need to look at the other clusters.
+    """
+    removed, rejected, notes = removed or {}, rejected or {}, notes or {}
+    decided = {
+        decision.cluster_name: (outcome, decision)
+        for outcome, decisions in (
+            (Outcome.NOT_PICKED, not_picked),
+            (Outcome.KEPT, [decide_kept(binding) for binding in kept]),
+            (Outcome.PICKED, picked),
+        )
+        for decision in decisions
+    }
+
+    def explain_one(name: str) -> Explanation:
+        if name in decided:
+            outcome, decision = decided[name]
+            return Explanation(
+                name,
+                outcome,
+                decision.reason,
+                (rejected[name],) if name in rejected else (),
+                decision.cluster_score,
+                notes.get(name, ()),
+            )
+        if name in rejected:
+            return Explanation(name, Outcome.REJECTED, rejected[name].text, (rejected[name],))
+        if name in removed:
+            return Explanation(name, Outcome.REMOVED, removed[name])
+        return Explanation(name, Outcome.NOT_CONSIDERED, otherwise)
+
+    return tuple(explain_one(cluster.name) for cluster in cycle.clusters)
+
+
+def complete(cycle: Cycle, explanations: Iterable[Explanation]) -> tuple[Explanation, ...]:
+    """Add all refusals, and to clusters without a score the one that they would get now."""
+    rejections, scorer = all_rejections(cycle), prepare_scorer(cycle, per_batch=True)
+    clusters = {cluster.name: cluster for cluster in cycle.clusters}
+
+    def complete_one(explanation: Explanation) -> Explanation:
+        cluster = clusters.get(explanation.cluster)
+        if cluster is None:
+            return explanation
+        # A refusal by topology spread depends on the batch: that of the cycle stays.
+        known = {rejection.plugin for rejection in rejections[cluster.name]}
+        own = tuple(item for item in explanation.rejections if item.plugin not in known)
+        explanation = replace(explanation, rejections=(*rejections[cluster.name], *own))
+        if explanation.score is not None:
+            return explanation
+        partial = scorer(cluster)
+        return replace(explanation, score=partial.score.published, notes=partial.notes)
+
+    return tuple(complete_one(explanation) for explanation in explanations)

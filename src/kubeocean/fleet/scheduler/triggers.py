@@ -1,0 +1,62 @@
+"""Triggers: which changes of a member cluster start a new cycle, and of which placements.
+
+Changes that could only make a cluster less suitable start nothing: decisions once made under a
+policy stay. A cluster under deletion starts nothing until it is really gone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+
+from kubeocean.api.fleet.policies import PlacementType
+from kubeocean.fleet.scheduler.eligibility import ineligibility
+from kubeocean.fleet.scheduler.model import (
+    MemberView,
+)
+
+__all__ = ["Trigger", "concerns", "trigger"]
+
+
+class Trigger(Enum):
+    """How far a change of a member cluster reaches."""
+
+    NONE = "none"
+    CHANGED = "changed"  # placements that may want the cluster now
+    GONE = "gone"  # every placement
+
+
+def trigger(old: MemberView | None, new: MemberView | None, now: datetime) -> Trigger:
+    """Compare two versions of a cluster; None is a cluster that does not exist."""
+    if new is None:
+        return Trigger.NONE if old is None else Trigger.GONE
+    # A new cluster is never eligible: its agent has not joined.
+    if old is None or new.deleting:
+        return Trigger.NONE
+    return Trigger.CHANGED if _is_relevant(old, new, now) else Trigger.NONE
+
+
+def _is_relevant(old: MemberView, new: MemberView, now: datetime) -> bool:
+    if (
+        old.labels != new.labels
+        or old.properties != new.properties
+        or old.namespaces != new.namespaces
+        or (old.capacity, old.allocatable, old.available)
+        != (new.capacity, new.allocatable, new.available)
+    ):
+        return True
+    # A taint was removed or changed; one that was only added makes the cluster less suitable.
+    if not set(old.taints) <= set(new.taints):
+        return True
+    return ineligibility(old, now) is not None and ineligibility(new, now) is None
+
+
+def concerns(change: Trigger, placement_type: str, *, fulfilled: bool) -> bool:
+    """Whether a placement has to be scheduled again after `change` of some cluster.
+
+    `fulfilled` is the condition Scheduled of its policy snapshot. PickAll and PickFixed are
+    always concerned, PickN only while it lacks clusters.
+    """
+    if change is not Trigger.CHANGED:
+        return change is Trigger.GONE
+    return placement_type != PlacementType.PICK_N or not fulfilled

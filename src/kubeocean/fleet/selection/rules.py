@@ -1,0 +1,165 @@
+"""Rules: namespaces, kinds and objects that are never placed.
+
+Namespaces of Kubernetes and of the fleet are not the users'. Kinds are left out that make sense
+only in their own cluster (pods, nodes, events, leases, metrics) and the fleet's own, except
+envelopes. Among the objects of other kinds those are left out that a controller of the hub made
+from another object: a controller of the member will make them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kubeocean.api.fleet.clusters import CLUSTER_GROUP
+from kubeocean.api.fleet.envelopes import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
+from kubeocean.api.fleet.networking import NETWORKING_GROUP
+from kubeocean.api.fleet.placements import PLACEMENT_GROUP
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.objects import Json, Key
+
+__all__ = ["ApiFilter", "GroupVersionKind", "NamespaceFilter", "is_placeable"]
+
+_RESERVED_PREFIXES: Final = ("kube-", "fleet-")
+_ENVELOPES: Final = frozenset({CLUSTER_RESOURCE_ENVELOPES.kind, RESOURCE_ENVELOPES.kind})
+_NEVER_GROUPS: Final = frozenset(
+    {
+        CLUSTER_GROUP,
+        NETWORKING_GROUP,
+        "coordination.k8s.io",
+        "events.k8s.io",
+        "metrics.k8s.io",
+    }
+)
+_NEVER_KINDS: Final = frozenset({("", "Event"), ("", "Node"), ("", "Pod")})
+
+
+class GroupVersionKind(NamedTuple):
+    """A kind in one version of its API."""
+
+    group: str
+    version: str
+    kind: str
+
+    @classmethod
+    def of(cls, obj: Json) -> GroupVersionKind:
+        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        return cls(group, version, str(obj.get("kind", "")))
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceFilter:
+    """Namespaces that are not placed: reserved ones, `default`, and those of the settings."""
+
+    skipped: frozenset[str] = frozenset()
+
+    def allows(self, namespace: str) -> bool:
+        return not (
+            namespace.startswith(_RESERVED_PREFIXES)
+            or namespace == "default"
+            or namespace in self.skipped
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFilter:
+    """Kinds that are placed: all but those never placed and those that the settings exclude.
+
+    Each entry is a group, version and kind of which `*` matches everything. With `allowed` only
+    what matches an entry is placed.
+    """
+
+    skipped: tuple[GroupVersionKind, ...] = ()
+    allowed: tuple[GroupVersionKind, ...] = ()
+
+    @classmethod
+    def parse(cls, *, skipped: str = "", allowed: str = "") -> ApiFilter:
+        """Read `--skipped-propagating-apis` and `--allowed-propagating-apis`.
+
+        Both are lists of `GROUP`, `GROUP/VERSION`, `GROUP/KIND` or `GROUP/VERSION/KIND,KIND`,
+        separated by semicolons; the core group is written `v1/KIND,KIND`.
+
+        :raises ConfigError: an entry has another form, or both lists are given.
+        """
+        if skipped and allowed:
+            raise ConfigError(
+                "excludes skipped-propagating-apis: give one of the two",
+                field="allowed-propagating-apis",
+                value=allowed,
+            )
+        return cls(
+            _parse(skipped, "skipped-propagating-apis"), _parse(allowed, "allowed-propagating-apis")
+        )
+
+    def allows(self, kind: GroupVersionKind) -> bool:
+        if kind.group in _NEVER_GROUPS or (kind.group, kind.kind) in _NEVER_KINDS:
+            return False
+        if kind.group == PLACEMENT_GROUP and kind.kind not in _ENVELOPES:
+            return False
+        if self.allowed:
+            return _matches(kind, self.allowed)
+        return not _matches(kind, self.skipped)
+
+
+def _matches(kind: GroupVersionKind, entries: tuple[GroupVersionKind, ...]) -> bool:
+    return any(
+        all(want in ("*", have) for want, have in zip(entry, kind, strict=True))
+        for entry in entries
+    )
+
+
+def _parse(text: str, field: str) -> tuple[GroupVersionKind, ...]:
+    entries: list[GroupVersionKind] = []
+    for token in filter(None, (part.strip() for part in text.split(";"))):
+        match token.split("/"):
+            case [group]:
+                entries.append(GroupVersionKind(group, "*", "*"))
+            case ["v1", kinds]:
+                entries += [GroupVersionKind("", "v1", kind) for kind in kinds.split(",")]
+            case [group, version] if _is_version(version):
+                entries.append(GroupVersionKind(group, version, "*"))
+            case [group, kind]:
+                entries.append(GroupVersionKind(group, "*", kind))
+            case [group, version, kinds]:
+                entries += [GroupVersionKind(group, version, kind) for kind in kinds.split(",")]
+            case _:
+                raise ConfigError(
+                    "must be GROUP, GROUP/VERSION or GROUP/VERSION/KIND", field=field, value=token
+                )
+    return tuple(entries)
+
+
+def _is_version(text: str) -> bool:
+    return len(text) > 1 and text[0] == "v" and text[1].isdigit()
+
+
+def is_placeable(obj: Json, *, hub_runs_workloads: bool, services: Container[Key]) -> bool:
+    """Whether an object of an allowed kind is placed.
+
+    `hub_runs_workloads` (`--enable-workload`) means that volume claims of the hub are bound to its
+    volumes, so none is placed. `services` are those of the hub: Endpoints of the same name belong
+    to them.
+    """
+    metadata: Json = obj.get("metadata") or {}
+    if metadata.get("deletionTimestamp"):
+        return False
+    name = metadata.get("name", "")
+    match GroupVersionKind.of(obj):
+        case ("apps", _, "ReplicaSet" | "ControllerRevision"):
+            return not metadata.get("ownerReferences")
+        case ("", _, "ConfigMap"):
+            return bool(name != "kube-root-ca.crt")
+        case ("", _, "ServiceAccount"):
+            return bool(name != "default")
+        case ("", _, "Secret"):
+            return obj.get("type") != "kubernetes.io/service-account-token"
+        case ("", _, "PersistentVolumeClaim"):
+            return not hub_runs_workloads
+        case ("", _, "Endpoints"):
+            return Key(metadata.get("namespace", ""), name) not in services
+        case ("discovery.k8s.io", _, "EndpointSlice"):
+            labels = metadata.get("labels") or {}
+            return "endpointslice.kubernetes.io/managed-by" not in labels
+        case _:
+            return True
