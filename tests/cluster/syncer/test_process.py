@@ -353,7 +353,7 @@ async def test_a_worker_that_is_down_at_the_start_is_waited_for(
     await binding_env.worker.kill("kube-apiserver")
     try:
         async with start() as one:
-            await one.says("Lost worker")
+            await one.says("Lost connection to worker")
             assert (await one.page("health", "/healthz"))[0] == 200
             assert (await one.page("health", "/readyz"))[0] == 500
             await binding_env.worker.restart("kube-apiserver")

@@ -136,7 +136,7 @@ async def test_a_verb_on_one_object_never_becomes_one_on_all() -> None:
         client.post(PODS, "", "eviction", {}, "ns"),
         client.update(PODS, nameless),
     ):
-        with pytest.raises(InvariantError, match="must be named"):
+        with pytest.raises(InvariantError, match="name of the object is empty"):
             await attempt
     with pytest.raises(InvariantError, match="must say which"):
         await client.delete_all(PODS, "ns")

@@ -155,7 +155,7 @@ async def test_a_file_that_is_put_right_as_it_was_is_recovered(
     os.rename(tmp_path / "aside", path)
     assert not await source.refresh()
     assert source.current() is before
-    assert ["Recovered" in line for line in said(caplog)] == [False, True]
+    assert ["Reloaded" in line for line in said(caplog)] == [False, True]
 
 
 async def test_a_token_file_is_read_again_every_minute_and_when_rejected(tmp_path: Path) -> None:
