@@ -89,7 +89,7 @@ def bars_of(figures: dict[str, float]) -> list[Bar]:
 
 
 async def _register(ocean: Ocean, pid: int, nodes: int) -> dict[str, float]:
-    observer = Informer(ocean.above, NODES)
+    observer = Informer(ocean.computing_api, NODES)
     ready: set[str] = set()
     all_ready = asyncio.Event()
 
@@ -104,7 +104,7 @@ async def _register(ocean: Ocean, pid: int, nodes: int) -> dict[str, float]:
     await observer.synced()
     since, began = ocean.mark(), time.monotonic()
     ours, theirs = cpu_s_of(pid), ocean.servers_cpu_s()
-    await apply_policy(ocean.below)
+    await apply_policy(ocean.worker_api)
     async with asyncio.timeout(PATIENCE_S):
         await all_ready.wait()
     took = {
@@ -148,7 +148,7 @@ async def _idle(ocean: Ocean, pid: int, idle_s: float) -> dict[str, float]:
     cpu = cpu_s_of(pid) - cpu
     rest = others(everything)
     tell("idle", everything)
-    virtual = (await ocean.above.list(NODES)).items
+    virtual = (await ocean.computing_api.list(NODES)).items
     renewals = sum(renews(request) for request in everything)
     return {
         "others_per_minute": len(rest) / minutes,

@@ -90,16 +90,18 @@ def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
 
 async def furnish(ocean: Ocean, nodes: int) -> list[str]:
     """What the pods refer to, and the nodes that they are bound to."""
-    above = ocean.above
-    await apply_policy(ocean.below)
-    await above.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    computing_api = ocean.computing_api
+    await apply_policy(ocean.worker_api)
+    await computing_api.create(NAMESPACES, {"metadata": {"name": SPACE}})
     settings: Json = {"metadata": {"name": "shared"}, "data": {"k": "v"}}
-    await above.create(CONFIG_MAPS, settings, namespace=SPACE)
-    await above.create(SECRETS, {"metadata": {"name": "shared"}, "data": {}}, namespace=SPACE)
+    await computing_api.create(CONFIG_MAPS, settings, namespace=SPACE)
+    await computing_api.create(
+        SECRETS, {"metadata": {"name": "shared"}, "data": {}}, namespace=SPACE
+    )
 
     async def furnished() -> list[str] | None:
-        accounts = (await above.list(SERVICE_ACCOUNTS, SPACE)).items
-        names = [node.name for node in (await above.list(NODES)).items]
+        accounts = (await computing_api.list(SERVICE_ACCOUNTS, SPACE)).items
+        names = [node.name for node in (await computing_api.list(NODES)).items]
         return names if accounts and len(names) == nodes else None
 
     return await until(furnished, within=PATIENCE_S) or []
@@ -130,12 +132,14 @@ class Life:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        above = Informer(self.ocean.above, VIRTUAL_PODS, namespace=SPACE, labels=f"run={self.name}")
-        below = Informer(self.ocean.below, PHYSICAL_PODS, labels=f"run={self.name}")
-        above.on_change(self._above)
-        below.on_change(self._below)
-        tasks = [asyncio.create_task(above.run()), asyncio.create_task(below.run())]
-        await asyncio.gather(above.synced(), below.synced())
+        computing_api = Informer(
+            self.ocean.computing_api, VIRTUAL_PODS, namespace=SPACE, labels=f"run={self.name}"
+        )
+        worker_api = Informer(self.ocean.worker_api, PHYSICAL_PODS, labels=f"run={self.name}")
+        computing_api.on_change(self._above)
+        worker_api.on_change(self._below)
+        tasks = [asyncio.create_task(computing_api.run()), asyncio.create_task(worker_api.run())]
+        await asyncio.gather(computing_api.synced(), worker_api.synced())
         try:
             yield
         finally:
@@ -159,7 +163,9 @@ class Life:
 
     async def make(self, number: int) -> None:
         vnode = self.vnodes[number % len(self.vnodes)]
-        await self.ocean.above.create(VIRTUAL_PODS, self._pod(number, vnode), namespace=SPACE)
+        await self.ocean.computing_api.create(
+            VIRTUAL_PODS, self._pod(number, vnode), namespace=SPACE
+        )
 
     def _pod(self, number: int, vnode: str) -> Json:
         source = {"name": "shared"}
@@ -179,7 +185,7 @@ class Life:
         }
 
     async def end(self, name: str) -> None:
-        await self.ocean.above.delete(VIRTUAL_PODS, name, SPACE, uid=None)
+        await self.ocean.computing_api.delete(VIRTUAL_PODS, name, SPACE, uid=None)
 
 
 async def _measure(life: Life, pid: int, pods: int, rate: float, rest: float) -> dict[str, float]:

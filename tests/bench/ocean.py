@@ -58,8 +58,8 @@ class Ocean:
 
     computing: Cluster
     worker: Cluster
-    above: Client
-    below: Client
+    computing_api: Client
+    worker_api: Client
 
     def requests(self, since: tuple[int, int]) -> list[AuditedRequest]:
         """What the syncer asked of both servers."""
@@ -131,26 +131,26 @@ async def ocean_of(
         ) as worker,
         SimulatedNodes(worker, assets) as simulated,
     ):
-        above, below = computing.client(), worker.client()
+        computing_api, worker_api = computing.client(), worker.client()
         try:
             with progress.task("add worker nodes"):
                 await simulated.add(nodes)
-            await install_our_kinds(above)
-            await install_our_kinds(below)
-            await _bind(above, worker)
-            yield Ocean(computing, worker, above, below)
+            await install_our_kinds(computing_api)
+            await install_our_kinds(worker_api)
+            await _bind(computing_api, worker)
+            yield Ocean(computing, worker, computing_api, worker_api)
         finally:
-            await above.close()
-            await below.close()
+            await computing_api.close()
+            await worker_api.close()
 
 
-async def _bind(above: Client, worker: Cluster) -> None:
+async def _bind(computing_api: Client, worker: Cluster) -> None:
     kubeconfig = worker.user(USER, ["system:masters"]).read_bytes()
     secret = {
         "metadata": {"name": BINDING, "namespace": "default"},
         "data": {"kubeconfig": base64.b64encode(kubeconfig).decode()},
     }
-    await above.create(SECRETS, secret)
+    await computing_api.create(SECRETS, secret)
     spec = {
         "clusterID": "bench",
         "secretRef": {"name": BINDING, "namespace": "default"},
@@ -162,10 +162,10 @@ async def _bind(above: Client, worker: Cluster) -> None:
         "metadata": {"name": BINDING},
         "spec": spec,
     }
-    await above.create(CLUSTER_BINDINGS, body)
+    await computing_api.create(CLUSTER_BINDINGS, body)
 
 
-async def apply_policy(below: Client) -> None:
+async def apply_policy(worker_api: Client) -> None:
     limits = [{"resource": "cpu", "percent": 50}, {"resource": "memory", "percent": 50}]
     body = {
         "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
@@ -173,7 +173,7 @@ async def apply_policy(below: Client) -> None:
         "metadata": {"name": BINDING},
         "spec": {"cluster": BINDING, "resourceLimits": limits},
     }
-    await below.create(RESOURCE_LEASING_POLICIES, body)
+    await worker_api.create(RESOURCE_LEASING_POLICIES, body)
 
 
 # Reading audit logs

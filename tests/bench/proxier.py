@@ -84,17 +84,19 @@ async def _harbour(directory: Path) -> AsyncIterator[ProxierEnv]:
         ) as worker,
         RealNode("bench", worker, assets) as node,
     ):
-        above, below = computing.client(), worker.client()
-        await install_our_kinds(above)
+        computing_api, worker_api = computing.client(), worker.client()
+        await install_our_kinds(computing_api)
         kubectl = assets.path("kubectl")
-        proxier_env = ProxierEnv(computing, worker, node, above, below, kubectl, directory)
+        proxier_env = ProxierEnv(
+            computing, worker, node, computing_api, worker_api, kubectl, directory
+        )
         await proxier_env.build()
         try:
             yield proxier_env
         finally:
             await proxier_env.demolish()
-            await above.close()
-            await below.close()
+            await computing_api.close()
+            await worker_api.close()
 
 
 # Many at once
@@ -134,7 +136,7 @@ async def _follow(proxier_env: ProxierEnv, tally: _Tally, ending: asyncio.Event)
     path = f"/api/v1/namespaces/{proxier_env.name}/pods/talker/log"
     request = Request("GET", path, query=(("follow", "true"),), accept="*/*", timeout_s=120.0)
     expected, rest = 1, b""
-    async with proxier_env.above.transport.stream(request) as stream:
+    async with proxier_env.computing_api.transport.stream(request) as stream:
         while not ending.is_set():
             *lines, rest = (rest + await stream.read()).split(b"\n")
             for line in lines:
@@ -152,7 +154,7 @@ async def _converse(
     path = f"/api/v1/namespaces/{proxier_env.name}/pods/echo/exec"
     said = b""
     async with (
-        proxier_env.above.upgrade(
+        proxier_env.computing_api.upgrade(
             "GET", path, protocol="websocket", query=query, headers=handshake()
         ) as tunnel,
         aclosing(messages(tunnel)) as heard,
@@ -185,10 +187,15 @@ async def _send(proxier_env: ProxierEnv, echo: Key, directory: Path, pid: int) -
     source = directory / "source"
     source.write_bytes(os.urandom(BULK))
     direct, tunnel, changed, cpu = [], [], 0, []
-    below = (f"--kubeconfig={proxier_env.worker.kubeconfig}", "-n", echo.namespace, echo.name)
-    above = (f"--kubeconfig={proxier_env.computing.kubeconfig}", "-n", proxier_env.name, "echo")
+    worker_api = (f"--kubeconfig={proxier_env.worker.kubeconfig}", "-n", echo.namespace, echo.name)
+    computing_api = (
+        f"--kubeconfig={proxier_env.computing.kubeconfig}",
+        "-n",
+        proxier_env.name,
+        "echo",
+    )
     for _ in range(TURNS):
-        for words, spent in ((below, direct), (above, tunnel)):
+        for words, spent in ((worker_api, direct), (computing_api, tunnel)):
             used = cpu_s_of(pid)
             seconds, same = await _through(proxier_env.kubectl_path, words, source)
             spent.append(seconds)
@@ -196,7 +203,7 @@ async def _send(proxier_env: ProxierEnv, echo: Key, directory: Path, pid: int) -
             if spent is tunnel:
                 cpu.append(cpu_s_of(pid) - used)
     spdy = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
-    older_s, same = await _through(proxier_env.kubectl_path, above, source, **spdy)
+    older_s, same = await _through(proxier_env.kubectl_path, computing_api, source, **spdy)
     return {
         "spdy_tunnel_mib_s": BULK / MIB / older_s,
         "direct_mib_s": BULK / MIB / min(direct),

@@ -38,15 +38,17 @@ async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, floa
         cluster("worker") as worker,
         SimulatedNodes(worker, assets) as simulated,
     ):
-        above, below = computing.client(), worker.client()
-        binding_env = ShardedEnv(computing, worker, above, below, patience_s=_PATIENCE_S)
+        computing_api, worker_api = computing.client(), worker.client()
+        binding_env = ShardedEnv(
+            computing, worker, computing_api, worker_api, patience_s=_PATIENCE_S
+        )
         binding_env.flags = (
             f"--leader-election-lease-duration={asked.lease:g}s",
             f"--leader-election-renew-deadline={asked.lease * 2 / 3:g}s",
             f"--leader-election-retry-period={asked.lease * 2 / 15:g}s",
         )
         try:
-            for client in (above, below):
+            for client in (computing_api, worker_api):
                 await install_our_kinds(client)
             binding_env.pnodes = await simulated.add(asked.nodes, labels={"test": binding_env.name})
             await binding_env.open()
@@ -56,8 +58,8 @@ async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, floa
                 binding_env, root, pods=asked.pods, kill_after_s=2.0, every_s=every_s
             )
         finally:
-            await above.close()
-            await below.close()
+            await computing_api.close()
+            await worker_api.close()
 
 
 def main() -> int:

@@ -183,11 +183,11 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
     hub: Cluster, admin: Client, node: ProcessNode, cluster: Cluster
 ) -> None:
     async with AsyncExitStack() as stack:
-        above, below = (_applier(each, stack) for each in (hub, cluster))
+        computing_api, worker_api = (_applier(each, stack) for each in (hub, cluster))
         objects = computing_objects(Values(replicas=1, tolerations=(TAINT,)))
-        await above.apply_all(each for each in objects if each["kind"] != "Deployment")
+        await computing_api.apply_all(each for each in objects if each["kind"] != "Deployment")
         access = KubeconfigAccess(cluster.kubeconfig).current()
-        await Join(JoinRequest(name="one"), above, below, access).run()
+        await Join(JoinRequest(name="one"), computing_api, worker_api, access).run()
     await admin.create(DEPLOYMENTS, _syncer("one"))
     where = DEFAULT.system_namespace
     first = await until(lambda: _ready_pod(admin, where), what="a Ready syncer")

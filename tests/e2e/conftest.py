@@ -174,8 +174,8 @@ async def proxier_env(
         computing=cluster,
         worker=real_cluster,
         node=real_node,
-        above=client,
-        below=real_client,
+        computing_api=client,
+        worker_api=real_client,
         kubectl_path=node_assets.path("kubectl"),
         directory=tmp_path_factory.mktemp("proxier_env"),
     )

@@ -57,15 +57,15 @@ async def metrics_server(proxier_env: ProxierEnv, tmp_path: Path) -> AsyncIterat
     try:
         yield process
     finally:
-        await proxier_env.above.request("DELETE", f"{API}/v1beta1.metrics.k8s.io")
-        await proxier_env.above.request("DELETE", f"{SLICES}/{NAME}-test")
-        await proxier_env.above.delete(SERVICES, NAME, NAMESPACE, uid=None)
+        await proxier_env.computing_api.request("DELETE", f"{API}/v1beta1.metrics.k8s.io")
+        await proxier_env.computing_api.request("DELETE", f"{SLICES}/{NAME}-test")
+        await proxier_env.computing_api.delete(SERVICES, NAME, NAMESPACE, uid=None)
         await process.kill()
 
 
 async def _address(proxier_env: ProxierEnv) -> str:
     """An address of this machine that an EndpointSlice may have: not one of the loopback."""
-    node = (await proxier_env.below.get(NODES, proxier_env.node.name, keep_raw=True)).content()
+    node = (await proxier_env.worker_api.get(NODES, proxier_env.node.name, keep_raw=True)).content()
     node_address = next(
         a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"
     )
@@ -76,7 +76,7 @@ async def _address(proxier_env: ProxierEnv) -> str:
 
 async def _publish(proxier_env: ProxierEnv, address: str, port: int) -> None:
     service: Json = {"metadata": {"name": NAME}, "spec": {"ports": [{"port": 443}]}}
-    await proxier_env.above.create(SERVICES, service, namespace=NAMESPACE)
+    await proxier_env.computing_api.create(SERVICES, service, namespace=NAMESPACE)
     endpoints: Json = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -88,7 +88,7 @@ async def _publish(proxier_env: ProxierEnv, address: str, port: int) -> None:
         "ports": [{"name": "", "port": port, "protocol": "TCP"}],
         "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
     }
-    await proxier_env.above.request_json("POST", SLICES, body=endpoints)
+    await proxier_env.computing_api.request_json("POST", SLICES, body=endpoints)
     served: Json = {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -102,7 +102,7 @@ async def _publish(proxier_env: ProxierEnv, address: str, port: int) -> None:
             "service": {"name": NAME, "namespace": NAMESPACE},
         },
     }
-    await proxier_env.above.request_json("POST", API, body=served)
+    await proxier_env.computing_api.request_json("POST", API, body=served)
 
 
 async def test_top_shows_virtual_nodes_and_pods(

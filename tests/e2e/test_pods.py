@@ -47,7 +47,7 @@ async def binding_env(
     for each in (client, real_client):
         await install_our_kinds(each)
     binding_env = BindingEnv(
-        computing=cluster, worker=real_cluster, above=client, below=real_client
+        computing=cluster, worker=real_cluster, computing_api=client, worker_api=real_client
     )
     for each in (client, real_client):
         await each.create(NAMESPACES, {"metadata": {"name": binding_env.name}})
@@ -79,11 +79,11 @@ async def syncing(
 async def prepare(binding_env: BindingEnv, path: Path) -> None:
     """What the pods refer to."""
     namespace = binding_env.name
-    await binding_env.above.create(
+    await binding_env.computing_api.create(
         CONFIG_MAPS, {"metadata": {"name": "settings"}, "data": {"k": "v1"}}, namespace=namespace
     )
     secret = base64.b64encode(b"hidden").decode()
-    await binding_env.above.create(
+    await binding_env.computing_api.create(
         SECRETS, {"metadata": {"name": "key"}, "data": {"k": secret}}, namespace=namespace
     )
     vnode = naming.virtual_node(binding_env.cluster_id, "node-1")
@@ -99,7 +99,7 @@ async def prepare(binding_env: BindingEnv, path: Path) -> None:
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [hostname]}]}},
         },
     }
-    await binding_env.above.create(VOLUMES, volume)
+    await binding_env.computing_api.create(VOLUMES, volume)
     claim: Json = {
         "metadata": {"name": "data"},
         "spec": {
@@ -109,7 +109,7 @@ async def prepare(binding_env: BindingEnv, path: Path) -> None:
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    await binding_env.above.create(CLAIMS, claim, namespace=namespace)
+    await binding_env.computing_api.create(CLAIMS, claim, namespace=namespace)
 
 
 def deployment(binding_env: BindingEnv) -> Json:
@@ -190,10 +190,12 @@ async def test_a_deployment_lives_below_and_is_seen_above(
 ) -> None:
     namespace = binding_env.name
     await prepare(binding_env, tmp_path)
-    await binding_env.above.create(DEPLOYMENTS, deployment(binding_env), namespace=namespace)
+    await binding_env.computing_api.create(
+        DEPLOYMENTS, deployment(binding_env), namespace=namespace
+    )
 
     async def waits_for_its_gate() -> Json | None:
-        pod = await only_pod(binding_env.above, namespace)
+        pod = await only_pod(binding_env.computing_api, namespace)
         return pod if holds(pod, "ContainersReady") else None
 
     pod = await until(waits_for_its_gate, within=90)
@@ -201,19 +203,19 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     assert not holds(pod, "Ready")
     name = pod["metadata"]["name"]
     gate = [{"type": GATE, "status": "True"}]
-    await binding_env.above.patch(
+    await binding_env.computing_api.patch(
         PODS, name, MergePatch({"status": {"conditions": [*pod["status"]["conditions"], *gate]}}),
         namespace, subresource="status",
     )  # fmt: skip
 
     async def is_ready() -> bool:
-        return holds(await only_pod(binding_env.above, namespace), "Ready")
+        return holds(await only_pod(binding_env.computing_api, namespace), "Ready")
 
     await until(is_ready, within=60)
-    below = Key(namespace, naming.physical_name(name, namespace))
+    worker_api = Key(namespace, naming.physical_name(name, namespace))
 
     async def inside(script: str) -> str:
-        words = ("exec", below.name, "-n", namespace, "-c", "main", "--", "sh", "-c", script)
+        words = ("exec", worker_api.name, "-n", namespace, "-c", "main", "--", "sh", "-c", script)
         answer = await kubectl(*words)
         assert answer.code == 0, answer.err
         return answer.out.strip()
@@ -239,7 +241,7 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     assert pod["metadata"]["uid"] in said  # bound to this very pod
 
     # A change is seen inside.
-    await binding_env.above.patch(
+    await binding_env.computing_api.patch(
         CONFIG_MAPS, "settings", MergePatch({"data": {"k": "v2"}}), namespace
     )
 
@@ -249,12 +251,12 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     await until(changed, within=120)
 
     # It has its grace to end, on both sides.
-    found = await binding_env.above.get(DEPLOYMENTS, "app", namespace)
-    await binding_env.above.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
+    found = await binding_env.computing_api.get(DEPLOYMENTS, "app", namespace)
+    await binding_env.computing_api.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
 
     async def gone() -> bool:
-        above = (await binding_env.above.list(PODS, namespace)).items
-        return not above and not (await binding_env.below.list(PODS, namespace)).items
+        computing_api = (await binding_env.computing_api.list(PODS, namespace)).items
+        return not computing_api and not (await binding_env.worker_api.list(PODS, namespace)).items
 
     await until(gone, within=60)
     assert (tmp_path / "last").read_text() == "bye\n"
@@ -262,10 +264,12 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     async def cleared() -> bool:
         for resource in (CONFIG_MAPS, SECRETS, CLAIMS):
             managed = "kubeocean.io/managed-by=kubeocean"
-            if (await binding_env.below.list(resource, namespace, labels=managed)).items:
+            if (await binding_env.worker_api.list(resource, namespace, labels=managed)).items:
                 return False
         try:
-            await binding_env.below.get(VOLUMES, naming.physical_name(f"{binding_env.name}-data"))
+            await binding_env.worker_api.get(
+                VOLUMES, naming.physical_name(f"{binding_env.name}-data")
+            )
         except NotFound:
             return True
         return False
@@ -285,17 +289,21 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
             {"name": "c", "image": "Not/An:Image:Name", "command": ["sleep", "1000"]},
         ],
     }
-    await binding_env.above.create(
+    await binding_env.computing_api.create(
         PODS, {"metadata": {"name": "bad"}, "spec": spec}, namespace=binding_env.name
     )
 
     async def told() -> bool:
-        pod = (await binding_env.above.get(PODS, "bad", binding_env.name, keep_raw=True)).content()
+        pod = (
+            await binding_env.computing_api.get(PODS, "bad", binding_env.name, keep_raw=True)
+        ).content()
         status = pod["status"]
         (state,) = (each["state"] for each in status["containerStatuses"])
         unready = [c for c in status["conditions"] if c["type"] == "ContainersReady"]
         fields = "involvedObject.name=bad,type=Warning"
-        events = (await binding_env.above.list(EVENTS, binding_env.name, fields=fields)).items
+        events = (
+            await binding_env.computing_api.list(EVENTS, binding_env.name, fields=fields)
+        ).items
         return (
             state["waiting"]["reason"] == "InvalidImageName"
             and "[c]" in unready[0]["message"]
@@ -304,17 +312,19 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
 
     await until(_once_there(told), within=60)
     good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": BUSYBOX}]}})
-    await binding_env.above.patch(PODS, "bad", good, binding_env.name)
+    await binding_env.computing_api.patch(PODS, "bad", good, binding_env.name)
 
     async def ready() -> bool:
         return holds(
-            (await binding_env.above.get(PODS, "bad", binding_env.name, keep_raw=True)).content(),
+            (
+                await binding_env.computing_api.get(PODS, "bad", binding_env.name, keep_raw=True)
+            ).content(),
             "Ready",
         )
 
     await until(ready, within=90)
-    pod = await binding_env.above.get(PODS, "bad", binding_env.name)
-    await binding_env.above.delete(PODS, "bad", binding_env.name, uid=pod.uid)
+    pod = await binding_env.computing_api.get(PODS, "bad", binding_env.name)
+    await binding_env.computing_api.delete(PODS, "bad", binding_env.name, uid=pod.uid)
 
 
 def _once_there(probe: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:

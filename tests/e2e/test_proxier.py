@@ -152,7 +152,9 @@ async def test_a_log_is_followed_across_a_restart(proxier_env: ProxierEnv, web: 
         await first.ended()
 
     async def restarted() -> bool:
-        pod = await proxier_env.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
+        pod = await proxier_env.worker_api.get(
+            PODS, physical.name, physical.namespace, keep_raw=True
+        )
         return bool(pod.content()["status"]["containerStatuses"][0]["restartCount"])
 
     await until(restarted)

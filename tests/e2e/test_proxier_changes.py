@@ -60,9 +60,11 @@ async def test_sessions_work_again_soon_after_a_replica_was_killed(proxier_env: 
 async def tls_secret(proxier_env: ProxierEnv) -> AsyncIterator[str]:
     name = f"{proxier_env.name}-tls"
     body: Json = {"metadata": {"name": name, "namespace": "default"}, "type": "kubernetes.io/tls"}
-    await proxier_env.above.create(SECRETS, body | {"data": certificate(proxier_env, "first")})
+    await proxier_env.computing_api.create(
+        SECRETS, body | {"data": certificate(proxier_env, "first")}
+    )
     yield name
-    await proxier_env.above.delete(SECRETS, name, "default", uid=None)
+    await proxier_env.computing_api.delete(SECRETS, name, "default", uid=None)
 
 
 def certificate(proxier_env: ProxierEnv, name: str, *, clock: VirtualClock | None = None) -> Json:
@@ -84,7 +86,9 @@ async def certificate_name(proxier_env: ProxierEnv) -> str:
 
 async def test_a_new_certificate_fails_no_session(proxier_env: ProxierEnv, tls_secret: str) -> None:
     async def put(data: Json) -> None:
-        await proxier_env.above.patch(SECRETS, tls_secret, MergePatch({"data": data}), "default")
+        await proxier_env.computing_api.patch(
+            SECRETS, tls_secret, MergePatch({"data": data}), "default"
+        )
 
     flags = (f"--tls-secret-name={tls_secret}", "--tls-secret-namespace=default")
     async with (
@@ -142,8 +146,8 @@ async def minimal_kubeconfig(proxier_env: ProxierEnv) -> Path:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     binding: Json = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
     path = f"/{RBAC}/namespaces/{namespace}"
-    await proxier_env.below.request_json("POST", f"{path}/roles", body=role)
-    await proxier_env.below.request_json("POST", f"{path}/rolebindings", body=binding)
+    await proxier_env.worker_api.request_json("POST", f"{path}/roles", body=role)
+    await proxier_env.worker_api.request_json("POST", f"{path}/rolebindings", body=binding)
     return kubeconfig
 
 

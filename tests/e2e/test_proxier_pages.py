@@ -53,7 +53,7 @@ class Scene:
         return await _fetch(method, f"{await self.kubelet()}{path}", self._worker_tls)
 
     async def kubelet(self) -> str:
-        nodes = await self.proxier_env.below.request_json("GET", "/api/v1/nodes")
+        nodes = await self.proxier_env.worker_api.request_json("GET", "/api/v1/nodes")
         node = next(
             n for n in nodes["items"] if n["metadata"]["name"] == self.proxier_env.node.name
         )
@@ -105,7 +105,7 @@ async def scene(
         made = Scene(proxier_env, replica, tmp_path_factory.mktemp("certificates"))
         made.metrics_port = port
         made.physical = await proxier_env.run("web", LOOP)
-        made.uid = (await proxier_env.above.get(PODS, "web", proxier_env.name)).uid
+        made.uid = (await proxier_env.computing_api.get(PODS, "web", proxier_env.name)).uid
         body: Json = {
             "metadata": {"name": f"{proxier_env.name}-private"},
             "spec": {
@@ -118,12 +118,12 @@ async def scene(
                 ],
             },
         }
-        physical = await proxier_env.below.get(
+        physical = await proxier_env.worker_api.get(
             PODS, made.physical.name, made.physical.namespace, keep_raw=True
         )
         image = physical.content()["spec"]["containers"][0]["image"]
         body["spec"]["containers"][0]["image"] = image
-        await proxier_env.below.create(PODS, body, namespace=DOMAIN.worker_namespace)
+        await proxier_env.worker_api.create(PODS, body, namespace=DOMAIN.worker_namespace)
 
         async def counted() -> bool:
             text = (await made.theirs("/metrics/resource"))[1]
@@ -131,7 +131,7 @@ async def scene(
 
         await until(counted, within=60.0, what="the kubelet to count both pods")
         yield made
-        await proxier_env.below.delete(
+        await proxier_env.worker_api.delete(
             PODS, f"{proxier_env.name}-private", DOMAIN.worker_namespace, uid=None, grace_s=0
         )
     await proxier_env.hand_over(proxier_env.worker.kubeconfig)
@@ -331,11 +331,11 @@ async def old_kubeconfig(proxier_env: ProxierEnv) -> Path:
     namespace, name = DOMAIN.worker_namespace, f"{proxier_env.name}-old"
     kubeconfig = await proxier_env.worker.service_account(namespace, name)
     role: Json = {"metadata": {"name": name}, "rules": list(OLD_RULES)}
-    await proxier_env.below.request_json("POST", f"{RBAC}/clusterroles", body=role)
+    await proxier_env.worker_api.request_json("POST", f"{RBAC}/clusterroles", body=role)
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     binding: Json = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    await proxier_env.below.request_json("POST", f"{RBAC}/clusterrolebindings", body=binding)
+    await proxier_env.worker_api.request_json("POST", f"{RBAC}/clusterrolebindings", body=binding)
     return kubeconfig
 
 

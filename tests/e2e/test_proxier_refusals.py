@@ -82,7 +82,7 @@ def certified(cluster: Cluster, directory: Path, name: str, *groups: str) -> ssl
 
 async def token(proxier_env: ProxierEnv, name: str, rule: Json) -> str:
     """The token of a ServiceAccount with this rule only."""
-    client, namespace = proxier_env.above, proxier_env.name
+    client, namespace = proxier_env.computing_api, proxier_env.name
     await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
     rbac, unique = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{name}"
     role: Json = {"metadata": {"name": unique}, "rules": [rule]}
@@ -221,10 +221,10 @@ async def test_a_pod_of_another_node_is_not_found_on_the_port_of_this_node(
     """Though the pod is of the same binding, and is served on the port of its own node."""
     port = node_port()
     other = f"{proxier_env.vnode}-2"
-    node = (await proxier_env.above.get(NODES, proxier_env.vnode, keep_raw=True)).content()
+    node = (await proxier_env.computing_api.get(NODES, proxier_env.vnode, keep_raw=True)).content()
     labels = node["metadata"]["labels"] | {DOMAIN.proxier_port: str(port)}
     body: Json = {"metadata": {"name": other, "labels": labels}, "status": node["status"]}
-    made = await proxier_env.above.create(NODES, body)
+    made = await proxier_env.computing_api.create(NODES, body)
     try:
         await proxier_env.run("other", "while true; do sleep 1; done", vnode=other)
         target, before = "/containerLogs/{ns}/other/main", refusals(proxier, 404)
@@ -234,7 +234,7 @@ async def test_a_pod_of_another_node_is_not_found_on_the_port_of_this_node(
         await until(lambda: _is(own, target, admin, 200))
         assert await ask(own, "GET", "/containerLogs/{ns}/web/main", tls=admin) == 404
     finally:
-        await proxier_env.above.delete(NODES, other, uid=made.uid)
+        await proxier_env.computing_api.delete(NODES, other, uid=made.uid)
 
 
 async def _is(proxier_env: ProxierEnv, target: str, tls: ssl.SSLContext, status: int) -> bool:
@@ -258,7 +258,7 @@ async def test_annotations_that_name_another_pod_are_ignored(
         },
         "spec": {"nodeName": proxier_env.vnode, "containers": [{"name": "main", "image": "x"}]},
     }
-    await proxier_env.above.create(PODS, body, namespace=proxier_env.name)
+    await proxier_env.computing_api.create(PODS, body, namespace=proxier_env.name)
     target, before = "/containerLogs/{ns}/thief/main", refusals(proxier, 404)
     assert await ask(proxier_env, "GET", target, tls=admin) == 404
     await leaves_line(
@@ -267,7 +267,7 @@ async def test_annotations_that_name_another_pod_are_ignored(
     # Not even if the physical pod is annotated with the thief's name.
     claim = {DOMAIN.virtual_pod_name: "thief"}
     patch = MergePatch({"metadata": {"annotations": claim}})
-    await proxier_env.below.patch(PODS, victim.name, patch, victim.namespace)
+    await proxier_env.worker_api.patch(PODS, victim.name, patch, victim.namespace)
     assert await ask(proxier_env, "GET", target, tls=admin) == 404
 
 
@@ -277,19 +277,21 @@ async def test_a_physical_pod_of_another_binding_that_took_the_name_is_not_found
     physical = await proxier_env.run("gone", "while true; do sleep 1; done")
     target = "/containerLogs/{ns}/gone/main"
     assert await ask(proxier_env, "GET", target, tls=admin) == 200
-    ours = await proxier_env.below.get(PODS, physical.name, physical.namespace, keep_raw=True)
-    await proxier_env.below.delete(PODS, physical.name, physical.namespace, uid=ours.uid, grace_s=0)
+    ours = await proxier_env.worker_api.get(PODS, physical.name, physical.namespace, keep_raw=True)
+    await proxier_env.worker_api.delete(
+        PODS, physical.name, physical.namespace, uid=ours.uid, grace_s=0
+    )
     labels = ours.labels | {DOMAIN.cluster_binding: "another"}
     metadata = {"name": physical.name, "labels": labels, "annotations": dict(ours.annotations)}
     spec = ours.content()["spec"]
     other: Json = {"metadata": metadata, "spec": {"containers": spec["containers"]}}
     other["spec"] |= {"nodeName": proxier_env.node.name, "automountServiceAccountToken": False}
-    made = await proxier_env.below.create(PODS, other, namespace=physical.namespace)
+    made = await proxier_env.worker_api.create(PODS, other, namespace=physical.namespace)
     before = refusals(proxier, 404)
     assert await ask(proxier_env, "GET", target, tls=admin) == 404
     assert await ask(proxier_env, "POST", EXEC.replace("web", "gone"), *UPGRADE, tls=admin) == 404
     await until(lambda: refusals(proxier, 404) == before + 2)
-    await proxier_env.below.delete(PODS, made.name, made.namespace, uid=made.uid, grace_s=0)
+    await proxier_env.worker_api.delete(PODS, made.name, made.namespace, uid=made.uid, grace_s=0)
 
 
 async def test_secrets_and_commands_are_not_in_the_debug_log(

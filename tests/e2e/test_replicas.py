@@ -144,17 +144,17 @@ async def install(hub: Cluster, worker: Cluster, name: str) -> None:
     joining = JoinRequest(
         name=name, worker=WorkerValues(namespace=name), lease=PolicySpec(cluster=name)
     )
-    async with applier(hub) as above, applier(worker) as below:
-        await above.apply_all(computing_objects(Values(replicas=2, tolerations=(TAINT,))))
+    async with applier(hub) as computing_api, applier(worker) as worker_api:
+        await computing_api.apply_all(computing_objects(Values(replicas=2, tolerations=(TAINT,))))
         for service in landmarks(int(hub.server.rpartition(":")[2])):
             status = service.pop("status")
-            await above.apply(service)
+            await computing_api.apply(service)
             key = service["metadata"]
             patch = MergePatch({"status": status})
             names = key["name"], patch, key["namespace"]
-            await above.client.patch(SERVICES, *names, subresource="status")
+            await computing_api.client.patch(SERVICES, *names, subresource="status")
         access = KubeconfigAccess(worker.kubeconfig).current()
-        await Join(joining, above, below, access).run()
+        await Join(joining, computing_api, worker_api, access).run()
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ class BindingEnv:
 
     computing: Cluster
     worker: Cluster
-    above: Client
-    below: Client
+    computing_api: Client
+    worker_api: Client
     name: str = field(default_factory=lambda: f"b{uuid.uuid4().hex[:8]}")
 
     @property
@@ -59,7 +59,7 @@ class BindingEnv:
             "metadata": {"name": self.name, "namespace": "default"},
             "data": {"kubeconfig": base64.b64encode(self.worker.kubeconfig.read_bytes()).decode()},
         }
-        await self.above.create(SECRETS, secret)
+        await self.computing_api.create(SECRETS, secret)
         body = {
             "apiVersion": CLUSTER_BINDINGS.api_version,
             "kind": "ClusterBinding",
@@ -72,7 +72,7 @@ class BindingEnv:
                 **spec,
             },
         }
-        await self.above.create(CLUSTER_BINDINGS, body)
+        await self.computing_api.create(CLUSTER_BINDINGS, body)
 
     async def lend(self, name: str = "", **spec: object) -> str:
         """Create a policy; return its name."""
@@ -83,7 +83,7 @@ class BindingEnv:
             "metadata": {"name": name},
             "spec": {"cluster": self.name, **spec},
         }
-        await self.below.create(RESOURCE_LEASING_POLICIES, body)
+        await self.worker_api.create(RESOURCE_LEASING_POLICIES, body)
         return name
 
     async def add_node(
@@ -114,11 +114,11 @@ class BindingEnv:
                 **status,
             },
         }
-        return await self.below.create(NODES, body)
+        return await self.worker_api.create(NODES, body)
 
     async def vnodes(self) -> list[Node]:
         """Return the virtual nodes of this binding, read from the API server."""
-        listing = await self.above.list(
+        listing = await self.computing_api.list(
             NODES, labels=f"kubeocean.io/cluster-binding={self.name}", keep_raw=True
         )
         return sorted(listing.items, key=lambda node: node.name)
@@ -134,21 +134,21 @@ class BindingEnv:
                 **spec,
             },
         }
-        await self.above.create(PODS, body, namespace=namespace)
+        await self.computing_api.create(PODS, body, namespace=namespace)
         ready = {"type": "Ready", "status": "True"}  # a budget protects only pods that are ready
         status = MergePatch({"status": {"phase": "Running", "conditions": [ready]}})
-        return await self.above.patch(PODS, name, status, namespace, subresource="status")
+        return await self.computing_api.patch(PODS, name, status, namespace, subresource="status")
 
     async def is_gone(self, pod: Pod) -> bool:
         """Whether a pod was evicted or deleted."""
         try:
-            stored = await self.above.get(PODS, pod.name, pod.namespace)
+            stored = await self.computing_api.get(PODS, pod.name, pod.namespace)
         except NotFound:
             return True
         return stored.uid != pod.uid or stored.deleting
 
     async def binding(self) -> ClusterBinding:
-        return await self.above.get(CLUSTER_BINDINGS, self.name)
+        return await self.computing_api.get(CLUSTER_BINDINGS, self.name)
 
     async def condition(self, type_: str) -> tuple[str, str, str]:
         """Return status, reason and message of a condition of the binding; empty if it has none."""
@@ -157,7 +157,7 @@ class BindingEnv:
 
     async def unbind(self) -> None:
         """Delete the binding."""
-        await self.above.delete(CLUSTER_BINDINGS, self.name, uid=(await self.binding()).uid)
+        await self.computing_api.delete(CLUSTER_BINDINGS, self.name, uid=(await self.binding()).uid)
 
     async def is_unbound(self) -> bool:
         """Whether the binding is gone."""
@@ -169,7 +169,7 @@ class BindingEnv:
 
     async def status(self, policy: str) -> PolicyStatus:
         """Return the status of a policy."""
-        return (await self.below.get(RESOURCE_LEASING_POLICIES, policy)).status
+        return (await self.worker_api.get(RESOURCE_LEASING_POLICIES, policy)).status
 
     async def events(self, about: str) -> set[str]:
         """Return the reasons of all events about a cluster-scoped object, in both clusters."""
@@ -179,17 +179,17 @@ class BindingEnv:
 
     @property
     def clients(self) -> tuple[Client, Client]:
-        return self.above, self.below
+        return self.computing_api, self.worker_api
 
     async def patch_policy(self, name: str, **spec: object) -> None:
-        await self.below.patch(RESOURCE_LEASING_POLICIES, name, MergePatch({"spec": spec}))
+        await self.worker_api.patch(RESOURCE_LEASING_POLICIES, name, MergePatch({"spec": spec}))
 
     @asynccontextmanager
     async def syncing(
         self,
         *,
-        above: Wrap | None = None,
-        below: Wrap | None = None,
+        computing_api: Wrap | None = None,
+        worker_api: Wrap | None = None,
         clock: Clock | None = None,
         zone: tzinfo = UTC,
         mount: str = "",
@@ -197,7 +197,12 @@ class BindingEnv:
     ) -> AsyncIterator[Syncer]:
         """Run a syncer; it runs pods if it has a namespace (`mount`) and endpoints (`given`)."""
         async with crossing(
-            self, above=above, below=below, clock=clock, zone=zone, mount_namespace=mount
+            self,
+            computing_api=computing_api,
+            worker_api=worker_api,
+            clock=clock,
+            zone=zone,
+            mount_namespace=mount,
         ) as clusters:
             syncer = Syncer(clusters, given)
             async with running(syncer):

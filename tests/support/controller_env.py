@@ -48,8 +48,8 @@ class ControllerEnv:
 
     computing: Cluster
     worker: Cluster
-    above: Client
-    below: Client
+    computing_api: Client
+    worker_api: Client
     name: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
     domain: Domain = group.DEFAULT
 
@@ -90,37 +90,37 @@ class ControllerEnv:
         body = forge.forge(lent, now="2026-01-01T00:00:00Z")
         if not finalizer:
             del body["metadata"]["finalizers"]
-        return await self.above.create(NODES, body)
+        return await self.computing_api.create(NODES, body)
 
     async def take_back(self, vnode: Node) -> None:
-        await self.above.delete(NODES, vnode.name, uid=vnode.uid)
+        await self.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
 
     async def seen(
         self, resource: Resource[ObjectT], name: str, namespace: str = ""
     ) -> ObjectT | None:
         """Return an object of the computing cluster; None if it does not exist."""
         try:
-            return await self.above.get(resource, name, namespace)
+            return await self.computing_api.get(resource, name, namespace)
         except NotFound:
             return None
 
     async def told(self, about: str, reason: str) -> list[Event]:
         """Return the events about a cluster-scoped object of the computing cluster."""
         fields = f"involvedObject.name={about},reason={reason}"
-        return (await self.above.list(EVENTS, "default", fields=fields)).items
+        return (await self.computing_api.list(EVENTS, "default", fields=fields)).items
 
     def clusters(
         self,
         *,
-        above: Faults | None = None,
-        below: Faults | None = None,
+        computing_api: Faults | None = None,
+        worker_api: Faults | None = None,
         clock: Clock | None = None,
     ) -> AbstractAsyncContextManager[Clusters]:
         """Return the clusters as a syncer of this binding sees them."""
         return crossing(
             self,
-            above=above and above.wrap,
-            below=below and below.wrap,
+            computing_api=computing_api and computing_api.wrap,
+            worker_api=worker_api and worker_api.wrap,
             clock=clock,
             domain=self.domain,
             mount_namespace=self.mount,
@@ -131,11 +131,11 @@ class ControllerEnv:
         self,
         part: Callable[[Clusters], PartT],
         *,
-        above: Faults | None = None,
-        below: Faults | None = None,
+        computing_api: Faults | None = None,
+        worker_api: Faults | None = None,
     ) -> AsyncIterator[PartT]:
         """Run the controller until the block ends."""
-        async with self.clusters(above=above, below=below) as clusters:
+        async with self.clusters(computing_api=computing_api, worker_api=worker_api) as clusters:
             controller = part(clusters)
             async with running(
                 clusters.events, clusters.worker_health, clusters.vnodes, *controller.parts
@@ -148,7 +148,7 @@ class ControllerEnv:
         faults, crash = Faults(), Crash()
         faults.crash_after_write(n, by=crash.set)
         with suppress(Crashed, BaseExceptionGroup):
-            async with self.syncing(part, above=faults):
+            async with self.syncing(part, computing_api=faults):
                 yield crash
 
 

@@ -171,14 +171,14 @@ async def bind_pod(
             **spec,
         },
     }
-    return await controller_env.above.create(_VIRTUAL, body)
+    return await controller_env.computing_api.create(_VIRTUAL, body)
 
 
 _VIRTUAL: Resource[VirtualPod] = Resource("", "v1", "pods", "Pod", True, VirtualPod)
 
 
 async def delete_pod(controller_env: ControllerEnv, pod: VirtualPod) -> None:
-    await controller_env.above.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0)
+    await controller_env.computing_api.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0)
 
 
 async def read_in_worker(
@@ -186,7 +186,7 @@ async def read_in_worker(
 ) -> ObjectT | None:
     """Read an object from the worker, with its bytes; None if it does not exist."""
     try:
-        return await controller_env.below.get(resource, name, namespace, keep_raw=True)
+        return await controller_env.worker_api.get(resource, name, namespace, keep_raw=True)
     except NotFound:
         return None
 
@@ -201,5 +201,5 @@ async def crashing(
     faults, crash = Faults(), Crash()
     faults.crash_after_write(n, by=crash.set)
     with suppress(Crashed, BaseExceptionGroup):
-        async with controller_env.syncing(part, above=faults, below=faults):
+        async with controller_env.syncing(part, computing_api=faults, worker_api=faults):
             yield crash

@@ -49,15 +49,15 @@ class DoctorEnv(BindingEnv):
     async def open(self, *, direct: bool = True, **spec: object) -> None:
         """Create everything but a policy."""
         self.namespace = f"v-{self.name}"
-        await self.above.create(NAMESPACES, {"metadata": {"name": self.namespace}})
-        await make_namespace(self.below, self.mount)
+        await self.computing_api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        await make_namespace(self.worker_api, self.mount)
         await self.bind(mountNamespace=self.mount, directScheduling=direct, **spec)
-        await self.above.patch(
+        await self.computing_api.patch(
             CLUSTER_BINDINGS, self.name, MergePatch({"status": {"phase": "Ready"}}),
             subresource="status",
         )  # fmt: skip
         await self.add_node("n")
-        await usable(self.above, self.namespace)
+        await usable(self.computing_api, self.namespace)
 
     @asynccontextmanager
     async def lending(self, **spec: object) -> AsyncIterator[Syncer]:
@@ -73,7 +73,7 @@ class DoctorEnv(BindingEnv):
 
     async def is_lent(self) -> Node | None:
         try:
-            return await self.above.get(NODES, self.vnode)
+            return await self.computing_api.get(NODES, self.vnode)
         except NotFound:
             return None
 
@@ -93,17 +93,17 @@ class DoctorEnv(BindingEnv):
                 **spec,
             },
         }
-        return await self.above.create(VIRTUAL_PODS, body)
+        return await self.computing_api.create(VIRTUAL_PODS, body)
 
     async def ppods(self) -> list[PhysicalPod]:
         """Return our pods in the worker."""
         managed = "kubeocean.io/managed-by=kubeocean"
-        return (await self.below.list(PHYSICAL_PODS, self.mount, labels=managed)).items
+        return (await self.worker_api.list(PHYSICAL_PODS, self.mount, labels=managed)).items
 
     async def status_below(self, **status: object) -> PhysicalPod:
         """Write the status of the only physical pod, as a kubelet or a scheduler would."""
         (ppod,) = await until(self.ppods)
-        return await self.below.patch(
+        return await self.worker_api.patch(
             PHYSICAL_PODS, ppod.name, MergePatch({"status": status}), self.mount,
             subresource="status",
         )  # fmt: skip
@@ -114,13 +114,13 @@ class DoctorEnv(BindingEnv):
             self.worker.server.encode(), b"https://127.0.0.1:1"
         )
         data = {"kubeconfig": base64.b64encode(content).decode()}
-        await self.above.patch(SECRETS, self.name, MergePatch({"data": data}), "default")
+        await self.computing_api.patch(SECRETS, self.name, MergePatch({"data": data}), "default")
 
     # Explanations
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[ExplainReader]:
-        reader = ExplainReader(self.above)
+        reader = ExplainReader(self.computing_api)
         try:
             yield reader
         finally:
@@ -157,7 +157,7 @@ async def refuses(stage: DoctorEnv, word: str) -> bool:
         "spec": {"containers": [{"name": "c", "image": "none"}]},
     }
     try:
-        await stage.below.create(PHYSICAL_PODS, probe, namespace=stage.mount, dry_run=True)
+        await stage.worker_api.create(PHYSICAL_PODS, probe, namespace=stage.mount, dry_run=True)
     except ApiError as error:
         return word in str(error)
     return False

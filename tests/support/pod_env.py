@@ -52,12 +52,12 @@ class PodEnv(ControllerEnv):
         """Create the binding, its namespaces in both clusters, and a virtual node for each node."""
         self.namespace = f"v-{self.name}"
         self.opened_at = self.worker.audit.mark()
-        await self.above.create(NAMESPACES, {"metadata": {"name": self.namespace}})
-        await make_namespace(self.below, self.mount)
+        await self.computing_api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        await make_namespace(self.worker_api, self.mount)
         await self.bind(direct=direct, **spec)
         for pnode in self.pnodes:
             await self.lend(pnode)
-        await usable(self.above, self.namespace)
+        await usable(self.computing_api, self.namespace)
 
     async def bind(self, *, direct: bool = True, **spec: object) -> None:
         body = {
@@ -72,17 +72,17 @@ class PodEnv(ControllerEnv):
                 **spec,
             },
         }
-        await self.above.create(CLUSTER_BINDINGS, body)
+        await self.computing_api.create(CLUSTER_BINDINGS, body)
 
     async def rebind(self, **spec: object) -> None:
         """Change the binding."""
-        await self.above.patch(CLUSTER_BINDINGS, self.name, MergePatch({"spec": spec}))
+        await self.computing_api.patch(CLUSTER_BINDINGS, self.name, MergePatch({"spec": spec}))
 
     # Virtual pods
 
     async def run(self, name: str = "web", *, node: int = 0, **more: Any) -> VirtualPod:
         """Create a pod that is bound to a virtual node."""
-        return await self.above.create(VIRTUAL_PODS, self.body(name, node=node, **more))
+        return await self.computing_api.create(VIRTUAL_PODS, self.body(name, node=node, **more))
 
     def body(
         self,
@@ -108,7 +108,7 @@ class PodEnv(ControllerEnv):
 
     async def vpod(self, name: str = "web") -> VirtualPod | None:
         try:
-            return await self.above.get(VIRTUAL_PODS, name, self.namespace, keep_raw=True)
+            return await self.computing_api.get(VIRTUAL_PODS, name, self.namespace, keep_raw=True)
         except NotFound:
             return None
 
@@ -121,17 +121,17 @@ class PodEnv(ControllerEnv):
     async def runs(self, name: str = "web") -> VirtualPod:
         """The virtual pod; it and its one physical pod run, and name each other."""
         pod = await self.shows(name)
-        (below,) = await self.ppods(name)
+        (worker_api,) = await self.ppods(name)
         domain = self.domain
-        assert pod.annotations.get(domain.physical_pod_uid) == below.uid
-        assert pod.annotations.get(domain.physical_pod_name) == below.name
-        assert below.annotations[domain.virtual_pod_uid] == pod.uid
-        assert below.status.phase == "Running"
+        assert pod.annotations.get(domain.physical_pod_uid) == worker_api.uid
+        assert pod.annotations.get(domain.physical_pod_name) == worker_api.name
+        assert worker_api.annotations[domain.virtual_pod_uid] == pod.uid
+        assert worker_api.status.phase == "Running"
         return pod
 
     async def delete(self, pod: VirtualPod, grace_s: int | None = None) -> None:
         with suppress(NotFound):
-            await self.above.delete(
+            await self.computing_api.delete(
                 VIRTUAL_PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=grace_s
             )
 
@@ -141,13 +141,13 @@ class PodEnv(ControllerEnv):
 
     async def told_of(self, name: str, reason: str) -> list[Event]:
         fields = f"involvedObject.name={name},reason={reason}"
-        return (await self.above.list(EVENTS, self.namespace, fields=fields)).items
+        return (await self.computing_api.list(EVENTS, self.namespace, fields=fields)).items
 
     # Physical pods
 
     async def ppods(self, name: str = "") -> list[PhysicalPod]:
         """The physical pods of this binding, or of one virtual pod."""
-        ppods = (await self.below.list(PHYSICAL_PODS, self.mount, keep_raw=True)).items
+        ppods = (await self.worker_api.list(PHYSICAL_PODS, self.mount, keep_raw=True)).items
         key = self.domain.virtual_pod_name
         return [ppod for ppod in ppods if not name or ppod.annotations.get(key) == name]
 
@@ -159,12 +159,12 @@ class PodEnv(ControllerEnv):
         return naming.physical_name(name, self.namespace)
 
     async def patch_below(self, pod: PhysicalPod, subresource: str = "", **body: object) -> None:
-        await self.below.patch(
+        await self.worker_api.patch(
             PHYSICAL_PODS, pod.name, MergePatch(body), pod.namespace, subresource=subresource
         )
 
     async def patch_above(self, pod: VirtualPod, subresource: str = "", **body: object) -> None:
-        await self.above.patch(
+        await self.computing_api.patch(
             VIRTUAL_PODS, pod.name, MergePatch(body), pod.namespace, subresource=subresource
         )
 
@@ -174,12 +174,14 @@ class PodEnv(ControllerEnv):
     async def pods(
         self,
         *,
-        above: Faults | None = None,
-        below: Faults | None = None,
+        computing_api: Faults | None = None,
+        worker_api: Faults | None = None,
         clock: Clock | None = None,
     ) -> AsyncIterator[PodController]:
         """Run the pod controller until the block ends."""
-        async with self.clusters(above=above, below=below, clock=clock) as clusters:
+        async with self.clusters(
+            computing_api=computing_api, worker_api=worker_api, clock=clock
+        ) as clusters:
             endpoints = ClusterEndpoints(clusters, GIVEN)
             dependents = Dependents(clusters, linger_s=1.0)
             pods = PodController(clusters, dependents, endpoints)

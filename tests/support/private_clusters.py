@@ -30,11 +30,11 @@ async def private_binding_env(assets: Assets, root: Path) -> AsyncIterator[PodEn
             await stack.enter_async_context(plane(name, assets, root, audit=True))
             for name in ("pods-computing", "pods-worker")
         ]
-        above, below = (each.client() for each in clusters)
-        for client in (above, below):
+        computing_api, worker_api = (each.client() for each in clusters)
+        for client in (computing_api, worker_api):
             stack.push_async_callback(client.close)
-        await install_our_kinds(above)
-        env = PodEnv(clusters[0], clusters[1], above, below, pnodes=["n0"])
+        await install_our_kinds(computing_api)
+        env = PodEnv(clusters[0], clusters[1], computing_api, worker_api, pnodes=["n0"])
         account = asyncio.create_task(_create_account(env))
         await env.open()
         await account
@@ -48,7 +48,7 @@ async def _create_account(env: PodEnv) -> None:
     async def created() -> bool:
         try:
             body = {"metadata": {"name": "default"}}
-            await env.above.create(SERVICE_ACCOUNTS, body, namespace=f"v-{env.name}")
+            await env.computing_api.create(SERVICE_ACCOUNTS, body, namespace=f"v-{env.name}")
         except NotFound:
             return False
         return True
@@ -63,7 +63,7 @@ async def _kubelet(env: PodEnv) -> AsyncIterator[None]:
             with suppress(ApiError):
                 for pod in await env.ppods():
                     if pod.deleting:
-                        await env.below.delete(
+                        await env.worker_api.delete(
                             PHYSICAL_PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0
                         )
                     elif pod.status.phase == "Pending":

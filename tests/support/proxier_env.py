@@ -86,14 +86,13 @@ def node_port() -> int:
 
 @dataclass
 class ProxierEnv:
-    """A binding of a worker with a real node; `above` and `below` are clients of the computing and
-    the worker cluster."""
+    """A binding of a worker with a real node, and a client of each of its two clusters."""
 
     computing: Cluster
     worker: Cluster
     node: RealNode
-    above: Client
-    below: Client
+    computing_api: Client
+    worker_api: Client
     kubectl_path: Path
     directory: Path
     name: str = field(default_factory=lambda: f"h{uuid.uuid4().hex[:8]}")
@@ -110,14 +109,17 @@ class ProxierEnv:
     async def build(self) -> None:
         """Create everything but pods."""
         self.port = node_port()
-        for client, namespace in ((self.below, DOMAIN.worker_namespace), (self.above, self.name)):
+        for client, namespace in (
+            (self.worker_api, DOMAIN.worker_namespace),
+            (self.computing_api, self.name),
+        ):
             with suppress(AlreadyExists):
                 await client.create(NAMESPACES, {"metadata": {"name": namespace}})
         secret: Json = {
             "metadata": {"name": self.name, "namespace": "default"},
             "data": {"kubeconfig": base64.b64encode(self.worker.kubeconfig.read_bytes()).decode()},
         }
-        await self.above.create(SECRETS, secret)
+        await self.computing_api.create(SECRETS, secret)
         spec: Json = {
             "clusterID": self.cluster_id,
             "secretRef": {"name": self.name, "namespace": "default"},
@@ -129,12 +131,12 @@ class ProxierEnv:
             "metadata": {"name": self.name},
             "spec": spec,
         }
-        await self.above.create(CLUSTER_BINDINGS, binding)
-        self.ids = Ids(self.name, self.cluster_id, await identity_of(self.above))
+        await self.computing_api.create(CLUSTER_BINDINGS, binding)
+        self.ids = Ids(self.name, self.cluster_id, await identity_of(self.computing_api))
         await self._make_vnode()
 
     async def _make_vnode(self) -> None:
-        pnode = (await self.below.get(NODES, self.node.name, keep_raw=True)).content()
+        pnode = (await self.worker_api.get(NODES, self.node.name, keep_raw=True)).content()
         address = next(a for a in pnode["status"]["addresses"] if a["type"] == "InternalIP")
         labels = ownership(self.ids, DOMAIN) | {
             DOMAIN.physical_node_name: self.node.name,
@@ -149,16 +151,16 @@ class ProxierEnv:
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         }
-        await self.above.create(NODES, node)
+        await self.computing_api.create(NODES, node)
 
     async def demolish(self) -> None:
         """Delete the objects that would disturb other tests."""
-        for pod in (await self.above.list(PODS, self.name)).items:
-            await self.above.delete(PODS, pod.name, self.name, uid=None, grace_s=0)
+        for pod in (await self.computing_api.list(PODS, self.name)).items:
+            await self.computing_api.delete(PODS, pod.name, self.name, uid=None, grace_s=0)
         labels = f"{DOMAIN.cluster_binding}={self.name}"
-        for pod in (await self.below.list(PODS, DOMAIN.worker_namespace, labels=labels)).items:
-            await self.below.delete(PODS, pod.name, pod.namespace, uid=None, grace_s=0)
-        await self.above.delete(NODES, self.vnode, uid=None)
+        for pod in (await self.worker_api.list(PODS, DOMAIN.worker_namespace, labels=labels)).items:
+            await self.worker_api.delete(PODS, pod.name, pod.namespace, uid=None, grace_s=0)
+        await self.computing_api.delete(NODES, self.vnode, uid=None)
 
     async def run(self, name: str, script: str, *, vnode: str = "", **container: object) -> Key:
         """Run a script in a virtual and a physical pod; return the latter when it is ready."""
@@ -170,7 +172,7 @@ class ProxierEnv:
             "containers": [main | container],
         }
         body: Json = {"metadata": {"name": name}, "spec": spec}
-        virtual = await self.above.create(PODS, body, namespace=self.name)
+        virtual = await self.computing_api.create(PODS, body, namespace=self.name)
         physical = Key(DOMAIN.worker_namespace, naming.physical_name(name, self.name))
         annotations = {
             DOMAIN.virtual_pod_namespace: self.name,
@@ -185,13 +187,15 @@ class ProxierEnv:
             },
             "spec": spec | {"nodeName": self.node.name},
         }
-        await self.below.create(PODS, pod, namespace=physical.namespace)
+        await self.worker_api.create(PODS, pod, namespace=physical.namespace)
         await until(lambda: self._ready(physical), what=f"pod {physical} to be ready")
         await self._set_running(name)
         return physical
 
     async def _ready(self, pod: Key) -> bool:
-        content = (await self.below.get(PODS, pod.name, pod.namespace, keep_raw=True)).content()
+        content = (
+            await self.worker_api.get(PODS, pod.name, pod.namespace, keep_raw=True)
+        ).content()
         conditions = content["status"].get("conditions", ())
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
@@ -205,7 +209,7 @@ class ProxierEnv:
             "containerStatuses": [ready | {"state": running}],
         }
         patch = MergePatch({"status": status})
-        await self.above.patch(PODS, name, patch, self.name, subresource="status")
+        await self.computing_api.patch(PODS, name, patch, self.name, subresource="status")
 
     @asynccontextmanager
     async def proxier(
@@ -240,12 +244,12 @@ class ProxierEnv:
         """Set the address of the virtual node, as the syncer does when a replica is not ready."""
         addresses = [{"type": "InternalIP", "address": address}]
         patch = MergePatch({"status": {"addresses": addresses}})
-        await self.above.patch(NODES, self.vnode, patch, subresource="status")
+        await self.computing_api.patch(NODES, self.vnode, patch, subresource="status")
 
     async def hand_over(self, kubeconfig: Path) -> None:
         """Write another kubeconfig into the binding's Secret."""
         data = {"kubeconfig": base64.b64encode(kubeconfig.read_bytes()).decode()}
-        await self.above.patch(SECRETS, self.name, MergePatch({"data": data}), "default")
+        await self.computing_api.patch(SECRETS, self.name, MergePatch({"data": data}), "default")
 
     async def kubectl(
         self, *arguments: str, stdin: bytes = b"", environ: dict[str, str] | None = None

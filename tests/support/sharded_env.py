@@ -51,10 +51,10 @@ class ShardedEnv(PodEnv):
 
     async def open(self, *, direct: bool = True, **spec: object) -> None:
         self.namespace = f"v-{self.name}"
-        await self.above.create(NAMESPACES, {"metadata": {"name": self.namespace}})
-        await make_namespace(self.below, self.mount)
+        await self.computing_api.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        await make_namespace(self.worker_api, self.mount)
         await self._bind()
-        await usable(self.above, self.namespace)
+        await usable(self.computing_api, self.namespace)
 
     async def _bind(self) -> None:
         kubeconfig = self.worker.user(self.name, ADMINS).read_bytes()
@@ -62,7 +62,7 @@ class ShardedEnv(PodEnv):
             "metadata": {"name": self.name, "namespace": "default"},
             "data": {"kubeconfig": base64.b64encode(kubeconfig).decode()},
         }
-        await self.above.create(SECRETS, secret)
+        await self.computing_api.create(SECRETS, secret)
         terms = [{"key": "test", "operator": "In", "values": [self.name]}]
         body = {
             "apiVersion": CLUSTER_BINDINGS.api_version,
@@ -76,14 +76,14 @@ class ShardedEnv(PodEnv):
                 "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": terms}]},
             },
         }
-        await self.above.create(CLUSTER_BINDINGS, body)
+        await self.computing_api.create(CLUSTER_BINDINGS, body)
         policy = {
             "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
             "kind": "ResourceLeasingPolicy",
             "metadata": {"name": self.name},
             "spec": {"cluster": self.name},
         }
-        await self.below.create(RESOURCE_LEASING_POLICIES, policy)
+        await self.worker_api.create(RESOURCE_LEASING_POLICIES, policy)
 
     # The syncers
 
@@ -117,7 +117,7 @@ class ShardedEnv(PodEnv):
     @property
     def overseer(self) -> RingAdmin:
         ring = Names(naming.syncer_ring(self.name))
-        return RingAdmin(self.above, ring, namespace="default")
+        return RingAdmin(self.computing_api, ring, namespace="default")
 
     async def freeze(self, on: bool) -> None:
         """Let only shards of dead replicas move; or let all shards move again."""
@@ -147,7 +147,7 @@ class ShardedEnv(PodEnv):
 
     async def vnodes(self) -> list[Node]:
         label = f"{self.domain.cluster_binding}={self.name}"
-        return (await self.above.list(NODES, labels=label)).items
+        return (await self.computing_api.list(NODES, labels=label)).items
 
     async def lent(self) -> None:
         """Wait until every node of the worker has its virtual node."""
@@ -161,7 +161,7 @@ class ShardedEnv(PodEnv):
         """Wait until this many virtual pods run."""
 
         async def running_() -> bool:
-            vpods = (await self.above.list(VIRTUAL_PODS, self.namespace)).items
+            vpods = (await self.computing_api.list(VIRTUAL_PODS, self.namespace)).items
             up = sum(pod.status.phase == "Running" for pod in vpods)
             assert up == pods, f"{up} of {len(vpods)} run"
             return True
@@ -201,7 +201,7 @@ class _Lags:
         self._env = env
         self.virtual: dict[str, float] = {}
         self.physical: dict[str, float] = {}
-        self.cache = Informer(env.below, PHYSICAL_PODS, namespace=env.mount)
+        self.cache = Informer(env.worker_api, PHYSICAL_PODS, namespace=env.mount)
         self.cache.on_change(self._changed)
 
     def _changed(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:

@@ -26,7 +26,7 @@ class _Env(Protocol):
     @property
     def worker(self) -> Cluster: ...
     @property
-    def above(self) -> Client: ...
+    def computing_api(self) -> Client: ...
     @property
     def name(self) -> str: ...
     @property
@@ -37,26 +37,26 @@ class _Env(Protocol):
 async def crossing(
     env: _Env,
     *,
-    above: Wrap | None = None,
-    below: Wrap | None = None,
+    computing_api: Wrap | None = None,
+    worker_api: Wrap | None = None,
     clock: Clock | None = None,
     **more: Any,
 ) -> AsyncIterator[Clusters]:
-    """Clusters whose requests pass `above` and `below`; the clients close with the block."""
+    """Clusters whose transports are wrapped by the two arguments; clients close with the block."""
     worker_health = WorkerHealth(clock=clock)
 
     def observed(transport: Transport) -> Transport:
-        return worker_health.wrap(below(transport) if below else transport)
+        return worker_health.wrap(worker_api(transport) if worker_api else transport)
 
     async with AsyncExitStack() as stack:
-        computing = env.computing.client(wrap=above)
+        computing = env.computing.client(wrap=computing_api)
         stack.push_async_callback(computing.close)
         worker = env.worker.client(wrap=observed)
         stack.push_async_callback(worker.close)
         yield Clusters(
             binding_name=env.name,
             cluster_id=env.cluster_id,
-            computing_id=await identity_of(env.above),
+            computing_id=await identity_of(env.computing_api),
             computing=computing,
             worker=worker,
             worker_health=worker_health,

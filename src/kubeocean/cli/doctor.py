@@ -47,10 +47,10 @@ def doctor(
         from kubeocean.api.group import Domain
         from kubeocean.inspect.doctor.diagnosis import diagnose, document, page
         from kubeocean.inspect.doctor.reading import DoctorReader
-        from kubeocean.worker_access.client import patient_client
+        from kubeocean.worker_access.client import retrying_client
 
         async with AsyncExitStack() as stack:
-            computing = patient_client(reach(kubeconfig, context), "computing", stack)
+            computing = retrying_client(reach(kubeconfig, context), "computing", stack)
             reader = DoctorReader(computing, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)
             subject = f"binding {binding}" if binding else "all clusters"

@@ -147,10 +147,10 @@ def _explain(
         from kubeocean.inspect.explain.reading import ExplainReader
         from kubeocean.inspect.explain.report import Rule, document, page
         from kubeocean.leasing.windows import zone_of
-        from kubeocean.worker_access.client import patient_client
+        from kubeocean.worker_access.client import retrying_client
 
         async with AsyncExitStack() as stack:
-            computing = patient_client(reach(kubeconfig, context), "computing", stack)
+            computing = retrying_client(reach(kubeconfig, context), "computing", stack)
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
             reader = ExplainReader(computing, zone=zone, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)

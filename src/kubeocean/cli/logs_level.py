@@ -44,14 +44,14 @@ def logs_level(
         from kubeocean.errors import ConfigError
         from kubeocean.process.log_level import ASKED
         from kubeocean.runtime.client import MergePatch
-        from kubeocean.worker_access.client import find_binding, patient_client
+        from kubeocean.worker_access.client import find_binding, retrying_client
 
         if level and level not in (*ASKED, _DEFAULT_LEVEL):
             message = f"must be one of {', '.join((*ASKED, _DEFAULT_LEVEL))}"
             raise ConfigError(message, field="LEVEL", value=level)
         key = Domain(label_domain).log_level
         async with AsyncExitStack() as stack:
-            client = patient_client(reach(kubeconfig, context), "computing", stack)
+            client = retrying_client(reach(kubeconfig, context), "computing", stack)
             stored = await find_binding(client, binding, "BINDING")
             if not level:
                 typer.echo(stored.annotations.get(key, _DEFAULT_LEVEL))

@@ -139,7 +139,7 @@ def _finding(verdict: RepairResult) -> dict[str, object]:
     subject = finding.subject
     return {
         "problem": finding.problem,
-        "cluster": "computing" if subject.above else "worker",
+        "cluster": "computing" if subject.in_computing_cluster else "worker",
         "kind": subject.kind,
         "namespace": subject.key.namespace,
         "name": subject.key.name,

@@ -39,7 +39,7 @@ class Capacity:
     lent: Amounts
     offered: Amounts
 
-    def bound(self, resource: str) -> LimitedBy:
+    def limited_by(self, resource: str) -> LimitedBy:
         """Return why not more of the resource is offered."""
         if self.offered[resource] > self.lent[resource]:
             return LimitedBy.USE

@@ -67,7 +67,7 @@ def report_of(node: str, cause: ReclaimCause, rules: ReclaimRules, plan: Reclaim
     """Return the report of a plan, as its attempts left it (`ReclaimPlan.after`)."""
     notice = plan.notice
     forced = notice if rules.force else None
-    named = [step for step in plan.steps if step.why not in _OMITTED]
+    named = [step for step in plan.steps if step.reason not in _OMITTED]
     named.sort(key=lambda step: step.settled)
     pods = (_pod(step, node, plan) for step in named[:SHOWN])
     return NodeReport(
@@ -78,25 +78,25 @@ def report_of(node: str, cause: ReclaimCause, rules: ReclaimRules, plan: Reclaim
         evict_from=forced.evict_from if forced is not None else None,
         deadline=forced.deadline if forced is not None else None,
         pending=sum(not step.settled for step in plan.steps),
-        blocked=sum(step.why is StepReason.BUDGET for step in plan.steps),
+        blocked=sum(step.reason is StepReason.BUDGET for step in plan.steps),
         pods=tuple(pods),
     )
 
 
 def _pod(step: PodStep, node: str, plan: ReclaimPlan) -> ReclaimPod:
-    key, attempt = step.guest.key, step.guest.attempt
-    why, until = step.why, None
+    key, attempt = step.pod.key, step.pod.attempt
+    reason, until = step.reason, None
     if (
-        why is StepReason.RETRY
+        reason is StepReason.RETRY
         and attempt is not None
         and attempt.answer is EvictionResult.ACCEPTED
     ):
-        why = StepReason.TERMINATING  # as soon as the cache shows it
-    if why in (StepReason.GRACE, StepReason.TOLERATES_FOR_NOW):
+        reason = StepReason.TERMINATING  # as soon as the cache shows it
+    if reason in (StepReason.GRACE, StepReason.TOLERATES_FOR_NOW):
         until = step.at
-    elif why is StepReason.BUDGET and plan.notice is not None:
+    elif reason is StepReason.BUDGET and plan.notice is not None:
         until = plan.notice.deadline
-    return ReclaimPod(key.namespace, key.name, node, str(why), text_of(until))
+    return ReclaimPod(key.namespace, key.name, node, str(reason), text_of(until))
 
 
 def next_status(

@@ -97,7 +97,7 @@ _UNSEEN_S: Final = 30.0  # accepted, but the cache does not show the pod termina
 class EvictionAttempt:
     """The last attempt of an action on a pod; `count` is how often in a row it was made."""
 
-    move: PodAction
+    action: PodAction
     at: datetime
     answer: EvictionResult
     count: int = 1
@@ -184,7 +184,7 @@ class ReclaimInput:
     cause: ReclaimCause | None  # None: the node is lent
     rules: ReclaimRules
     taints: tuple[Taint, ...] = ()
-    guests: tuple[LentPod, ...] = ()
+    pods: tuple[LentPod, ...] = ()
     rules_since: datetime | None = None
     evictions: tuple[datetime, ...] = ()
     last_eviction: datetime | None = None
@@ -276,15 +276,15 @@ class StepReason(StrEnum):
 class PodStep:
     """The action for a pod; `at` is when to plan again for it if nothing changes."""
 
-    guest: LentPod
-    move: PodAction
-    why: StepReason
+    pod: LentPod
+    action: PodAction
+    reason: StepReason
     at: datetime | None = None
 
     @property
     def settled(self) -> bool:
         """Whether the reclaim need not wait for this pod."""
-        return self.move is PodAction.STAY and self.why is not StepReason.NOT_FORCED
+        return self.action is PodAction.STAY and self.reason is not StepReason.NOT_FORCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class ReclaimPlan:
     @property
     def due(self) -> tuple[PodStep, ...]:
         """The steps that evict or delete a pod now, in order."""
-        return tuple(step for step in self.steps if step.move in _ACTIVE)
+        return tuple(step for step in self.steps if step.action in _ACTIVE)
 
     def after(self, attempts: Mapping[str, EvictionAttempt | None]) -> ReclaimPlan:
         """Return the plan as the attempts of its due steps leave it, for a report.
@@ -314,16 +314,16 @@ class ReclaimPlan:
         `attempts` are by the pod's UID; None means that the pod is gone. A due step without an
         attempt lost its eviction slot to another node of the policy.
         """
-        due = {step.guest.uid for step in self.due}
+        due = {step.pod.uid for step in self.due}
         steps: list[PodStep] = []
         for step in self.steps:
-            uid = step.guest.uid
+            uid = step.pod.uid
             if uid not in due:
                 steps.append(step)
             elif uid not in attempts:
-                steps.append(replace(step, move=PodAction.WAIT, why=StepReason.PACE))
+                steps.append(replace(step, action=PodAction.WAIT, reason=StepReason.PACE))
             elif (attempt := attempts[uid]) is not None:
-                steps.append(_after_attempt(replace(step.guest, attempt=attempt), attempt))
+                steps.append(_after_attempt(replace(step.pod, attempt=attempt), attempt))
         done = bool(due) and all(step.settled for step in steps)
         phase = ReclaimPhase.RECLAIMED if done else self.phase
         return replace(self, phase=phase, steps=tuple(steps))
@@ -334,7 +334,7 @@ def _after_attempt(pod: LentPod, attempt: EvictionAttempt) -> PodStep:
     refused = attempt.answer is EvictionResult.REFUSED
     return PodStep(
         pod,
-        PodAction.LEAVE if attempt.move is PodAction.ABANDON else PodAction.WAIT,
+        PodAction.LEAVE if attempt.action is PodAction.ABANDON else PodAction.WAIT,
         StepReason.BUDGET if refused else StepReason.RETRY,
         attempt.retry_at,
     )
@@ -432,7 +432,7 @@ class _Planner:
     notice: Notice
 
     def plan(self) -> ReclaimPlan:
-        pods = sorted(self.situation.guests, key=eviction_order)
+        pods = sorted(self.situation.pods, key=eviction_order)
         steps = self._paced([self._step(pod) for pod in pods])
         waiting = any(not step.settled for step in steps)
         taint = msgspec.structs.replace(self.notice.taint, effect=self._effect(steps))
@@ -467,8 +467,10 @@ class _Planner:
             return PodStep(pod, PodAction.WAIT, StepReason.UNREACHABLE)
         due = self.notice.evict_from + timedelta(seconds=tolerated)
         if now < due:
-            why = StepReason.GRACE if now < self.notice.evict_from else StepReason.TOLERATES_FOR_NOW
-            return PodStep(pod, PodAction.WAIT, why, due)
+            reason = (
+                StepReason.GRACE if now < self.notice.evict_from else StepReason.TOLERATES_FOR_NOW
+            )
+            return PodStep(pod, PodAction.WAIT, reason, due)
         if now < self.notice.deadline:
             return self._unless_tried(pod, PodAction.EVICT, StepReason.DUE)
         return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
@@ -486,12 +488,12 @@ class _Planner:
             return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING, abandon_at)
         return self._unless_tried(pod, PodAction.ABANDON, StepReason.UNCONFIRMED)
 
-    def _unless_tried(self, pod: LentPod, action: PodAction, why: StepReason) -> PodStep:
+    def _unless_tried(self, pod: LentPod, action: PodAction, reason: StepReason) -> PodStep:
         """Return a step with the action, or one that waits if it was attempted just now."""
         now, attempt = self.situation.now, pod.attempt
-        if attempt is not None and attempt.move is action and now < attempt.retry_at:
+        if attempt is not None and attempt.action is action and now < attempt.retry_at:
             return _after_attempt(pod, attempt)
-        return PodStep(pod, action, why, now + _RECHECK)
+        return PodStep(pod, action, reason, now + _RECHECK)
 
     def _paced(self, steps: Sequence[PodStep]) -> tuple[PodStep, ...]:
         """Return the steps with no more evictions than the pace allows, in eviction order."""
@@ -499,12 +501,12 @@ class _Planner:
         if limit is None:
             return tuple(steps)
         pace = Pace.of(limit, self.situation.evictions, now=now)
-        evictions = [step for step in steps if step.move is PodAction.EVICT]
-        put_off = {step.guest.uid for step in evictions[pace.free :]}
+        evictions = [step for step in steps if step.action is PodAction.EVICT]
+        put_off = {step.pod.uid for step in evictions[pace.free :]}
         slot = pace.next_slot(now=now)
         return tuple(
-            replace(step, move=PodAction.WAIT, why=StepReason.PACE, at=slot)
-            if step.guest.uid in put_off
+            replace(step, action=PodAction.WAIT, reason=StepReason.PACE, at=slot)
+            if step.pod.uid in put_off
             else step
             for step in steps
         )
@@ -544,7 +546,7 @@ class _Planner:
         if present is not None and present.effect == NO_EXECUTE:
             return NO_EXECUTE
         evicts = any(
-            step.move in (PodAction.WAIT, PodAction.EVICT, PodAction.DELETE) for step in steps
+            step.action in (PodAction.WAIT, PodAction.EVICT, PodAction.DELETE) for step in steps
         )
         harmless = not evicts or now >= self.notice.deadline
         return NO_EXECUTE if self._may_act and harmless else NO_SCHEDULE

@@ -27,9 +27,9 @@ from kubeocean.manager.status import (
     StatusWriter,
     cluster_id_prefixes,
     contradicts,
+    problems_of_binding,
     rolled_out,
     status_of,
-    wrong_with,
 )
 from kubeocean.manager.syncer_leader import RECHECK_S, SyncerLeaders
 from kubeocean.manager.worker_probe import OLDEST, REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
@@ -203,7 +203,7 @@ class Bindings:
         if not self._is_cached(binding):
             return Done()
         # No await from here to `follow`: the probe of a deleted binding would never be dropped.
-        wrong = wrong_with(binding, self._overlapping(binding.spec.cluster_id))
+        wrong = problems_of_binding(binding, self._overlapping(binding.spec.cluster_id))
         if wrong:
             self.probes.drop(binding.uid)
             await self._write(BindingObservation(binding=binding, wrong=wrong))

@@ -44,12 +44,12 @@ __all__ = [
     "StatusWriter",
     "cluster_id_prefixes",
     "contradicts",
-    "rightful",
+    "oldest_claimant",
+    "problems_of_binding",
     "rolled_out",
     "status_events",
     "status_of",
     "with_conditions",
-    "wrong_with",
 ]
 
 
@@ -77,7 +77,7 @@ class StatusEvent(NamedTuple):
     message: str
 
 
-def rightful(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> ClusterBinding:
+def oldest_claimant(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> ClusterBinding:
     """Return the binding that holds the clusterID: the oldest of all that have it.
 
     Timestamps are in seconds: of two equally old bindings the one that is rolled out holds it,
@@ -117,10 +117,10 @@ def _overlapped(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> Cl
     return min(older, key=_seniority, default=None)
 
 
-def wrong_with(binding: ClusterBinding, others: Collection[ClusterBinding]) -> str:
+def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBinding]) -> str:
     """Describe the problems of a binding among the others; "" if there are none."""
     invalid = list(blocking(problems(binding.spec)))
-    holder = rightful(binding, others)
+    holder = oldest_claimant(binding, others)
     if holder.name != binding.name:
         message = f"must be unique; binding {holder.name} has it already"
         invalid.append(Problem("spec.clusterID", binding.spec.cluster_id, message))

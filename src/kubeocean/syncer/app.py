@@ -59,7 +59,7 @@ class Syncer:
             reclaims,
             unconfirmed,
             held=self.policies.held,
-            marked=self.nodes.marks.left,
+            marked=self.nodes.labels.left,
             claimed=self.policies.claimed,
             leftovers=Leftovers(self.pods, self.dependents, self.services, self.log_configs),
         )
@@ -70,7 +70,7 @@ class Syncer:
             self.host_ports,
             nudge=self.pods.controller.enqueue,
         )
-        self.metrics = SyncerMetrics(clusters, self.nodes.counting.of)
+        self.metrics = SyncerMetrics(clusters, self.nodes.usage.of)
         clusters.vpods.on_change(evictor.follow)
 
     @property

@@ -163,19 +163,25 @@ class Clusters:
         )
         self.policies = self._cache(worker, RESOURCE_LEASING_POLICIES, keep_raw=True)
         # Foreign pods. Pods with our label are in `ppods`, and are watched only once.
-        self.elsewhere = self._cache(
+        self.foreign_pods = self._cache(
             worker,
             COUNTED_PODS,
             fields=f"spec.nodeName!=,metadata.namespace!={self.mount_namespace}",
         )
-        self.beside = self._cache(
+        self.foreign_pods_in_mount = self._cache(
             worker,
             COUNTED_PODS,
             namespace=self.mount_namespace,
             labels=f"{domain.managed_by}!={domain.product}",
             fields="spec.nodeName!=",
         )
-        required = (self.pnodes, self.ppods, self.policies, self.elsewhere, self.beside)
+        required = (
+            self.pnodes,
+            self.ppods,
+            self.policies,
+            self.foreign_pods,
+            self.foreign_pods_in_mount,
+        )
         self.worker_health.require(*(each.scope.path for each in required))
 
     def _cache(
@@ -214,8 +220,8 @@ class Clusters:
             self.pnodes,
             self.ppods,
             self.policies,
-            self.elsewhere,
-            self.beside,
+            self.foreign_pods,
+            self.foreign_pods_in_mount,
         )
 
     @property

@@ -27,7 +27,7 @@ __all__ = [
     "WorkerConnection",
     "connect_worker",
     "find_binding",
-    "patient_client",
+    "retrying_client",
 ]
 
 PATIENCE_S: Final = 10.0  # for one request
@@ -47,7 +47,7 @@ class WorkerConnection:
     unread: bool = False
 
 
-def patient_client(source: AccessSource, cluster: str, stack: AsyncExitStack) -> Client:
+def retrying_client(source: AccessSource, cluster: str, stack: AsyncExitStack) -> Client:
     """A client for an interactive command, with short timeouts; the stack closes it."""
     client = Client(
         HttpTransport(source),
@@ -88,7 +88,7 @@ async def connect_worker(
     except ConfigError as error:
         name, problem = f"Secret {reference.namespace}/{reference.name}", str(error)
         return WorkerConnection(problem=problem if name in problem else f"{name}: {problem}")
-    client = patient_client(source, "worker", stack)
+    client = retrying_client(source, "worker", stack)
     try:
         async with asyncio.timeout(_CONNECT_S):
             await client.request_json("GET", "/version")

@@ -32,9 +32,9 @@ async def binding_env(
 ) -> AsyncIterator[BindingEnv]:
     """A binding of this test's own between the shared clusters."""
     await install_our_kinds(client)
-    below = worker.client()
-    yield BindingEnv(cluster, worker, client, below)
-    await below.close()
+    worker_api = worker.client()
+    yield BindingEnv(cluster, worker, client, worker_api)
+    await worker_api.close()
 
 
 @pytest.fixture(scope="session")
@@ -56,22 +56,22 @@ async def pod_env(
 ) -> AsyncIterator[PodEnv]:
     """A binding of this test's own, with two virtual nodes and namespaces on both sides."""
     await install_our_kinds(client)
-    below = worker.client()
-    binding_env = PodEnv(cluster, worker, client, below, pnodes=simulated)
+    worker_api = worker.client()
+    binding_env = PodEnv(cluster, worker, client, worker_api, pnodes=simulated)
     try:
         await binding_env.open()
         yield binding_env
     finally:
-        await below.close()
+        await worker_api.close()
 
 
 @pytest.fixture
 async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[ControllerEnv]:
     """A binding of this test's own, for one controller alone; nobody controls the worker."""
-    below = worker.client()
-    await make_namespace(below, MOUNT, account=False)
-    yield ControllerEnv(cluster, worker, client, below)
-    await below.close()
+    worker_api = worker.client()
+    await make_namespace(worker_api, MOUNT, account=False)
+    yield ControllerEnv(cluster, worker, client, worker_api)
+    await worker_api.close()
 
 
 @pytest.fixture

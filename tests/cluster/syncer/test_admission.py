@@ -27,7 +27,7 @@ def body(name: str, vnode: str, cpu: str, **metadata: object) -> Json:
 
 
 async def ends(binding_env: BindingEnv, namespace: str, name: str, phase: str) -> VirtualPod:
-    pod = await binding_env.above.get(VIRTUAL_PODS, name, namespace, keep_raw=True)
+    pod = await binding_env.computing_api.get(VIRTUAL_PODS, name, namespace, keep_raw=True)
     assert pod.status.phase == phase, pod.content()["status"]
     return pod
 
@@ -37,19 +37,21 @@ async def test_a_pod_that_does_not_fit_its_node_is_rejected(
 ) -> None:
     await kubelets.add(1, prefix=f"k{binding_env.name}", labels=binding_env.label)
     mount = f"m-{binding_env.name}"
-    await make_namespace(binding_env.below, mount)
-    await usable(binding_env.above, namespace)
+    await make_namespace(binding_env.worker_api, mount)
+    await usable(binding_env.computing_api, namespace)
     await binding_env.bind(mountNamespace=mount, directScheduling=True)
     policy = await binding_env.lend(resourceLimits=[{"resource": "cpu", "quantity": "2"}])
 
-    async def below() -> list[PhysicalPod]:
-        return (await binding_env.below.list(PHYSICAL_PODS, mount)).items
+    async def worker_api() -> list[PhysicalPod]:
+        return (await binding_env.worker_api.list(PHYSICAL_PODS, mount)).items
 
     async with binding_env.syncing(mount=mount, given=GIVEN):
         vnode = (await until(binding_env.vnodes))[0].name
-        await binding_env.above.create(VIRTUAL_PODS, body("huge", vnode, "6"), namespace=namespace)
+        await binding_env.computing_api.create(
+            VIRTUAL_PODS, body("huge", vnode, "6"), namespace=namespace
+        )
         huge = await until(lambda: ends(binding_env, namespace, "huge", "Failed"))
-        await binding_env.above.create(
+        await binding_env.computing_api.create(
             VIRTUAL_PODS, body("fits", vnode, "1500m"), namespace=namespace
         )
         await until(lambda: ends(binding_env, namespace, "fits", "Running"))
@@ -60,13 +62,13 @@ async def test_a_pod_that_does_not_fit_its_node_is_rejected(
         fields = "involvedObject.name=huge,reason=OutOfcpu"
 
         async def messages() -> list[str]:
-            events = (await binding_env.above.list(EVENTS, namespace, fields=fields)).items
+            events = (await binding_env.computing_api.list(EVENTS, namespace, fields=fields)).items
             return [event.message for event in events]
 
         assert await until(messages) == [words]
 
         # Half a CPU is left beside the running pod, which is not checked again.
-        await binding_env.above.create(
+        await binding_env.computing_api.create(
             VIRTUAL_PODS, body("late", vnode, "501m"), namespace=namespace
         )
         late = await until(lambda: ends(binding_env, namespace, "late", "Failed"))
@@ -83,18 +85,18 @@ async def test_a_pod_that_does_not_fit_its_node_is_rejected(
 
         await until(floored)
         change = MergePatch({"metadata": {"labels": {"x": "y"}}})
-        await binding_env.above.patch(VIRTUAL_PODS, "fits", change, namespace)
-        await until(lambda: _all_have(below, "x"))
+        await binding_env.computing_api.patch(VIRTUAL_PODS, "fits", change, namespace)
+        await until(lambda: _all_have(worker_api, "x"))
         await ends(binding_env, namespace, "fits", "Running")
-        assert [each.annotations["kubeocean.io/virtual-pod-name"] for each in await below()] == [
-            "fits"
-        ]
+        assert [
+            each.annotations["kubeocean.io/virtual-pod-name"] for each in await worker_api()
+        ] == ["fits"]
         for pod in (huge, late):
-            await binding_env.above.delete(VIRTUAL_PODS, pod.name, namespace, uid=pod.uid)
+            await binding_env.computing_api.delete(VIRTUAL_PODS, pod.name, namespace, uid=pod.uid)
         await binding_env.unbind()
         await until(binding_env.is_unbound)
 
 
-async def _all_have(below: object, label: str) -> bool:
-    assert callable(below)
-    return all(label in pod.labels for pod in await below())
+async def _all_have(worker_api: object, label: str) -> bool:
+    assert callable(worker_api)
+    return all(label in pod.labels for pod in await worker_api())

@@ -24,7 +24,7 @@ async def hold(binding_env: BindingEnv) -> None:
     """Add a finalizer of the test to the binding."""
     finalizers = [*((await binding_env.binding()).metadata.finalizers or ()), HOLD]
     patch = MergePatch({"metadata": {"finalizers": finalizers}})
-    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+    await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
 
 
 async def only_held(binding_env: BindingEnv) -> bool:
@@ -32,7 +32,9 @@ async def only_held(binding_env: BindingEnv) -> bool:
 
 
 async def labels_of(binding_env: BindingEnv, *nodes: str) -> set[str]:
-    pnodes = [await binding_env.below.get(NODES, f"{binding_env.name}-{name}") for name in nodes]
+    pnodes = [
+        await binding_env.worker_api.get(NODES, f"{binding_env.name}-{name}") for name in nodes
+    ]
     return {node.labels.get(LABEL, "") for node in pnodes}
 
 
@@ -47,7 +49,9 @@ async def test_the_status_of_a_binding_has_its_connection_and_its_number_of_node
     await binding_env.bind()
     status = {"conditions": [_condition("Ready", "True")], "phase": "Ready"}
     patch = MergePatch({"status": status})
-    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch, subresource="status")
+    await binding_env.computing_api.patch(
+        CLUSTER_BINDINGS, binding_env.name, patch, subresource="status"
+    )
     await binding_env.lend()
     for name in ("a", "b"):
         await binding_env.add_node(name)
@@ -78,7 +82,7 @@ async def test_nothing_is_lent_to_a_binding_without_our_finalizer(binding_env: B
         times=1000,
         when=lambda request: request.writes and request.path.endswith(holding),
     )
-    async with binding_env.syncing(above=faults.wrap) as syncer:
+    async with binding_env.syncing(computing_api=faults.wrap) as syncer:
 
         async def tried() -> bool:
             refused = [each for each in faults.requests if each.path.endswith(holding)]
@@ -91,7 +95,7 @@ async def test_nothing_is_lent_to_a_binding_without_our_finalizer(binding_env: B
 
         await until(tried)
         assert await binding_env.vnodes() == []
-        held = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
+        held = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
         assert not held.metadata.finalizers
         faults.heal()
         await until(lambda: vnodes(binding_env, 1))
@@ -117,7 +121,7 @@ async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_no
         await binding_env.add_node(name)
     selected = {"matchLabels": {"app": "kept"}}
     budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": selected}}
-    created = await binding_env.above.create(BUDGETS, budget, namespace=namespace)
+    created = await binding_env.computing_api.create(BUDGETS, budget, namespace=namespace)
     async with binding_env.syncing():
         first = (await until(lambda: vnodes(binding_env, 2)))[0]
         kept = await binding_env.guest(namespace, "kept", first.name)
@@ -135,7 +139,7 @@ async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_no
 
         await until(waits)
         assert not await binding_env.is_gone(kept)
-        await binding_env.above.delete(BUDGETS, "keep", namespace, uid=created.uid)
+        await binding_env.computing_api.delete(BUDGETS, "keep", namespace, uid=created.uid)
         await until(lambda: only_held(binding_env))
         status, reason, message = await binding_env.condition("Drained")
         assert (status, reason) == ("True", "Drained")
@@ -143,17 +147,17 @@ async def test_a_binding_that_is_deleted_reports_what_it_waits_for_and_leaves_no
         assert await binding_env.vnodes() == []
         assert await labels_of(binding_env, "a", "b") == {""}
         # The policy belongs to the owner: it stays, and can be deleted without a syncer.
-        left = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
+        left = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
         assert not left.metadata.finalizers
         assert left.status.leased_nodes == 0
-    await binding_env.above.patch(
+    await binding_env.computing_api.patch(
         CLUSTER_BINDINGS, binding_env.name, MergePatch({"metadata": {"finalizers": None}})
     )
     await until(binding_env.is_unbound)
 
 
 async def _counted(binding_env: BindingEnv, namespace: str) -> bool:
-    budget = await binding_env.above.get(BUDGETS, "keep", namespace, keep_raw=True)
+    budget = await binding_env.computing_api.get(BUDGETS, "keep", namespace, keep_raw=True)
     return bool(budget.content().get("status", {}).get("currentHealthy") == 1)
 
 
@@ -178,9 +182,11 @@ def settled_pod(pod: Object) -> Json:
 
 async def everything(binding_env: BindingEnv, namespace: str) -> Mapping[str, list[Json]]:
     """Return everything that a binding has in both clusters, except the Leases of its nodes."""
-    pnodes = await binding_env.below.list(NODES, labels=f"test={binding_env.name}", keep_raw=True)
-    pods = await binding_env.above.list(PODS, namespace, keep_raw=True)
-    policy = await binding_env.below.get(
+    pnodes = await binding_env.worker_api.list(
+        NODES, labels=f"test={binding_env.name}", keep_raw=True
+    )
+    pods = await binding_env.computing_api.list(PODS, namespace, keep_raw=True)
+    policy = await binding_env.worker_api.get(
         RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy", keep_raw=True
     )
     return {
@@ -189,7 +195,11 @@ async def everything(binding_env: BindingEnv, namespace: str) -> Mapping[str, li
         "pods": [settled_pod(pod) for pod in pods.items],
         "policies": [settled(policy)],
         "binding": [
-            settled(await binding_env.above.get(CLUSTER_BINDINGS, binding_env.name, keep_raw=True))
+            settled(
+                await binding_env.computing_api.get(
+                    CLUSTER_BINDINGS, binding_env.name, keep_raw=True
+                )
+            )
         ],
     }
 
@@ -204,7 +214,9 @@ async def test_the_deletion_of_a_binding_leaves_another_binding_alone(
         for name in ("a", "b"):
             await each.add_node(name)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(binding_env.syncing(above=faults.wrap, below=faults.wrap))
+        await stack.enter_async_context(
+            binding_env.syncing(computing_api=faults.wrap, worker_api=faults.wrap)
+        )
         await stack.enter_async_context(deleted.syncing())
         pods = {}
         for each in (binding_env, deleted):
@@ -220,7 +232,7 @@ async def test_the_deletion_of_a_binding_leaves_another_binding_alone(
             return (binding.status.virtual_nodes, status.leased_nodes) == (2, 2)
 
         await until(counted)
-        await binding_env.above.delete(
+        await binding_env.computing_api.delete(
             PODS, f"p-{deleted.name}", namespace, uid=pods[deleted.name].uid, grace_s=0
         )
         written = await _at_rest(faults)
@@ -265,7 +277,9 @@ async def test_two_bindings_that_lend_the_same_node_do_not_fight_over_it(
     await binding_env.add_node("n")
     async with AsyncExitStack() as stack:
         for each, plan in zip((binding_env, other), plans, strict=True):
-            await stack.enter_async_context(each.syncing(above=plan.wrap, below=plan.wrap))
+            await stack.enter_async_context(
+                each.syncing(computing_api=plan.wrap, worker_api=plan.wrap)
+            )
         for each in (binding_env, other):
             await until(lambda each=each: vnodes(each, 1))
 

@@ -50,19 +50,21 @@ async def place(
     spec = body["spec"] | {"nodeName": node.name, "automountServiceAccountToken": False}
     named = {} if "name" in metadata else {"generateName": "p-"}
     given = {"metadata": {**named, **metadata}, "spec": spec}
-    created = await binding_env.below.create(PODS, given, namespace=namespace)
+    created = await binding_env.worker_api.create(PODS, given, namespace=namespace)
     if body["status"]:
         status = MergePatch({"status": body["status"]})
-        await binding_env.below.patch(PODS, created.name, status, namespace, subresource="status")
+        await binding_env.worker_api.patch(
+            PODS, created.name, status, namespace, subresource="status"
+        )
 
 
 async def test_what_is_offered_is_what_was_computed_by_hand(binding_env: BindingEnv) -> None:
     assert len(PLAIN) >= 20
     namespace = f"{binding_env.name}-pods"
-    await binding_env.below.create(NAMESPACES, {"metadata": {"name": namespace}})
+    await binding_env.worker_api.create(NAMESPACES, {"metadata": {"name": namespace}})
     with suppress(AlreadyExists):  # the worker has no controller manager, which would create it
         account = {"metadata": {"name": "default"}}
-        await binding_env.below.create(SERVICE_ACCOUNTS, account, namespace=namespace)
+        await binding_env.worker_api.create(SERVICE_ACCOUNTS, account, namespace=namespace)
     await binding_env.bind()
     async with binding_env.syncing():
         async with asyncio.TaskGroup() as group:
@@ -92,18 +94,18 @@ async def test_an_amount_beyond_all_bounds_stops_no_other_node(
     binding_env: BindingEnv, namespace: str
 ) -> None:
     """API servers store a request of 1e5000 CPUs, in either cluster."""
-    below, mount = f"{binding_env.name}-pods", f"{binding_env.name}-mount"
-    for each in (below, mount):
-        await make_namespace(binding_env.below, each)
-    await usable(binding_env.above, namespace)
+    worker_api, mount = f"{binding_env.name}-pods", f"{binding_env.name}-mount"
+    for each in (worker_api, mount):
+        await make_namespace(binding_env.worker_api, each)
+    await usable(binding_env.computing_api, namespace)
     await binding_env.bind(directScheduling=True, mountNamespace=mount)
     await binding_env.lend()
     nodes = [await binding_env.add_node(name) for name in ("n", "m")]
     huge = {"cpu": "1e5000"}
     container = {"name": "c", "image": "none", "resources": {"requests": huge, "limits": huge}}
     body: Json = {"spec": {"containers": [container]}, "status": {}}
-    await place(binding_env, nodes[0], body, below, {"name": "below"})
-    stored = (await binding_env.below.get(PODS, "below", below, keep_raw=True)).content()
+    await place(binding_env, nodes[0], body, worker_api, {"name": "below"})
+    stored = (await binding_env.worker_api.get(PODS, "below", worker_api, keep_raw=True)).content()
     assert stored["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100e4998"}
     vnodes = {node.name: f"vnode-{binding_env.cluster_id}-{node.name}" for node in nodes}
 
@@ -118,19 +120,22 @@ async def test_an_amount_beyond_all_bounds_stops_no_other_node(
             return True
 
         await until(lambda: offered(n="0", m="8"))
-        above = {**body["spec"], "nodeName": vnodes[nodes[1].name]}
-        above |= {"automountServiceAccountToken": False, "tolerations": [{"operator": "Exists"}]}
-        made: Json = {"metadata": {"name": "above"}, "spec": above}
-        await binding_env.above.create(PODS, made, namespace=namespace)
+        computing_api = {**body["spec"], "nodeName": vnodes[nodes[1].name]}
+        computing_api |= {
+            "automountServiceAccountToken": False,
+            "tolerations": [{"operator": "Exists"}],
+        }
+        made: Json = {"metadata": {"name": "above"}, "spec": computing_api}
+        await binding_env.computing_api.create(PODS, made, namespace=namespace)
 
         async def rejected() -> bool:
-            pod = await binding_env.above.get(PODS, "above", namespace)
+            pod = await binding_env.computing_api.get(PODS, "above", namespace)
             return pod.status.phase == "Failed"
 
         await until(rejected)
         small = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "3"}}}
         small_pod: Json = {"spec": {"containers": [small]}, "status": {}}
-        await place(binding_env, nodes[1], small_pod, below, {"name": "small"})
+        await place(binding_env, nodes[1], small_pod, worker_api, {"name": "small"})
         await until(lambda: offered(n="0", m="5"))
 
 
@@ -138,7 +143,7 @@ async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(
     binding_env: BindingEnv,
 ) -> None:
     namespace = f"{binding_env.name}-mount"
-    await make_namespace(binding_env.below, namespace)
+    await make_namespace(binding_env.worker_api, namespace)
     await binding_env.bind()
     await binding_env.lend()
     node = await binding_env.add_node("n")
@@ -154,7 +159,7 @@ async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(
     }
 
     async def change(subresource: str, **body: object) -> None:
-        await binding_env.below.patch(
+        await binding_env.worker_api.patch(
             PODS, "p", MergePatch(body), namespace, subresource=subresource
         )
 
@@ -169,7 +174,7 @@ async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(
 
         async def counts(ours: str | None, offered: str) -> None:
             async def counted() -> bool:
-                usage = syncer.nodes.counting.of(node.name).ours.get("cpu")
+                usage = syncer.nodes.usage.of(node.name).ours.get("cpu")
                 (vnode,) = await binding_env.vnodes()
                 assert (str(usage) if usage else None, vnode.status.allocatable) == (
                     ours,
@@ -179,7 +184,7 @@ async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(
 
             await until(counted)
 
-        made = await binding_env.below.create(PODS, body, namespace=namespace)
+        made = await binding_env.worker_api.create(PODS, body, namespace=namespace)
         await counts("3", "8")
         await given("3")
         less = {"requests": {"cpu": "1"}}
@@ -192,7 +197,7 @@ async def test_a_pod_with_our_label_counts_as_what_it_asks_for_and_holds(
             await counts(None, "7")
             await change("", metadata={"labels": {BINDING: None}})
             await counts("1", "8")
-        await binding_env.below.delete(PODS, "p", namespace, uid=made.uid, grace_s=30)
+        await binding_env.worker_api.delete(PODS, "p", namespace, uid=made.uid, grace_s=30)
         await counts("1", "8")
-        await binding_env.below.delete(PODS, "p", namespace, uid=made.uid, grace_s=0)
+        await binding_env.worker_api.delete(PODS, "p", namespace, uid=made.uid, grace_s=0)
         await counts(None, "8")

@@ -76,7 +76,7 @@ class Store:
                 "storageClassName": self.cls,
             },
         }
-        await self.controller_env.above.create(PVCS, claim, namespace=self.home)
+        await self.controller_env.computing_api.create(PVCS, claim, namespace=self.home)
         if bound:
             await self.make_volume(csi, **spec)
             await until(self.is_bound)
@@ -99,15 +99,17 @@ class Store:
                 **spec,
             },
         }
-        await self.controller_env.above.create(PVS, body)
+        await self.controller_env.computing_api.create(PVS, body)
 
     async def make_secret(self) -> None:
         data = {"key": base64.b64encode(b"canary").decode()}
         body = {"metadata": {"name": self.secret}, "data": data}
-        await self.controller_env.above.create(SECRETS, body, namespace=self.home)
+        await self.controller_env.computing_api.create(SECRETS, body, namespace=self.home)
 
     async def is_bound(self) -> bool:
-        claim = await self.controller_env.above.get(PVCS, self.claim, self.home, keep_raw=True)
+        claim = await self.controller_env.computing_api.get(
+            PVCS, self.claim, self.home, keep_raw=True
+        )
         return phase(claim) == "Bound"
 
     async def bind(self, name: str = "p") -> VirtualPod:
@@ -132,7 +134,7 @@ class Store:
         return await self.claim_copy() is await self.read_volume_copy() is secret is None
 
     async def unmarked(self) -> bool:
-        client = self.controller_env.above
+        client = self.controller_env.computing_api
         sources: list[Object] = [
             await client.get(PVCS, self.claim, self.home),
             await client.get(PVS, self.volume),
@@ -152,7 +154,9 @@ async def test_a_claim_is_replicated_and_bound_with_its_volume_and_secrets(
 ) -> None:
     store = await Store(controller_env, home).make(secrets=True)
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=faults, below=faults) as driver:
+    async with controller_env.syncing(
+        DependentsDriver, computing_api=faults, worker_api=faults
+    ) as driver:
         pod = await store.bind()
         await until(store.copies_are_bound)
         await quiet(faults)
@@ -172,7 +176,7 @@ async def test_a_claim_is_replicated_and_bound_with_its_volume_and_secrets(
     secret = await read_in_worker(controller_env, SECRETS, store.secret_copy)
     assert secret is not None
     assert secret.labels["kubeocean.io/used-by-pv"] == "true"
-    marked = await controller_env.above.get(SECRETS, store.secret, home)
+    marked = await controller_env.computing_api.get(SECRETS, store.secret, home)
     assert marked.labels["kubeocean.io/used-by-pv"] == "true"
 
 
@@ -216,8 +220,8 @@ async def test_a_secret_that_a_volume_needs_is_named_and_waited_for(
     controller_env: ControllerEnv, home: str
 ) -> None:
     store = await Store(controller_env, home).make(secrets=True)
-    secret = await controller_env.above.get(SECRETS, store.secret, home)
-    await controller_env.above.delete(SECRETS, store.secret, home, uid=secret.uid)
+    secret = await controller_env.computing_api.get(SECRETS, store.secret, home)
+    await controller_env.computing_api.delete(SECRETS, store.secret, home, uid=secret.uid)
     async with controller_env.syncing(DependentsDriver) as driver:
         pod = await store.bind()
         missing = await until(lambda: driver.answers.get(pod.key))
@@ -241,13 +245,13 @@ async def test_a_claim_of_the_worker_cannot_take_the_copy_of_a_volume(
             "storageClassName": "shared",
         },
     }
-    waiting = await controller_env.below.create(PVCS, foreign, namespace=MOUNT)
+    waiting = await controller_env.worker_api.create(PVCS, foreign, namespace=MOUNT)
     async with controller_env.syncing(DependentsDriver):
         await store.bind()
         await until(store.copies_are_bound)
-    pending = await controller_env.below.get(PVCS, waiting.name, MOUNT, keep_raw=True)
+    pending = await controller_env.worker_api.get(PVCS, waiting.name, MOUNT, keep_raw=True)
     assert phase(pending) == "Pending"
-    await controller_env.below.delete(PVCS, waiting.name, MOUNT, uid=waiting.uid)
+    await controller_env.worker_api.delete(PVCS, waiting.name, MOUNT, uid=waiting.uid)
 
 
 async def test_the_copy_of_a_claim_that_others_delete_is_created_and_bound_again(
@@ -259,7 +263,7 @@ async def test_the_copy_of_a_claim_that_others_delete_is_created_and_bound_again
         await until(store.copies_are_bound)
         claim = await store.claim_copy()
         assert claim is not None
-        await controller_env.below.delete(PVCS, store.copy, MOUNT, uid=claim.uid)
+        await controller_env.worker_api.delete(PVCS, store.copy, MOUNT, uid=claim.uid)
 
         async def another() -> bool:
             copy = await store.claim_copy()
@@ -277,7 +281,7 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
         "provisioner": "fake.example.com",
         "allowVolumeExpansion": True,
     }
-    await controller_env.above.create(CLASSES, body)
+    await controller_env.computing_api.create(CLASSES, body)
     store = await Store(controller_env, home, cls=name).make()
     async with controller_env.syncing(DependentsDriver):
         await store.bind()
@@ -295,7 +299,7 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
 
 
 async def grow(store: Store) -> None:
-    client = store.controller_env.above
+    client = store.controller_env.computing_api
     request = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
     await client.patch(PVCS, store.claim, MergePatch(request), store.home)
     capacity = {"spec": {"capacity": {"storage": "2Gi"}}}
@@ -311,7 +315,7 @@ async def test_growth_that_the_worker_refuses_is_reported_by_an_event(
         "provisioner": "fake.example.com",
         "allowVolumeExpansion": True,
     }
-    await bare.above.create(CLASSES, body)  # in the computing cluster alone
+    await bare.computing_api.create(CLASSES, body)  # in the computing cluster alone
     store = await Store(bare, home, cls=name).make()
     async with bare.syncing(DependentsDriver) as driver:
         pod = await store.bind()
@@ -320,7 +324,7 @@ async def test_growth_that_the_worker_refuses_is_reported_by_an_event(
 
         async def reported() -> bool:
             fields = f"involvedObject.name={store.claim},reason=CopyRefused"
-            return bool((await bare.above.list(EVENTS, home, fields=fields)).items)
+            return bool((await bare.computing_api.list(EVENTS, home, fields=fields)).items)
 
         await until(reported)
         assert not isinstance(driver.answers[pod.key], Missing)
@@ -339,8 +343,8 @@ async def clear(store: Store) -> None:
         copy = await read_in_worker(store.controller_env, resource, name, namespace)
         if copy is not None:
             patch = MergePatch({"metadata": {"finalizers": None}})
-            await store.controller_env.below.patch(resource, name, patch, namespace)
-            await store.controller_env.below.delete(resource, name, namespace, uid=copy.uid)
+            await store.controller_env.worker_api.patch(resource, name, patch, namespace)
+            await store.controller_env.worker_api.delete(resource, name, namespace, uid=copy.uid)
 
 
 async def test_a_local_volume_of_a_virtual_node_names_the_physical_node(
@@ -373,8 +377,8 @@ async def test_foreign_claims_and_volumes_with_the_names_of_copies_are_left_alon
         "storageClassName": "theirs",
     }
     body = {"metadata": {"name": store.volume_copy}, "spec": spec}
-    volume = await controller_env.below.create(PVS, body)
-    claim = await controller_env.below.create(
+    volume = await controller_env.worker_api.create(PVS, body)
+    claim = await controller_env.worker_api.create(
         PVCS,
         {
             "metadata": {"name": store.copy},
@@ -401,12 +405,12 @@ async def test_foreign_claims_and_volumes_with_the_names_of_copies_are_left_alon
         await until(bound)
         await delete_pod(controller_env, pod)
         await until(store.unmarked)
-    assert (await controller_env.below.get(PVCS, claim.name, MOUNT)).uid == claim.uid
-    theirs = await controller_env.below.get(PVS, volume.name, keep_raw=True)
+    assert (await controller_env.worker_api.get(PVCS, claim.name, MOUNT)).uid == claim.uid
+    theirs = await controller_env.worker_api.get(PVS, volume.name, keep_raw=True)
     assert theirs.labels == {}
     assert "claimRef" not in theirs.content()["spec"]
-    await controller_env.below.delete(PVCS, claim.name, MOUNT, uid=claim.uid)
-    await controller_env.below.delete(PVS, volume.name, uid=volume.uid)
+    await controller_env.worker_api.delete(PVCS, claim.name, MOUNT, uid=claim.uid)
+    await controller_env.worker_api.delete(PVS, volume.name, uid=volume.uid)
 
 
 async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
@@ -421,10 +425,10 @@ async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
         "finalizers": [f"kubeocean.io/finalizer-{controller_env.cluster_id}"],
     }
     for resource, name, namespace in ((PVCS, store.claim, home), (PVS, store.volume, "")):
-        source = await controller_env.above.get(resource, name, namespace)
+        source = await controller_env.computing_api.get(resource, name, namespace)
         kept = [*(source.metadata.finalizers or ()), *marks["finalizers"]]
         patch = MergePatch({"metadata": marks | {"finalizers": kept}})
-        await controller_env.above.patch(resource, name, patch, namespace)
+        await controller_env.computing_api.patch(resource, name, patch, namespace)
     labels = {"kubeocean.io/managed-by": "kubeocean"}
     annotations = {"kubeocean.io/virtual-name": store.volume}
     spec = {
@@ -434,7 +438,7 @@ async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
         "csi": {"driver": "fake.example.com", "volumeHandle": store.volume},
     }
     metadata: Json = {"name": store.volume_copy, "labels": labels, "annotations": annotations}
-    volume = await controller_env.below.create(PVS, {"metadata": metadata, "spec": spec})
+    volume = await controller_env.worker_api.create(PVS, {"metadata": metadata, "spec": spec})
     annotations = {
         "kubeocean.io/virtual-name": store.claim,
         "kubeocean.io/virtual-namespace": home,
@@ -448,11 +452,11 @@ async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
             "volumeName": store.volume_copy,
         },
     }
-    claim = await controller_env.below.create(PVCS, body, namespace=MOUNT)
+    claim = await controller_env.worker_api.create(PVCS, body, namespace=MOUNT)
 
     async def bound() -> bool:
         nudge = MergePatch({"metadata": {"annotations": {"now": str(time.monotonic())}}})
-        await controller_env.below.patch(PVCS, store.copy, nudge, MOUNT)
+        await controller_env.worker_api.patch(PVCS, store.copy, nudge, MOUNT)
         return await store.copies_are_bound()
 
     await until(bound, every=0.5)
@@ -471,7 +475,7 @@ async def test_claims_and_volumes_of_the_earlier_implementation_are_adopted(
         await delete_pod(controller_env, pod)
         await until(store.copies_are_gone)
         await until(store.unmarked)
-    source = await controller_env.above.get(PVCS, store.claim, home)
+    source = await controller_env.computing_api.get(PVCS, store.claim, home)
     assert source.metadata.finalizers == ("kubernetes.io/pvc-protection",)
 
 

@@ -71,22 +71,24 @@ async def test_the_addresses_follow_the_load_balancers_of_the_services(
             f"Service {server} does not exist; or start the syncer with "
             "--kubernetes-service-address"
         )
-        await create_service(controller_env.above, server, 6443, type="LoadBalancer")
+        await create_service(controller_env.computing_api, server, 6443, type="LoadBalancer")
         await until(lambda: "status.loadBalancer.ingress" in str(endpoints.lacking(dns=False)))
-        await set_ingress(controller_env.above, server, {"ip": "192.0.2.1"})
+        await set_ingress(controller_env.computing_api, server, {"ip": "192.0.2.1"})
         await until(lambda: endpoints.server == Endpoint("192.0.2.1", 6443))
         assert endpoints.lacking(dns=False) is None
         missing = endpoints.lacking(dns=True)
         assert missing is not None
         assert missing.service == dns
-        await create_service(controller_env.above, dns, 53, type="LoadBalancer")
-        await set_ingress(controller_env.above, dns, {"ip": "192.0.2.2"})
+        await create_service(controller_env.computing_api, dns, 53, type="LoadBalancer")
+        await set_ingress(controller_env.computing_api, dns, {"ip": "192.0.2.2"})
         await until(lambda: endpoints.dns == "192.0.2.2")
         assert endpoints.lacking(dns=True) is None
-        await set_ingress(controller_env.above, server, {"ip": "192.0.2.3"})
+        await set_ingress(controller_env.computing_api, server, {"ip": "192.0.2.3"})
         await until(lambda: endpoints.server == Endpoint("192.0.2.3", 6443))
-        service = await controller_env.above.get(SERVICES, server.name, server.namespace)
-        await controller_env.above.delete(SERVICES, server.name, server.namespace, uid=service.uid)
+        service = await controller_env.computing_api.get(SERVICES, server.name, server.namespace)
+        await controller_env.computing_api.delete(
+            SERVICES, server.name, server.namespace, uid=service.uid
+        )
         await until(lambda: endpoints.server is None)
         missing = endpoints.lacking(dns=True)
         assert missing is not None
@@ -110,8 +112,8 @@ async def test_a_host_name_is_resolved_and_an_address_that_is_still_good_is_kept
     async with controller_env.syncing(
         lambda clusters: ClusterEndpoints(clusters, resolver=resolver)
     ) as endpoints:
-        await create_service(controller_env.above, server, 443, type="LoadBalancer")
-        await set_ingress(controller_env.above, server, {"hostname": name})
+        await create_service(controller_env.computing_api, server, 443, type="LoadBalancer")
+        await set_ingress(controller_env.computing_api, server, {"hostname": name})
         await until(lambda: f"names {name}, which cannot be" in str(endpoints.lacking(dns=False)))
         resolver.answers[name] = ["192.0.2.7", "192.0.2.8"]
         await until(lambda: endpoints.server == Endpoint("192.0.2.7", 443))
@@ -133,8 +135,8 @@ async def test_addresses_that_flags_set_need_no_service(
     server, _ = well_known
     resolver = Resolver(dns=["192.0.2.5"])
     given = Given(cluster_domain="o", server=Address("192.0.2.4", 6443), dns=Address("dns"))
-    await create_service(controller_env.above, server, 443, type="LoadBalancer")
-    await set_ingress(controller_env.above, server, {"ip": "192.0.2.1"})
+    await create_service(controller_env.computing_api, server, 443, type="LoadBalancer")
+    await set_ingress(controller_env.computing_api, server, {"ip": "192.0.2.1"})
 
     async with controller_env.syncing(
         lambda clusters: ClusterEndpoints(clusters, given, resolver=resolver)
@@ -150,19 +152,21 @@ async def test_a_pod_gets_the_services_of_its_namespace(
     controller_env: ControllerEnv, namespace: str
 ) -> None:
     await create_service(
-        controller_env.above, Key(namespace, "web"), 80, 443, clusterIP="10.96.17.1"
+        controller_env.computing_api, Key(namespace, "web"), 80, 443, clusterIP="10.96.17.1"
     )
-    await create_service(controller_env.above, Key(namespace, "db"), 5432)
-    await create_service(controller_env.above, Key(namespace, "headless"), 80, clusterIP="None")
+    await create_service(controller_env.computing_api, Key(namespace, "db"), 5432)
     await create_service(
-        controller_env.above,
+        controller_env.computing_api, Key(namespace, "headless"), 80, clusterIP="None"
+    )
+    await create_service(
+        controller_env.computing_api,
         Key(namespace, "alias"),
         80,
         type="ExternalName",
         externalName="example.com",
     )
     faults = Faults()
-    async with controller_env.syncing(ClusterEndpoints, above=faults) as endpoints:
+    async with controller_env.syncing(ClusterEndpoints, computing_api=faults) as endpoints:
         endpoints.use_copies(lambda key: "10.1.1.1" if key.name == "db" else "")
         await until(lambda: endpoints.synced)
         db, web = endpoints.services(namespace)
@@ -183,8 +187,8 @@ async def test_pods_have_the_privileges_that_the_binding_does_not_deny(
     controller_env = ControllerEnv(
         binding_env.computing,
         binding_env.worker,
-        binding_env.above,
-        binding_env.below,
+        binding_env.computing_api,
+        binding_env.worker_api,
         name=binding_env.name,
     )
     async with (
@@ -194,7 +198,7 @@ async def test_pods_have_the_privileges_that_the_binding_does_not_deny(
         assert endpoints.privileges == Privileges(*[False] * 5)  # until the binding is known
         await until(lambda: endpoints.privileges == Privileges(host_path=False))
         patch = MergePatch({"spec": {"podPrivileges": None}})
-        await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+        await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
         await until(lambda: endpoints.privileges == Privileges())
 
 

@@ -33,14 +33,14 @@ async def register(controller_env: ControllerEnv, pnode: str, *drivers: Json) ->
         },
         "spec": {"drivers": list(drivers)},
     }
-    return await controller_env.below.create(CSI_NODES, body)
+    return await controller_env.worker_api.create(CSI_NODES, body)
 
 
 async def reregister(controller_env: ControllerEnv, pnode: str, *drivers: Json) -> None:
     """Replace drivers as kubelets do: a changed driver is removed before it is added again."""
     for listed in ([], list(drivers)):
         patch = MergePatch({"spec": {"drivers": listed}})
-        await controller_env.below.patch(CSI_NODES, pnode, patch)
+        await controller_env.worker_api.patch(CSI_NODES, pnode, patch)
 
 
 async def read_copy(controller_env: ControllerEnv, pnode: str) -> CsiNode | None:
@@ -69,7 +69,7 @@ async def test_a_virtual_node_has_the_drivers_of_its_physical_node(
     source = await register(controller_env, pnode, EBS, NFS)
     await register(controller_env, f"{controller_env.name}-not-lent", NFS)
     faults = Faults()
-    async with controller_env.syncing(CsiNodes, above=faults):
+    async with controller_env.syncing(CsiNodes, computing_api=faults):
         vnode = await controller_env.lend(pnode)
         await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
         copy = await read_copy(controller_env, pnode)
@@ -98,7 +98,9 @@ async def test_a_second_run_writes_nothing(controller_env: ControllerEnv) -> Non
         for pnode in pnodes:
             await until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
     faults = Faults()
-    async with controller_env.syncing(CsiNodes, above=faults, below=faults) as csinodes:
+    async with controller_env.syncing(
+        CsiNodes, computing_api=faults, worker_api=faults
+    ) as csinodes:
         await until(lambda: csinodes.copies.has_synced and csinodes.sources.has_synced)
         await quiet(faults)
         for pnode in pnodes:
@@ -111,7 +113,7 @@ async def test_a_worker_without_drivers_costs_nothing_but_the_watches(
     controller_env: ControllerEnv,
 ) -> None:
     faults = Faults()
-    async with controller_env.syncing(CsiNodes, above=faults, below=faults):
+    async with controller_env.syncing(CsiNodes, computing_api=faults, worker_api=faults):
         for n in range(3):
             await controller_env.lend(f"{controller_env.name}-{n}")
         await quiet(faults)
@@ -125,15 +127,15 @@ async def test_a_copy_is_written_when_its_source_changes_and_not_periodically(
     await register(controller_env, pnode, EBS)
     await controller_env.lend(pnode)
     faults = Faults()
-    async with controller_env.syncing(CsiNodes, above=faults):
+    async with controller_env.syncing(CsiNodes, computing_api=faults):
         await until(lambda: has_drivers(controller_env, pnode, EBS))
         patch = MergePatch({"spec": {"drivers": [EBS, NFS]}})
-        await controller_env.below.patch(CSI_NODES, pnode, patch)
+        await controller_env.worker_api.patch(CSI_NODES, pnode, patch)
         await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
         before = faults.writes
-        vnode = await controller_env.above.get(NODES, controller_env.vnode(pnode))
+        vnode = await controller_env.computing_api.get(NODES, controller_env.vnode(pnode))
         patch = MergePatch({"metadata": {"annotations": {"heart": "beat"}}})
-        await controller_env.above.patch(NODES, vnode.name, patch)
+        await controller_env.computing_api.patch(NODES, vnode.name, patch)
         await quiet(faults)
         assert faults.writes == before
 
@@ -149,12 +151,14 @@ async def test_a_driver_that_is_registered_again_with_other_fields_is_replaced(
     await controller_env.lend(pnode)
     async with controller_env.syncing(CsiNodes):
         await until(lambda: has_drivers(controller_env, pnode, EBS, NFS))
-        uid = (await controller_env.above.get(CSI_NODES, controller_env.vnode(pnode))).uid
+        uid = (await controller_env.computing_api.get(CSI_NODES, controller_env.vnode(pnode))).uid
     # Both steps of the kubelet while no syncer runs: they are seen as one.
     await reregister(controller_env, pnode, EBS | change, NFS)
     async with controller_env.syncing(CsiNodes):
         await until(lambda: has_drivers(controller_env, pnode, EBS | change, NFS))
-    assert (await controller_env.above.get(CSI_NODES, controller_env.vnode(pnode))).uid == uid
+    assert (
+        await controller_env.computing_api.get(CSI_NODES, controller_env.vnode(pnode))
+    ).uid == uid
 
 
 async def test_metadata_that_users_add_to_a_copy_stays(controller_env: ControllerEnv) -> None:
@@ -165,7 +169,7 @@ async def test_metadata_that_users_add_to_a_copy_stays(controller_env: Controlle
         await until(lambda: has_drivers(controller_env, pnode, EBS))
         ours = {"mine": "yes", "zone": "moved", "kubeocean.io/physical-node-name": None}
         patch = MergePatch({"metadata": {"labels": ours}})
-        await controller_env.above.patch(CSI_NODES, controller_env.vnode(pnode), patch)
+        await controller_env.computing_api.patch(CSI_NODES, controller_env.vnode(pnode), patch)
 
         async def mended() -> bool:
             copy = await read_copy(controller_env, pnode)
@@ -184,10 +188,10 @@ async def test_a_copy_is_deleted_with_its_virtual_node(controller_env: Controlle
     async with controller_env.syncing(CsiNodes):
         await until(lambda: has_drivers(controller_env, pnode, EBS))
         await controller_env.take_back(vnode)
-        await until(lambda: controller_env.above.get(NODES, vnode.name))
+        await until(lambda: controller_env.computing_api.get(NODES, vnode.name))
         assert await has_drivers(controller_env, pnode, EBS)  # while the node is only leaving
         patch = MergePatch({"metadata": {"finalizers": []}})
-        await controller_env.above.patch(NODES, vnode.name, patch)
+        await controller_env.computing_api.patch(NODES, vnode.name, patch)
         await until(lambda: gone(controller_env, pnode))
 
 
@@ -209,7 +213,7 @@ async def test_a_copy_is_deleted_with_its_source(controller_env: ControllerEnv) 
     await controller_env.lend(pnode)
     async with controller_env.syncing(CsiNodes):
         await until(lambda: has_drivers(controller_env, pnode, EBS))
-        await controller_env.below.delete(CSI_NODES, pnode, uid=source.uid)
+        await controller_env.worker_api.delete(CSI_NODES, pnode, uid=source.uid)
         await until(lambda: gone(controller_env, pnode))
         await register(controller_env, pnode, NFS)
         await until(lambda: has_drivers(controller_env, pnode, NFS))
@@ -225,13 +229,13 @@ async def test_nothing_is_decided_while_the_worker_does_not_answer(
     vnode = await controller_env.lend(lost)
     worker_faults, computing_faults = Faults(), Faults()
     async with controller_env.syncing(
-        CsiNodes, above=computing_faults, below=worker_faults
+        CsiNodes, computing_api=computing_faults, worker_api=worker_faults
     ) as csinodes:
         for pnode in (kept, lost):
             await until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
         worker_faults.partition()
         await until(lambda: not csinodes.clusters.worker_health.answers)
-        await controller_env.below.delete(CSI_NODES, kept, uid=source.uid)
+        await controller_env.worker_api.delete(CSI_NODES, kept, uid=source.uid)
         await controller_env.take_back(vnode)
         await until(lambda: gone(controller_env, lost))
         assert await has_drivers(controller_env, kept, EBS)
@@ -244,7 +248,7 @@ async def test_a_foreign_csinode_is_left_alone(controller_env: ControllerEnv) ->
     pnode = f"{controller_env.name}-n"
     await register(controller_env, pnode, EBS)
     name = controller_env.vnode(pnode)
-    foreign = await controller_env.above.create(
+    foreign = await controller_env.computing_api.create(
         CSI_NODES,
         {"metadata": {"name": name, "labels": {"owner": "others"}}, "spec": {"drivers": [NFS]}},
     )
@@ -256,9 +260,9 @@ async def test_a_foreign_csinode_is_left_alone(controller_env: ControllerEnv) ->
         await controller_env.take_back(vnode)
         await until(lambda: csinodes.clusters.vnodes.get(Key("", name)) is None)
         assert await csinodes.reconcile(Key("", pnode)) == Done()
-    untouched = await controller_env.above.get(CSI_NODES, name)
+    untouched = await controller_env.computing_api.get(CSI_NODES, name)
     assert untouched.resource_version == foreign.resource_version
-    await controller_env.above.delete(CSI_NODES, name, uid=foreign.uid)
+    await controller_env.computing_api.delete(CSI_NODES, name, uid=foreign.uid)
 
 
 async def test_a_copy_is_created_when_the_foreign_csinode_is_deleted(
@@ -268,11 +272,11 @@ async def test_a_copy_is_created_when_the_foreign_csinode_is_deleted(
     await register(controller_env, pnode, EBS)
     name = controller_env.vnode(pnode)
     body = {"metadata": {"name": name}, "spec": {"drivers": []}}
-    foreign = await controller_env.above.create(CSI_NODES, body)
+    foreign = await controller_env.computing_api.create(CSI_NODES, body)
     await controller_env.lend(pnode)
     async with controller_env.syncing(CsiNodes):
         await until(lambda: controller_env.told(name, "NameTaken"))
-        await controller_env.above.delete(CSI_NODES, name, uid=foreign.uid)
+        await controller_env.computing_api.delete(CSI_NODES, name, uid=foreign.uid)
         await until(lambda: has_drivers(controller_env, pnode, EBS))
 
 
@@ -285,10 +289,10 @@ async def test_another_binding_keeps_its_copy(controller_env: ControllerEnv) -> 
     async with controller_env.syncing(CsiNodes), other.syncing(CsiNodes):
         await until(lambda: has_drivers(controller_env, pnode, EBS))
         await until(lambda: has_drivers(other, pnode, EBS))
-        version = (await other.above.get(CSI_NODES, other.vnode(pnode))).resource_version
+        version = (await other.computing_api.get(CSI_NODES, other.vnode(pnode))).resource_version
         await controller_env.take_back(vnode)
         await until(lambda: gone(controller_env, pnode))
-        copy = await other.above.get(CSI_NODES, other.vnode(pnode))
+        copy = await other.computing_api.get(CSI_NODES, other.vnode(pnode))
         assert copy.resource_version == version
 
 
@@ -298,7 +302,7 @@ async def test_a_copy_of_the_earlier_implementation_is_adopted(
     pnode = f"{controller_env.name}-n"
     source = await register(controller_env, pnode, EBS)
     name = controller_env.vnode(pnode)
-    legacy = await controller_env.above.create(
+    legacy = await controller_env.computing_api.create(
         CSI_NODES,
         {
             "metadata": {
@@ -344,7 +348,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
     async with controller_env.crashing(CsiNodes, n) as crash:
         for pnode in (stays, goes):
             await crash.or_until(lambda pnode=pnode: has_drivers(controller_env, pnode, EBS))
-        await controller_env.below.patch(
+        await controller_env.worker_api.patch(
             CSI_NODES, stays, MergePatch({"spec": {"drivers": [EBS, NFS]}})
         )
         await crash.or_until(lambda: has_drivers(controller_env, stays, EBS, NFS))
@@ -353,7 +357,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
             lambda: gone(controller_env, goes)
         )  # the garbage collector may be first
     faults = Faults()
-    async with controller_env.syncing(CsiNodes, above=faults):
+    async with controller_env.syncing(CsiNodes, computing_api=faults):
         await until(lambda: has_drivers(controller_env, stays, EBS, NFS))
         await until(lambda: gone(controller_env, goes))
         await quiet(faults)
@@ -368,10 +372,14 @@ async def test_lagging_and_repeating_watches_cause_no_more_writes(
     for faults in (computing_faults, worker_faults):
         faults.lag(0.3)
         faults.repeat(1)
-    async with controller_env.syncing(CsiNodes, above=computing_faults, below=worker_faults):
+    async with controller_env.syncing(
+        CsiNodes, computing_api=computing_faults, worker_api=worker_faults
+    ):
         await controller_env.lend(pnode)
         await until(lambda: has_drivers(controller_env, pnode, EBS))
-        await controller_env.below.patch(CSI_NODES, pnode, MergePatch({"spec": {"drivers": [NFS]}}))
+        await controller_env.worker_api.patch(
+            CSI_NODES, pnode, MergePatch({"spec": {"drivers": [NFS]}})
+        )
         await until(lambda: has_drivers(controller_env, pnode, NFS))
         computing_faults.rewind(20)
         worker_faults.rewind(20)

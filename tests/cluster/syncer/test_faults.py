@@ -61,8 +61,8 @@ async def prepare_lending(binding_env: BindingEnv, namespace: str) -> None:
 async def disturb_lending(binding_env: BindingEnv, namespace: str) -> None:
     limits = [{"resource": "cpu", "percent": 50}]
     await binding_env.patch_policy(f"{binding_env.name}-policy", resourceLimits=limits)
-    gone = await binding_env.below.get(NODES, f"{binding_env.name}-b")
-    await binding_env.below.delete(NODES, gone.name, uid=gone.uid)
+    gone = await binding_env.worker_api.get(NODES, f"{binding_env.name}-b")
+    await binding_env.worker_api.delete(NODES, gone.name, uid=gone.uid)
 
 
 async def check_lending(binding_env: BindingEnv, namespace: str) -> bool:
@@ -71,7 +71,7 @@ async def check_lending(binding_env: BindingEnv, namespace: str) -> bool:
     (node,) = nodes
     assert not node.deleting
     assert (node.status.allocatable or {})["cpu"] == "4"
-    pnode = await binding_env.below.get(NODES, f"{binding_env.name}-a")
+    pnode = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
     assert node.labels["kubeocean.io/physical-node-uid"] == pnode.uid
     assert pnode.labels.get(LABEL) == f"{binding_env.name}-policy"
     assert len({taint.key for taint in node.spec.taints or ()}) == len(node.spec.taints or ())
@@ -120,16 +120,18 @@ async def check_reclaim(binding_env: BindingEnv, namespace: str) -> bool:
 
 
 async def disturb_removal(binding_env: BindingEnv, namespace: str) -> None:
-    policy = await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
-    await binding_env.below.delete(RESOURCE_LEASING_POLICIES, policy.name, uid=policy.uid)
+    policy = await binding_env.worker_api.get(
+        RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy"
+    )
+    await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy.name, uid=policy.uid)
 
 
 async def check_removal(binding_env: BindingEnv, namespace: str) -> bool:
     assert await binding_env.vnodes() == []
-    node = await binding_env.below.get(NODES, f"{binding_env.name}-a")
+    node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
     assert LABEL not in node.labels
     try:
-        await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
+        await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
     except NotFound:
         return (await binding_env.binding()).status.virtual_nodes == 0
     return False
@@ -145,8 +147,10 @@ async def disturb_end(binding_env: BindingEnv, namespace: str) -> None:
 async def check_end(binding_env: BindingEnv, namespace: str) -> bool:
     assert await binding_env.is_unbound()
     assert await binding_env.vnodes() == []
-    assert LABEL not in (await binding_env.below.get(NODES, f"{binding_env.name}-a")).labels
-    policy = await binding_env.below.get(RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy")
+    assert LABEL not in (await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")).labels
+    policy = await binding_env.worker_api.get(
+        RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy"
+    )
     assert not policy.metadata.finalizers
     return True
 
@@ -173,7 +177,7 @@ async def is_lent(binding_env: BindingEnv) -> bool:
 
 
 async def pods(binding_env: BindingEnv, namespace: str) -> list[str]:
-    listing = await binding_env.above.list(
+    listing = await binding_env.computing_api.list(
         PODS, namespace, fields=f"spec.nodeName={vnode(binding_env, 'a')}"
     )
     return [pod.name for pod in listing.items if not pod.deleting]
@@ -225,7 +229,9 @@ class FaultSweep:
                     await case.scenario.prepare(case.binding_env, self.namespace)
                     case.plans = await way(case)
                     for plan in case.plans:
-                        running = case.binding_env.syncing(above=plan.wrap, below=plan.wrap)
+                        running = case.binding_env.syncing(
+                            computing_api=plan.wrap, worker_api=plan.wrap
+                        )
                         await stack.enter_async_context(running)
                     if case.binding_env.name not in self._disturbed:
                         await until(lambda: is_lent(case.binding_env), every=POLL_EVERY_S)
@@ -261,7 +267,9 @@ class FaultSweep:
             faults = Faults()
             faults.crash_after_write(n, when=matters)
             try:
-                async with case.binding_env.syncing(above=faults.wrap, below=faults.wrap):
+                async with case.binding_env.syncing(
+                    computing_api=faults.wrap, worker_api=faults.wrap
+                ):
                     await until(
                         lambda: faults.crashed or is_lent(case.binding_env), every=POLL_EVERY_S
                     )
@@ -363,12 +371,12 @@ async def results(
         return bool((await client.list(SERVICE_ACCOUNTS, namespace)).items)
 
     await until(usable)
-    below = worker.client()
+    worker_api = worker.client()
     try:
-        env = BindingEnv(cluster, worker, client, below)
+        env = BindingEnv(cluster, worker, client, worker_api)
         yield await run_all(FaultSweep(env, namespace, sample_step))
     finally:
-        await below.close()
+        await worker_api.close()
 
 
 def failed(results: Results, way: str) -> dict[str, str]:

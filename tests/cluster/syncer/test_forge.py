@@ -66,7 +66,7 @@ async def prepare(client: Client, *, overhead: str) -> None:
 
 
 @pytest.fixture
-async def below(worker: Cluster) -> AsyncIterator[Client]:
+async def worker_api(worker: Cluster) -> AsyncIterator[Client]:
     client = worker.client()
     await prepare(client, overhead="250m")
     yield client
@@ -74,7 +74,7 @@ async def below(worker: Cluster) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def above(client: Client, namespace: str) -> Client:
+async def computing_api(client: Client, namespace: str) -> Client:
     await prepare(client, overhead="1")
     names = [each.name for each in (await client.list(SERVICE_ACCOUNTS, namespace)).items]
     if "default" not in names:
@@ -99,12 +99,12 @@ def bound(pod: Json) -> Json:
 
 
 async def test_every_valid_pod_is_accepted_by_the_worker_or_refused_with_a_reason(
-    above: Client, below: Client, namespace: str
+    computing_api: Client, worker_api: Client, namespace: str
 ) -> None:
     seen: Counter[str] = Counter()
     for number, body in enumerate(draw_many(pod_bodies(namespace), EXAMPLES)):
         try:
-            pod = bound(await would_create(above, body))
+            pod = bound(await would_create(computing_api, body))
         except (Invalid, Forbidden):
             seen["not a pod"] += 1
             continue
@@ -122,7 +122,7 @@ async def test_every_valid_pod_is_accepted_by_the_worker_or_refused_with_a_reaso
             seen["refused"] += 1
             continue
         # Two servers: the worker's, and one that admits service accounts as in production.
-        for server in (below, above):
+        for server in (worker_api, computing_api):
             try:
                 stored = await would_create(server, forged)
             except ApiError as error:
@@ -149,17 +149,17 @@ def assert_kept(forged: Json, stored: Json) -> None:
 
 
 async def test_a_pod_of_the_default_account_gets_only_the_computing_clusters_token(
-    above: Client, namespace: str
+    computing_api: Client, namespace: str
 ) -> None:
     body = vpod(namespace=namespace)
     del body["metadata"]["uid"], body["metadata"]["resourceVersion"]
     body["spec"] = {"containers": body["spec"]["containers"]}
-    pod = bound(await would_create(above, body))
+    pod = bound(await would_create(computing_api, body))
     (volume,) = pod["spec"]["volumes"]
     assert volume["name"].startswith("kube-api-access-")
 
     context = context_for(pod, namespace=BELOW, priority_class="forge-low")
-    stored = await would_create(above, forge(pod, context))
+    stored = await would_create(computing_api, forge(pod, context))
     (volume,) = stored["spec"]["volumes"]
     token, authority, where = volume["projected"]["sources"]
     assert token["secret"]["name"] == context.names.tokens[volume["name"], 0]
@@ -176,7 +176,7 @@ async def read(client: Client, namespace: str, name: str) -> Json:
 
 
 async def test_every_change_is_accepted_by_the_worker_and_needs_no_second_patch(
-    above: Client, below: Client, namespace: str
+    computing_api: Client, worker_api: Client, namespace: str
 ) -> None:
     name = f"{namespace}-changing"
     resources = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1"}}
@@ -189,29 +189,31 @@ async def test_every_change_is_accepted_by_the_worker_and_needs_no_second_patch(
             "initContainers": [{"name": "init", "image": "init:1"}],
         },
     }
-    await above.create(PODS, body)
-    pod = await read(above, namespace, name)
+    await computing_api.create(PODS, body)
+    pod = await read(computing_api, namespace, name)
     context = context_for(pod, namespace=BELOW, priority_class="forge-low", services=SERVICES)
-    await below.create(PODS, forge(pod, context))
+    await worker_api.create(PODS, forge(pod, context))
 
     async def settle() -> list[str]:
         """Apply the changes; return the subresources that were written."""
-        pod = await read(above, namespace, name)
-        ppod = await read(below, BELOW, context.name)
+        pod = await read(computing_api, namespace, name)
+        ppod = await read(worker_api, BELOW, context.name)
         now = context_for(pod, namespace=BELOW, priority_class="forge-low", services=SERVICES)
         difference = changes(pod, ppod, now)
         assert not difference.refused
         for patch in difference.patches:
             strategic = StrategicPatch(patch.body)
-            await below.patch(PODS, context.name, strategic, BELOW, subresource=patch.subresource)
-        after = changes(pod, await read(below, BELOW, context.name), now)
+            await worker_api.patch(
+                PODS, context.name, strategic, BELOW, subresource=patch.subresource
+            )
+        after = changes(pod, await read(worker_api, BELOW, context.name), now)
         assert after.patches == ()
         return [patch.subresource for patch in difference.patches]
 
     assert await settle() == [], "a new pod is as it should be"
 
     labels = {"metadata": {"labels": {"a": "2", "b": None}, "annotations": {"note": "x"}}}
-    await above.patch(PODS, name, MergePatch(labels), namespace)
+    await computing_api.patch(PODS, name, MergePatch(labels), namespace)
     assert await settle() == [""]
 
     spec: Json = {
@@ -219,24 +221,24 @@ async def test_every_change_is_accepted_by_the_worker_and_needs_no_second_patch(
         "initContainers": [{"name": "init", "image": "init:2"}],
         "activeDeadlineSeconds": 3600,
     }
-    await above.patch(PODS, name, StrategicPatch({"spec": spec}), namespace)
+    await computing_api.patch(PODS, name, StrategicPatch({"spec": spec}), namespace)
     toleration = {"key": "late", "operator": "Exists"}
     add = {"op": "add", "path": "/spec/tolerations/-", "value": toleration}
-    await above.patch(PODS, name, JsonPatch([add]), namespace)
+    await computing_api.patch(PODS, name, JsonPatch([add]), namespace)
     assert await settle() == [""]
 
     env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     debugger = {"name": "debug", "image": "busybox", "env": env}
     debug = StrategicPatch({"spec": {"ephemeralContainers": [debugger]}})
-    await above.patch(PODS, name, debug, namespace, subresource="ephemeralcontainers")
+    await computing_api.patch(PODS, name, debug, namespace, subresource="ephemeralcontainers")
     assert await settle() == ["ephemeralcontainers"]
 
     more = {"requests": {"cpu": "200m"}, "limits": {"cpu": "2"}}
     resize = StrategicPatch({"spec": {"containers": [{"name": "app", "resources": more}]}})
-    await above.patch(PODS, name, resize, namespace, subresource="resize")
+    await computing_api.patch(PODS, name, resize, namespace, subresource="resize")
     assert await settle() == ["resize", ""]
 
-    ppod = await read(below, BELOW, context.name)
+    ppod = await read(worker_api, BELOW, context.name)
     (app,) = ppod["spec"]["containers"]
     assert app["image"] == "app:2"
     assert app["resources"]["requests"] == {"cpu": "200m", "memory": "64Mi"}
@@ -249,14 +251,14 @@ async def test_every_change_is_accepted_by_the_worker_and_needs_no_second_patch(
 
 
 async def test_a_patch_for_a_pod_that_was_replaced_is_refused(
-    above: Client, below: Client, namespace: str
+    computing_api: Client, worker_api: Client, namespace: str
 ) -> None:
     pod = vpod(f"{namespace}-replaced", namespace=namespace)
     context = context_for(pod, namespace=BELOW, priority_class="forge-low")
-    await below.create(PODS, forge(pod, context))
-    ppod = await read(below, BELOW, context.name)
+    await worker_api.create(PODS, forge(pod, context))
+    ppod = await read(worker_api, BELOW, context.name)
     ppod["metadata"]["uid"] = "another"
     pod["metadata"]["labels"] = {"new": "label"}
     (patch,) = changes(pod, ppod, context).patches
     with pytest.raises(ApiError, match="uid"):
-        await below.patch(PODS, context.name, StrategicPatch(patch.body), BELOW)
+        await worker_api.patch(PODS, context.name, StrategicPatch(patch.body), BELOW)

@@ -14,7 +14,7 @@ NAMESPACE = "kube-node-lease"
 async def leases(binding_env: BindingEnv) -> dict[str, Lease]:
     """Return the Leases of this binding's virtual nodes, by node."""
     names = {vnode.name for vnode in await binding_env.vnodes()}
-    stored = (await binding_env.above.list(LEASES, NAMESPACE, keep_raw=True)).items
+    stored = (await binding_env.computing_api.list(LEASES, NAMESPACE, keep_raw=True)).items
     return {lease.name: lease for lease in stored if lease.name in names}
 
 
@@ -69,9 +69,9 @@ async def test_a_lease_that_is_deleted_or_replaced_is_created_again(
         assert first is not None
         gone, replaced = sorted(first)
         for name in first:
-            await binding_env.above.delete(LEASES, name, NAMESPACE, uid=first[name].uid)
+            await binding_env.computing_api.delete(LEASES, name, NAMESPACE, uid=first[name].uid)
         other: Json = {"metadata": {"name": replaced, "namespace": NAMESPACE}}
-        await binding_env.above.create(
+        await binding_env.computing_api.create(
             LEASES, other | {"spec": {"holderIdentity": "another-holder"}}
         )
         uids = {vnode.name: vnode.uid for vnode in await binding_env.vnodes()}
@@ -101,7 +101,7 @@ async def test_a_syncer_that_starts_with_a_dead_worker_renews_no_lease(
     before = await renewals()
     faults = Faults()
     faults.partition()
-    async with binding_env.syncing(below=faults.wrap) as syncer:
+    async with binding_env.syncing(worker_api=faults.wrap) as syncer:
         await until(
             lambda: len(syncer.clusters.vnodes) == 1 and not syncer.clusters.worker_health.answers
         )

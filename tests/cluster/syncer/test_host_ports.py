@@ -39,12 +39,14 @@ GO_LABELS = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/hostport-fake
 
 @pytest.fixture
 async def env(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterator[ControllerEnv]:
-    below = worker.client()
+    worker_api = worker.client()
     # The worker has no controller manager, which would create it.
     with suppress(AlreadyExists):
-        await below.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace="default")
-    yield ControllerEnv(cluster, worker, client, below)
-    await below.close()
+        await worker_api.create(
+            SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace="default"
+        )
+    yield ControllerEnv(cluster, worker, client, worker_api)
+    await worker_api.close()
 
 
 @pytest.fixture
@@ -80,18 +82,18 @@ def pod_body(name: str, node: str, *ports: int, **metadata: object) -> Json:
 async def place(env: ControllerEnv, pnode: str, *ports: int, **metadata: object) -> Pod:
     """Create a pod on a node of the worker."""
     body = pod_body(f"{env.name}-{uuid.uuid4().hex[:6]}", pnode, *ports, **metadata)
-    return await env.below.create(PODS, body, namespace="default")
+    return await env.worker_api.create(PODS, body, namespace="default")
 
 
 async def remove(env: ControllerEnv, pod: Pod) -> None:
-    await env.below.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0)
+    await env.worker_api.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace_s=0)
 
 
 async def reservations(env: ControllerEnv, pnode: str) -> list[ReservationPod]:
     """Return all reservations on the virtual node, of any owner."""
     fields = f"spec.nodeName={env.vnode(pnode)}"
     namespace = env.domain.host_port_namespace
-    return (await env.above.list(RESERVATION_PODS, namespace, fields=fields)).items
+    return (await env.computing_api.list(RESERVATION_PODS, namespace, fields=fields)).items
 
 
 async def reserves(env: ControllerEnv, pnode: str, *ports: int) -> ReservationPod:
@@ -128,7 +130,7 @@ async def test_ports_that_others_hold_are_reserved(env: ControllerEnv) -> None:
     await place(env, pnode, 99, labels={"kubeocean.io/managed-by": "kubeocean"})  # our pod
     await place(env, f"{env.name}-other", 98)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults) as hostports:
+    async with env.syncing(HostPorts, computing_api=faults) as hostports:
         await until(lambda: reserves(env, pnode, 80, 443, 9100))
         await quiet(faults)
         held = [pod for pod in hostports.holders.items() if pod.name.startswith(env.name)]
@@ -141,7 +143,7 @@ async def test_ports_that_others_hold_are_reserved(env: ControllerEnv) -> None:
 @pytest.mark.usefixtures("reservation_namespace")
 async def test_ports_that_pods_of_other_bindings_hold_are_reserved(env: ControllerEnv) -> None:
     pnode, _ = await lent(env)
-    computing_id = await identity_of(env.above)
+    computing_id = await identity_of(env.computing_api)
     owners = {
         80: Ids(env.name, env.cluster_id, computing_id),  # ours
         81: Ids(f"{env.name}b", f"{env.cluster_id}b", computing_id),
@@ -162,19 +164,21 @@ async def test_the_scheduler_sees_the_ports_and_users_cannot_take_them(
     async with env.syncing(HostPorts):
         await until(lambda: reserves(env, pnode, 80))
         body = {"status": {"allocatable": {"cpu": "1", "pods": "10"}}}
-        await env.above.patch(NODES, vnode.name, MergePatch(body), subresource="status")
+        await env.computing_api.patch(NODES, vnode.name, MergePatch(body), subresource="status")
         affinity = {"kubernetes.io/hostname": vnode.name}
         for name, port in (("held", 80), ("free", 81)):
             pod = pod_body(f"{env.name}-{name}", "", port)
             pod["spec"]["nodeSelector"] = affinity
-            await env.above.create(PODS, pod, namespace="default")
+            await env.computing_api.create(PODS, pod, namespace="default")
 
         async def placed(name: str) -> str:
-            return (await env.above.get(PODS, f"{env.name}-{name}", "default")).spec.node_name
+            return (
+                await env.computing_api.get(PODS, f"{env.name}-{name}", "default")
+            ).spec.node_name
 
         async def refused() -> bool:
             fields = f"involvedObject.name={env.name}-held,reason=FailedScheduling"
-            events = (await env.above.list(EVENTS, "default", fields=fields)).items
+            events = (await env.computing_api.list(EVENTS, "default", fields=fields)).items
             return any("free ports" in event.message for event in events)
 
         assert await until(lambda: placed("free")) == vnode.name
@@ -199,7 +203,7 @@ async def test_finished_pods_and_duplicates_do_not_count(env: ControllerEnv) -> 
 
 async def finish(env: ControllerEnv, pod: Pod, phase: str) -> None:
     patch = MergePatch({"status": {"phase": phase}})
-    await env.below.patch(PODS, pod.name, patch, pod.namespace, subresource="status")
+    await env.worker_api.patch(PODS, pod.name, patch, pod.namespace, subresource="status")
 
 
 @pytest.mark.usefixtures("reservation_namespace")
@@ -207,7 +211,7 @@ async def test_no_port_is_free_while_a_reservation_is_replaced(env: ControllerEn
     pnode, _ = await lent(env)
     await place(env, pnode, 80)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults):
+    async with env.syncing(HostPorts, computing_api=faults):
         old = await until(lambda: reserves(env, pnode, 80))
         await place(env, pnode, 81)
         await until(lambda: reserves(env, pnode, 80, 81))
@@ -226,7 +230,7 @@ async def test_a_second_run_writes_nothing(env: ControllerEnv) -> None:
         for n, pnode in enumerate(names):
             await until(lambda n=n, pnode=pnode: reserves(env, pnode, 80 + n))
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults, below=faults) as hostports:
+    async with env.syncing(HostPorts, computing_api=faults, worker_api=faults) as hostports:
         await until(lambda: hostports.holders.has_synced and hostports.reservations.has_synced)
         await quiet(faults)
         for pnode in names:
@@ -240,7 +244,7 @@ async def test_a_worker_without_host_ports_costs_nothing_but_the_watches(
 ) -> None:
     pnode, _ = await lent(env)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults, below=faults):
+    async with env.syncing(HostPorts, computing_api=faults, worker_api=faults):
         await place(env, pnode)
         await quiet(faults)
     assert all(watches(request) for request in faults.requests)
@@ -251,11 +255,11 @@ async def test_changes_of_a_pod_that_keeps_its_ports_cause_no_write(env: Control
     pnode, _ = await lent(env)
     pod = await place(env, pnode, 80)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults):
+    async with env.syncing(HostPorts, computing_api=faults):
         await until(lambda: reserves(env, pnode, 80))
         for n in range(5):
             patch = MergePatch({"metadata": {"labels": {"n": str(n)}}})
-            await env.below.patch(PODS, pod.name, patch, pod.namespace)
+            await env.worker_api.patch(PODS, pod.name, patch, pod.namespace)
         await finish(env, pod, "Running")
         await quiet(faults)
     assert len(writes(faults)) == 2
@@ -272,7 +276,7 @@ async def test_the_namespace_is_created_if_it_is_missing(env: ControllerEnv) -> 
     async with env.syncing(HostPorts):
         for pnode in names:
             await until(lambda pnode=pnode: reservations(env, pnode))
-    namespace = await env.above.get(NAMESPACES, f"{product}-fake")
+    namespace = await env.computing_api.get(NAMESPACES, f"{product}-fake")
     assert namespace.labels[f"{product}.io/managed-by"] == product
     assert namespace.labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
@@ -291,7 +295,7 @@ async def test_a_reservation_is_deleted_when_its_virtual_node_is_deleted(
         await place(env, pnode, 81)
         await until(lambda: env.seen(NODES, vnode.name))
     assert await is_free(env, pnode)
-    await env.above.patch(NODES, vnode.name, MergePatch({"metadata": {"finalizers": []}}))
+    await env.computing_api.patch(NODES, vnode.name, MergePatch({"metadata": {"finalizers": []}}))
 
 
 @pytest.mark.usefixtures("reservation_namespace")
@@ -334,7 +338,7 @@ async def test_a_reservation_that_users_delete_or_finish_is_created_again(
     await place(env, pnode, 80)
     async with env.syncing(HostPorts):
         pod = await until(lambda: reserves(env, pnode, 80))
-        await env.above.delete(PODS, pod.name, NAMESPACE, uid=pod.uid)
+        await env.computing_api.delete(PODS, pod.name, NAMESPACE, uid=pod.uid)
 
         async def again() -> bool:
             return (await reserves(env, pnode, 80)).uid != pod.uid
@@ -342,7 +346,7 @@ async def test_a_reservation_that_users_delete_or_finish_is_created_again(
         await until(again)
         (pod,) = await reservations(env, pnode)
         patch = MergePatch({"status": {"phase": "Failed"}})
-        await env.above.patch(PODS, pod.name, patch, NAMESPACE, subresource="status")
+        await env.computing_api.patch(PODS, pod.name, patch, NAMESPACE, subresource="status")
         await until(again)
 
 
@@ -351,13 +355,13 @@ async def test_a_reservation_that_a_finalizer_holds_is_waited_for(env: Controlle
     pnode, _ = await lent(env)
     await place(env, pnode, 80)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults):
+    async with env.syncing(HostPorts, computing_api=faults):
         pod = await until(lambda: reserves(env, pnode, 80))
         held = MergePatch({"metadata": {"finalizers": ["example.com/keep"]}})
-        await env.above.patch(PODS, pod.name, held, NAMESPACE)
-        await env.above.delete(PODS, pod.name, NAMESPACE, uid=pod.uid)
+        await env.computing_api.patch(PODS, pod.name, held, NAMESPACE)
+        await env.computing_api.delete(PODS, pod.name, NAMESPACE, uid=pod.uid)
         await quiet(faults)
-        await env.above.patch(
+        await env.computing_api.patch(
             PODS, pod.name, MergePatch({"metadata": {"finalizers": []}}), NAMESPACE
         )
         await until(lambda: reserves(env, pnode, 80))
@@ -370,10 +374,10 @@ async def test_a_reservation_whose_deletion_was_cut_short_is_deleted_again(
     pnode, _ = await lent(env)
     await place(env, pnode, 80)
     old = await place_reservation(env, pnode, 70)
-    await half_delete(env.computing, env.above, old.name, NAMESPACE)
+    await half_delete(env.computing, env.computing_api, old.name, NAMESPACE)
     async with env.syncing(HostPorts):
         pod = await until(lambda: reserves(env, pnode, 80))
-    await half_delete(env.computing, env.above, pod.name, NAMESPACE)
+    await half_delete(env.computing, env.computing_api, pod.name, NAMESPACE)
 
     async def created_again() -> bool:
         return (await reserves(env, pnode, 80)).uid != pod.uid
@@ -394,7 +398,7 @@ async def place_reservation(env: ControllerEnv, pnode: str, *ports: int, **label
     ]
     body["spec"]["containers"][0]["ports"] = listed
     body["metadata"] = {"generateName": "fake-pod-for-hostport-", "labels": GO_LABELS | labels}
-    return await env.above.create(PODS, body, namespace=NAMESPACE)
+    return await env.computing_api.create(PODS, body, namespace=NAMESPACE)
 
 
 @pytest.mark.usefixtures("reservation_namespace")
@@ -406,7 +410,7 @@ async def test_a_reservation_of_the_earlier_implementation_that_fits_is_adopted(
     first = await place_reservation(env, pnode, 80)
     second = await place_reservation(env, pnode, 80)
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults):
+    async with env.syncing(HostPorts, computing_api=faults):
         pod = await until(lambda: reserves(env, pnode, 80))
         assert pod.uid in (first.uid, second.uid)
         await quiet(faults)
@@ -441,7 +445,7 @@ async def test_reservations_of_other_bindings_and_pods_of_users_are_left_alone(
     await place(env, pnode, 80)
     foreign = await place_reservation(env, pnode, 7, **{"kubeocean.io/cluster-binding": "other"})
     unclaimed = await place_reservation(env.neighbour(), pnode, 8)
-    plain = await env.above.create(
+    plain = await env.computing_api.create(
         PODS, pod_body(f"{env.name}-user", env.vnode(pnode), 9), namespace=NAMESPACE
     )
 
@@ -477,15 +481,15 @@ async def test_a_foreign_pod_of_our_name_is_left_alone(env: ControllerEnv) -> No
         pod = await until(lambda: reserves(env, pnode, 80))
         await remove(env, held)
         await until(lambda: is_free(env, pnode))
-    foreign = await env.above.create(PODS, pod_body(pod.name, "", 1), namespace=NAMESPACE)
+    foreign = await env.computing_api.create(PODS, pod_body(pod.name, "", 1), namespace=NAMESPACE)
     await place(env, pnode, 80)
     async with env.syncing(HostPorts) as hostports:
         (event,) = await until(lambda: env.told(vnode.name, "NameTaken"))
         assert event.involved_object.uid == vnode.uid
         assert isinstance(await hostports.reconcile(vnode.key), Stuck)
-        stored = await env.above.get(PODS, pod.name, NAMESPACE)
+        stored = await env.computing_api.get(PODS, pod.name, NAMESPACE)
         assert (stored.uid, stored.labels) == (foreign.uid, {})
-        await env.above.delete(PODS, pod.name, NAMESPACE, uid=foreign.uid, grace_s=0)
+        await env.computing_api.delete(PODS, pod.name, NAMESPACE, uid=foreign.uid, grace_s=0)
         await until(lambda: reserves(env, pnode, 80))
 
 
@@ -498,18 +502,20 @@ async def test_nothing_is_decided_while_the_worker_does_not_answer(env: Controll
     gone, vnode = await lent(env, "gone")
     pod = await place(env, pnode, 80)
     await place(env, gone, 80)
-    above, below = Faults(), Faults()
-    async with env.syncing(HostPorts, above=above, below=below) as hostports:
+    computing_api, worker_api = Faults(), Faults()
+    async with env.syncing(
+        HostPorts, computing_api=computing_api, worker_api=worker_api
+    ) as hostports:
         await until(lambda: reserves(env, pnode, 80))
         await until(lambda: reserves(env, gone, 80))
-        below.partition()
+        worker_api.partition()
         await until(lambda: not hostports.clusters.worker_health.answers)
         await remove(env, pod)
         await env.take_back(vnode)
         await until(lambda: is_free(env, gone))
-        await quiet(above)
+        await quiet(computing_api)
         assert await reserves(env, pnode, 80)
-        below.rejoin()
+        worker_api.rejoin()
         await until(lambda: is_free(env, pnode))
 
 
@@ -530,7 +536,7 @@ async def test_a_crash_after_the_nth_write_changes_nothing(env: ControllerEnv, n
         await env.take_back(vnode)
         await crash.or_until(lambda: is_free(env, removed))
     faults = Faults()
-    async with env.syncing(HostPorts, above=faults):
+    async with env.syncing(HostPorts, computing_api=faults):
         await until(lambda: reserves(env, kept, 80, 81))
         await until(lambda: is_free(env, removed), within=150)
         await quiet(faults)
@@ -539,19 +545,19 @@ async def test_a_crash_after_the_nth_write_changes_nothing(env: ControllerEnv, n
 @pytest.mark.usefixtures("reservation_namespace")
 async def test_lagging_and_repeating_watches_change_nothing(env: ControllerEnv) -> None:
     pnode, _ = await lent(env)
-    above, below = Faults(), Faults()
-    for faults in (above, below):
+    computing_api, worker_api = Faults(), Faults()
+    for faults in (computing_api, worker_api):
         faults.lag(0.3)
         faults.repeat(1)
-    async with env.syncing(HostPorts, above=above, below=below):
+    async with env.syncing(HostPorts, computing_api=computing_api, worker_api=worker_api):
         await place(env, pnode, 80)
         await until(lambda: reserves(env, pnode, 80))
         await place(env, pnode, 81)
         await until(lambda: reserves(env, pnode, 80, 81))
-        above.rewind(20)
-        below.rewind(20)
-        await quiet(above)
-    assert len(writes(above)) == 5
+        computing_api.rewind(20)
+        worker_api.rewind(20)
+        await quiet(computing_api)
+    assert len(writes(computing_api)) == 5
 
 
 @pytest.mark.usefixtures("reservation_namespace")
@@ -559,8 +565,8 @@ async def test_two_leaders_end_where_one_does(env: ControllerEnv) -> None:
     pnode, _ = await lent(env)
     first, second = Faults(), Faults()
     async with (
-        env.syncing(HostPorts, above=first),
-        env.syncing(HostPorts, above=second),
+        env.syncing(HostPorts, computing_api=first),
+        env.syncing(HostPorts, computing_api=second),
     ):
         await place(env, pnode, 80)
         await until(lambda: reserves(env, pnode, 80))

@@ -24,7 +24,7 @@ async def test_a_cluster_without_the_kinds_is_reported_until_they_are_installed(
         assert "does not know the kind: install its definition (kubeocean install)" in line["error"]
 
     client = bare.client()
-    unready = replace(binding_env, worker=bare, below=client)
+    unready = replace(binding_env, worker=bare, worker_api=client)
     await unready.bind()
     async with unready.syncing():
 

@@ -47,17 +47,17 @@ async def test_a_physical_pod_without_its_labels_keeps_running(
 async def test_a_physical_pod_without_its_labels_does_not_outlive_its_virtual_pod(
     pod_env: PodEnv,
 ) -> None:
-    below = Faults()
-    async with pod_env.pods(below=below):
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api):
         await pod_env.run("web", grace_s=1)
         vpod = await until(pod_env.runs)
         # The syncer cannot restore the label.
-        below.answer(403, times=10_000, when=lambda request: request.method == "PATCH")
+        worker_api.answer(403, times=10_000, when=lambda request: request.method == "PATCH")
         ppod, label = await pod_env.ppod(), "kubeocean.io/managed-by"
         await pod_env.patch_below(ppod, metadata={"labels": {label: None}})
 
         async def tried() -> bool:
-            return any(request.method == "PATCH" for request in below.requests)
+            return any(request.method == "PATCH" for request in worker_api.requests)
 
         await until(tried)
         await pod_env.delete(vpod, 1)
@@ -108,16 +108,16 @@ async def test_a_token_without_labels_is_written_anew(pod_env: PodEnv) -> None:
         for part in ("labels", "annotations", ""):
 
             async def tokens() -> list[Untyped]:
-                stored = (await pod_env.below.list(SECRETS, pod_env.mount)).items
+                stored = (await pod_env.worker_api.list(SECRETS, pod_env.mount)).items
                 return [each for each in stored if IS_TOKEN in each.labels]
 
             (token,) = await until(tokens)
             parts = (part,) if part else ("labels", "annotations")
             body = MergePatch({"metadata": dict.fromkeys(parts)})
-            await pod_env.below.patch(SECRETS, token.name, body, pod_env.mount)
+            await pod_env.worker_api.patch(SECRETS, token.name, body, pod_env.mount)
 
             async def restored(before: Untyped = token) -> bool:
-                now = await pod_env.below.get(SECRETS, before.name, pod_env.mount)
+                now = await pod_env.worker_api.get(SECRETS, before.name, pod_env.mount)
                 assert now.uid == before.uid
                 uid = now.annotations.get("kubeocean.io/virtual-pod-uid")
                 return before.labels.items() <= now.labels.items() and uid == vpod.uid
@@ -137,31 +137,35 @@ async def test_a_worker_with_a_cluster_id_that_begins_like_ours_uses_nothing_of_
     other = Longer(
         pod_env.computing,
         pod_env.worker,
-        pod_env.above,
-        pod_env.below,
+        pod_env.computing_api,
+        pod_env.worker_api,
         name=f"{pod_env.name}b",
         pnodes=pod_env.pnodes,
     )
     await other.open()
     secret = {"metadata": {"name": "s"}, "data": {"k": "eA=="}}
-    await pod_env.above.create(SECRETS, secret, namespace=pod_env.namespace)
+    await pod_env.computing_api.create(SECRETS, secret, namespace=pod_env.namespace)
     uses: Json = {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}
     async with pod_env.pods(), other.pods():
         ours = await pod_env.run("a", grace_s=1, **uses)
         theirs = other.body("b", **uses)
         theirs["metadata"]["namespace"] = pod_env.namespace
-        await pod_env.above.create(VIRTUAL_PODS, theirs)
+        await pod_env.computing_api.create(VIRTUAL_PODS, theirs)
         await until(lambda: pod_env.runs("a"))
         await until(lambda: other.ppods("b"))
-        ids = Ids(pod_env.name, pod_env.cluster_id, await identity_of(pod_env.above))
+        ids = Ids(pod_env.name, pod_env.cluster_id, await identity_of(pod_env.computing_api))
         inventory = ClusterSnapshot(
-            pod_env.above, pod_env.below, ids=ids, mount_namespace=pod_env.mount, domain=DEFAULT
+            pod_env.computing_api,
+            pod_env.worker_api,
+            ids=ids,
+            mount_namespace=pod_env.mount,
+            domain=DEFAULT,
         )
         assert set((await inventory.look()).pods) == {ours.key}
         await pod_env.delete(ours, 1)
 
         async def copied(binding_env: PodEnv) -> bool:
-            return bool((await binding_env.below.list(SECRETS, binding_env.mount)).items)
+            return bool((await binding_env.worker_api.list(SECRETS, binding_env.mount)).items)
 
         async def gone() -> bool:
             return not await copied(pod_env)

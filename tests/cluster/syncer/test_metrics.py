@@ -71,7 +71,7 @@ async def add_pod(
             "containers": [{"name": "c", "image": "none", "resources": resources}],
         },
     }
-    client = binding_env.above if node.startswith("vnode-") else binding_env.below
+    client = binding_env.computing_api if node.startswith("vnode-") else binding_env.worker_api
     await client.create(PODS, body)
 
 
@@ -103,8 +103,8 @@ async def test_metrics_appear_change_and_vanish(
         assert not [labels for labels in series if "pods" in labels]
 
         # A foreign pod on the worker's node, and a pod on the virtual node.
-        await binding_env.below.create(NAMESPACES, {"metadata": {"name": namespace}})
-        await binding_env.below.create(
+        await binding_env.worker_api.create(NAMESPACES, {"metadata": {"name": namespace}})
+        await binding_env.worker_api.create(
             SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=namespace
         )
         await add_pod(binding_env, namespace, "other", nodes[0].name)
@@ -119,7 +119,7 @@ async def test_metrics_appear_change_and_vanish(
         await until(one_pending)
 
         # The series of a deleted node vanish, and with the policy all series of nodes.
-        await binding_env.below.delete(NODES, nodes[1].name, uid=nodes[1].uid)
+        await binding_env.worker_api.delete(NODES, nodes[1].name, uid=nodes[1].uid)
 
         async def one_left() -> bool:
             series = await page.read()
@@ -129,9 +129,9 @@ async def test_metrics_appear_change_and_vanish(
         await until(one_left)
         assert (await page.read())[("cluster_origin_resource", "cpu")] == 8_000
         for name, where in (("virtual", namespace), (f"system-{binding_env.name}", "kube-system")):
-            await binding_env.above.delete(PODS, name, where, uid=None, grace_s=0)
-        lending = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
-        await binding_env.below.delete(RESOURCE_LEASING_POLICIES, policy, uid=lending.uid)
+            await binding_env.computing_api.delete(PODS, name, where, uid=None, grace_s=0)
+        lending = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=lending.uid)
 
         async def none_left() -> bool:
             return set(await page.read()) == set(before)

@@ -29,18 +29,18 @@ QUIET_S = 2.5
 async def namesake(binding_env: BindingEnv, new_cluster: NewCluster) -> AsyncIterator[BindingEnv]:
     """The same binding in another computing cluster."""
     cluster = await new_cluster()
-    above = cluster.client()
-    await install_our_kinds(above)
-    yield replace(binding_env, computing=cluster, above=above)
-    await above.close()
+    computing_api = cluster.client()
+    await install_our_kinds(computing_api)
+    yield replace(binding_env, computing=cluster, computing_api=computing_api)
+    await computing_api.close()
 
 
 async def policy_of(binding_env: BindingEnv, name: str) -> ResourceLeasingPolicy:
-    return await binding_env.below.get(RESOURCE_LEASING_POLICIES, name)
+    return await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, name)
 
 
 async def label_of(binding_env: BindingEnv, node: str) -> str | None:
-    return (await binding_env.below.get(NODES, f"{binding_env.name}-{node}")).labels.get(LABEL)
+    return (await binding_env.worker_api.get(NODES, f"{binding_env.name}-{node}")).labels.get(LABEL)
 
 
 async def conflict(binding_env: BindingEnv) -> tuple[str, str]:
@@ -72,14 +72,14 @@ async def test_a_policy_lends_to_the_cluster_that_claimed_it_until_the_claim_is_
     policy = await binding_env.lend()
     await binding_env.add_node("n")
     plans = [Faults() for _ in range(4)]
-    async with binding_env.syncing(above=plans[0].wrap, below=plans[1].wrap):
+    async with binding_env.syncing(computing_api=plans[0].wrap, worker_api=plans[1].wrap):
         await until(binding_env.vnodes)
         claimed = await policy_of(binding_env, policy)
-        assert claimed.annotations[CLAIM] == await identity_of(binding_env.above)
+        assert claimed.annotations[CLAIM] == await identity_of(binding_env.computing_api)
         assert claimed.annotations[BINDING] == binding_env.name
         await until(lambda: label_of(binding_env, "n"))
         await namesake.bind()
-        async with namesake.syncing(above=plans[2].wrap, below=plans[3].wrap):
+        async with namesake.syncing(computing_api=plans[2].wrap, worker_api=plans[3].wrap):
 
             async def is_conflicted() -> bool:
                 return await conflict(namesake) == ("True", "PolicyClaimed")
@@ -89,7 +89,9 @@ async def test_a_policy_lends_to_the_cluster_that_claimed_it_until_the_claim_is_
             fields = f"involvedObject.name={binding_env.name},reason=PolicyClaimed"
 
             async def reported() -> bool:
-                return bool((await namesake.above.list(EVENTS, "default", fields=fields)).items)
+                return bool(
+                    (await namesake.computing_api.list(EVENTS, "default", fields=fields)).items
+                )
 
             await until(reported)
             await at_rest(*plans)
@@ -101,7 +103,7 @@ async def test_a_policy_lends_to_the_cluster_that_claimed_it_until_the_claim_is_
             await until(binding_env.is_unbound)
             await until(namesake.vnodes)
             adopted = await policy_of(binding_env, policy)
-            assert adopted.annotations[CLAIM] == await identity_of(namesake.above)
+            assert adopted.annotations[CLAIM] == await identity_of(namesake.computing_api)
 
             async def is_resolved() -> bool:
                 return await conflict(namesake) == ("False", "NoConflict")
@@ -137,7 +139,7 @@ async def test_a_policy_without_a_claim_is_claimed_by_the_first_cluster(
 
         await until(is_conflicted)
         body = MergePatch({"metadata": {"annotations": {CLAIM: None}}})
-        await binding_env.below.patch(RESOURCE_LEASING_POLICIES, policy, body)
+        await binding_env.worker_api.patch(RESOURCE_LEASING_POLICIES, policy, body)
         await until(namesake.vnodes)
         assert FINALIZER in ((await policy_of(binding_env, policy)).metadata.finalizers or ())
         await namesake.unbind()
@@ -151,12 +153,12 @@ async def test_a_policy_with_the_finalizer_of_an_earlier_implementation_is_adopt
     await binding_env.bind()
     policy = await binding_env.lend()
     body = MergePatch({"metadata": {"finalizers": [FINALIZER]}})
-    await binding_env.below.patch(RESOURCE_LEASING_POLICIES, policy, body)
+    await binding_env.worker_api.patch(RESOURCE_LEASING_POLICIES, policy, body)
     node = await binding_env.add_node("n")
     labels = {"metadata": {"labels": {LABEL: policy}}}
-    await binding_env.below.patch(NODES, node.name, MergePatch(labels))
+    await binding_env.worker_api.patch(NODES, node.name, MergePatch(labels))
     async with binding_env.syncing():
         await until(binding_env.vnodes)
         adopted = await policy_of(binding_env, policy)
         assert adopted.metadata.finalizers == (FINALIZER,)
-        assert adopted.annotations[CLAIM] == await identity_of(binding_env.above)
+        assert adopted.annotations[CLAIM] == await identity_of(binding_env.computing_api)

@@ -25,7 +25,7 @@ async def test_each_lent_node_has_its_virtual_node(binding_env: BindingEnv) -> N
 
         await until(three)
         vnode = (await binding_env.vnodes())[0]
-        pnode = await binding_env.below.get(NODES, f"{binding_env.name}-n0")
+        pnode = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n0")
         assert vnode.name == f"vnode-{binding_env.cluster_id}-{binding_env.name}-n0"
         assert vnode.labels["kubeocean.io/managed-by"] == "kubeocean"
         assert vnode.labels["kubeocean.io/physical-node-uid"] == pnode.uid
@@ -42,13 +42,13 @@ async def test_each_lent_node_has_its_virtual_node(binding_env: BindingEnv) -> N
 
         async def leased() -> bool:
             fields = f"metadata.name={vnode.name}"
-            listing = await binding_env.above.list(LEASES, "kube-node-lease", fields=fields)
+            listing = await binding_env.computing_api.list(LEASES, "kube-node-lease", fields=fields)
             return [lease.spec.holder_identity for lease in listing.items] == [vnode.name]
 
         await until(leased)
 
         async def labelled() -> bool:
-            node = await binding_env.below.get(NODES, f"{binding_env.name}-n0")
+            node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n0")
             return node.labels.get("kubeocean.io/policy-applied") == policy
 
         await until(labelled)
@@ -63,9 +63,9 @@ async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:
         taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
         taints = [*vnode.content()["spec"]["taints"], taint]
         body = {"metadata": {"labels": {"mine": "yes"}}, "spec": {"taints": taints}}
-        await binding_env.above.patch(NODES, vnode.name, MergePatch(body))
+        await binding_env.computing_api.patch(NODES, vnode.name, MergePatch(body))
         body = {"metadata": {"labels": {"zone": "z1", "test": binding_env.name}}}
-        await binding_env.below.patch(NODES, pnode.name, MergePatch(body))
+        await binding_env.worker_api.patch(NODES, pnode.name, MergePatch(body))
 
         async def followed() -> bool:
             node = (await binding_env.vnodes())[0]
@@ -78,7 +78,7 @@ async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:
 
         await until(followed)
         body = {"metadata": {"labels": {"zone": None}}}
-        await binding_env.below.patch(NODES, pnode.name, MergePatch(body))
+        await binding_env.worker_api.patch(NODES, pnode.name, MergePatch(body))
 
         async def gone() -> bool:
             node = (await binding_env.vnodes())[0]
@@ -101,7 +101,7 @@ async def test_a_node_shows_of_its_worker_what_the_binding_trusts_it_with(
         assert allowed.items() <= vnode.labels.items()
         assert not refused.keys() & vnode.labels.keys()
         mine = {"metadata": {"labels": {"node-role.kubernetes.io/burst": ""}}}
-        await binding_env.above.patch(NODES, vnode.name, MergePatch(mine))
+        await binding_env.computing_api.patch(NODES, vnode.name, MergePatch(mine))
 
         async def shows(labels: dict[str, str]) -> bool:
             (node,) = await binding_env.vnodes()
@@ -110,7 +110,7 @@ async def test_a_node_shows_of_its_worker_what_the_binding_trusts_it_with(
 
         for trust, labels in (("Full", refused), ("Kubelet", {})):
             patch = MergePatch({"spec": {"workerTrust": trust}})
-            await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+            await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
             await until(partial(shows, labels))
 
 
@@ -120,7 +120,7 @@ async def test_the_virtual_node_of_a_deleted_node_is_deleted(binding_env: Bindin
     pnode = await binding_env.add_node("n")
     async with binding_env.syncing():
         await until(binding_env.vnodes)
-        await binding_env.below.delete(NODES, pnode.name, uid=pnode.uid)
+        await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
 
         async def none() -> bool:
             return not await binding_env.vnodes()
@@ -134,7 +134,7 @@ async def test_a_virtual_node_deleted_by_hand_comes_back(binding_env: BindingEnv
     await binding_env.add_node("n")
     async with binding_env.syncing():
         first = (await until(binding_env.vnodes))[0]
-        await binding_env.above.delete(NODES, first.name, uid=first.uid)
+        await binding_env.computing_api.delete(NODES, first.name, uid=first.uid)
 
         async def again() -> bool:
             nodes = await binding_env.vnodes()
@@ -161,7 +161,8 @@ async def test_virtual_nodes_of_nodes_and_policies_deleted_meanwhile_are_reclaim
 
         async def labelled() -> bool:
             nodes = [
-                await binding_env.below.get(NODES, f"{binding_env.name}-{name}") for name in "abcd"
+                await binding_env.worker_api.get(NODES, f"{binding_env.name}-{name}")
+                for name in "abcd"
             ]
             applied = [node.labels.get("kubeocean.io/policy-applied") for node in nodes]
             return applied == [kept, kept, kept, lost] and len(await binding_env.vnodes()) == 4
@@ -170,14 +171,14 @@ async def test_virtual_nodes_of_nodes_and_policies_deleted_meanwhile_are_reclaim
     first = (await binding_env.vnodes())[0]
     # One node is deleted, another is not selected any more, and a policy is deleted without a
     # finalizer.
-    gone = await binding_env.below.get(NODES, f"{binding_env.name}-b")
-    await binding_env.below.delete(NODES, gone.name, uid=gone.uid)
+    gone = await binding_env.worker_api.get(NODES, f"{binding_env.name}-b")
+    await binding_env.worker_api.delete(NODES, gone.name, uid=gone.uid)
     unselected = MergePatch({"metadata": {"labels": {"role": "other"}}})
-    await binding_env.below.patch(NODES, f"{binding_env.name}-c", unselected)
-    policy = await binding_env.below.patch(
+    await binding_env.worker_api.patch(NODES, f"{binding_env.name}-c", unselected)
+    policy = await binding_env.worker_api.patch(
         RESOURCE_LEASING_POLICIES, lost, MergePatch({"metadata": {"finalizers": None}})
     )
-    await binding_env.below.delete(RESOURCE_LEASING_POLICIES, lost, uid=policy.uid)
+    await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, lost, uid=policy.uid)
     await _stray(binding_env, first.content())
     async with binding_env.syncing():
 
@@ -185,7 +186,7 @@ async def test_virtual_nodes_of_nodes_and_policies_deleted_meanwhile_are_reclaim
             names = [node.name for node in await binding_env.vnodes()]
             assert names == [first.name]
             for name in "cd":
-                node = await binding_env.below.get(NODES, f"{binding_env.name}-{name}")
+                node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-{name}")
                 assert "kubeocean.io/policy-applied" not in node.labels
             return True
 
@@ -197,7 +198,7 @@ async def _stray(binding_env: BindingEnv, like: Json) -> None:
     """Create a virtual node of the binding that names a worker's node of another name."""
     given = {key: like["metadata"][key] for key in ("labels", "annotations", "finalizers")}
     name = f"vnode-{binding_env.cluster_id}-stray"
-    await binding_env.above.create(NODES, {"metadata": {"name": name, **given}})
+    await binding_env.computing_api.create(NODES, {"metadata": {"name": name, **given}})
 
 
 async def test_a_virtual_node_that_lost_the_name_of_its_node_gets_it_back(
@@ -210,7 +211,7 @@ async def test_a_virtual_node_that_lost_the_name_of_its_node_gets_it_back(
     async with binding_env.syncing():
         first = (await until(binding_env.vnodes))[0]
         stripped = {"metadata": {"labels": {name: None}, "annotations": {name: None}}}
-        await binding_env.above.patch(NODES, first.name, MergePatch(stripped))
+        await binding_env.computing_api.patch(NODES, first.name, MergePatch(stripped))
 
         async def restored() -> bool:
             (node,) = await binding_env.vnodes()

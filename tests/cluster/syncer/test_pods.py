@@ -29,8 +29,8 @@ def conditions(pod: VirtualPod | PhysicalPod) -> dict[str, str]:
 
 
 async def test_a_pod_runs_in_the_worker_and_its_status_is_reported(pod_env: PodEnv) -> None:
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as pods:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         pod = await pod_env.run()
         shown = await until(pod_env.runs)
         assert shown.labels == {"kubeocean.io/managed-by": "kubeocean"}
@@ -39,40 +39,40 @@ async def test_a_pod_runs_in_the_worker_and_its_status_is_reported(pod_env: PodE
         assert status["containerStatuses"][0]["state"]["running"]
         assert status["qosClass"] == "BestEffort"
         assert conditions(shown)["Ready"] == "True"
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         assert len(pods.remaining()) == 1
-        assert len(writes(above)) <= 2
+        assert len(writes(computing_api)) <= 2
         await pod_env.delete(pod)
         await until(pod_env.gone)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         assert not pods.remaining()
-    made = [word for word in writes(below) if "priorityclasses" not in word]
+    made = [word for word in writes(worker_api) if "priorityclasses" not in word]
     assert made[-2:] == ["POST pods", "DELETE pods"]
-    assert writes(above)[-2:] == ["PATCH pods/status", "DELETE pods"]
-    assert len(writes(above)) <= 4
+    assert writes(computing_api)[-2:] == ["PATCH pods/status", "DELETE pods"]
+    assert len(writes(computing_api)) <= 4
 
 
 async def test_a_pod_with_copies_and_a_token_costs_nine_requests(pod_env: PodEnv) -> None:
     for kind, name in ((CONFIG_MAPS, "cfg"), (SECRETS, "key")):
         body = {"metadata": {"name": name, "namespace": pod_env.namespace}}
-        await pod_env.above.create(kind, body)
+        await pod_env.computing_api.create(kind, body)
     sources = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
     more: Json = {
         "containers": [{"name": "c", "image": "none", "envFrom": sources}],
         "automountServiceAccountToken": True,
     }
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below):
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         await pod_env.run("first", **more)  # creates the copies that both pods share
         await until(lambda: pod_env.runs("first"))
-        await settled(above, below)
-        before = len(_sent(above, below))
+        await settled(computing_api, worker_api)
+        before = len(_sent(computing_api, worker_api))
         pod = await pod_env.run("second", **more)
         await until(lambda: pod_env.runs("second"))
         await pod_env.delete(pod)
         await until(lambda: pod_env.gone("second"))
-        await settled(above, below)
-        spent = _sent(above, below)[before:]
+        await settled(computing_api, worker_api)
+        spent = _sent(computing_api, worker_api)[before:]
     assert len(spent) <= 9, spent
 
 
@@ -97,17 +97,17 @@ async def test_a_restarted_syncer_writes_nothing(pod_env: PodEnv) -> None:
     bound = f'cluster_binding="{pod_env.name}"'
     assert f"kubeocean_pod_create_lag_seconds_count{{{bound}}} 3.0" in metrics
     assert f"kubeocean_pod_status_lag_seconds_count{{{bound}}}" in metrics
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as pods:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         await until(lambda: pods.clusters.vpods.has_synced and pods.clusters.ppods.has_synced)
-        await settled(above, below)
-    assert not writes(above, below)
-    assert not [word for word in _sent(above, below) if "/pods/" in word]
+        await settled(computing_api, worker_api)
+    assert not writes(computing_api, worker_api)
+    assert not [word for word in _sent(computing_api, worker_api) if "/pods/" in word]
 
 
 async def test_labels_and_annotations_of_both_clusters_are_kept(pod_env: PodEnv) -> None:
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below):
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         await pod_env.run(metadata={"labels": {"app": "web"}, "annotations": {"note": "1"}})
         pod = await until(pod_env.runs)
         ppod = await pod_env.ppod()
@@ -123,21 +123,21 @@ async def test_labels_and_annotations_of_both_clusters_are_kept(pod_env: PodEnv)
             return "app" not in pod.labels and "app" not in ppod.labels
 
         await until(both)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         await pod_env.patch_below(ppod, metadata={"annotations": {"cni.example/ip": None}})
 
         async def gone() -> bool:
             return "cni.example/ip" not in (await pod_env.runs()).annotations
 
         await until(gone)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
 
 
 async def test_a_pod_shows_what_the_bindings_worker_trust_allows(pod_env: PodEnv) -> None:
-    above, below = Faults(), Faults()
+    computing_api, worker_api = Faults(), Faults()
     theirs = {"app.kubernetes.io/name": "payments-db"}
     noted = {"cni.example/ip": "1", "prometheus.io/scrape": "true"}
-    async with pod_env.pods(above=above, below=below):
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         await pod_env.run(metadata={"labels": {"app": "web"}})
         await until(pod_env.runs)
         ppod = await pod_env.ppod()
@@ -154,13 +154,13 @@ async def test_a_pod_shows_what_the_bindings_worker_trust_allows(pod_env: PodEnv
             return theirs.items() <= pod.labels.items() and noted.items() <= pod.annotations.items()
 
         await until(as_of_a_kubelet)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         assert await as_of_a_kubelet()
         await pod_env.rebind(workerTrust="Full")
         await until(wholly)
         await pod_env.rebind(workerTrust="Kubelet")
         await until(as_of_a_kubelet)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
 
 
 async def test_conditions_of_the_computing_clusters_controllers_are_kept(pod_env: PodEnv) -> None:
@@ -187,8 +187,8 @@ async def test_a_readiness_gate_is_opened_in_either_cluster(pod_env: PodEnv) -> 
     gates = [{"conditionType": "example.com/up"}, {"conditionType": "example.com/down"}]
     up = {"type": "example.com/up", "status": "True", "lastTransitionTime": "2026-01-02T00:00:00Z"}
     down = up | {"type": "example.com/down"}
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below):
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         await pod_env.run(readinessGates=gates)
         pod = await until(pod_env.runs)
         ppod = await pod_env.ppod()
@@ -202,7 +202,7 @@ async def test_a_readiness_gate_is_opened_in_either_cluster(pod_env: PodEnv) -> 
             return all({"example.com/up", "example.com/down"} <= set(conditions(p)) for p in both)
 
         await until(known)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
 
 
 # The end
@@ -252,7 +252,7 @@ async def test_a_pod_with_an_interrupted_deletion_is_removed(pod_env: PodEnv) ->
     async with pod_env.pods():
         pod = await pod_env.run()
         await until(pod_env.runs)
-    await half_delete(pod_env.computing, pod_env.above, pod.name, pod.namespace)
+    await half_delete(pod_env.computing, pod_env.computing_api, pod.name, pod.namespace)
     async with pod_env.pods():
         await until(pod_env.gone)
 
@@ -263,14 +263,14 @@ async def test_a_pod_that_ended_stays_as_it_ended(pod_env: PodEnv) -> None:
         await until(pod_env.runs)
         ppod = await pod_env.ppod()
         await pod_env.patch_below(ppod, "status", status={"phase": "Succeeded"})
-        await pod_env.below.delete(
+        await pod_env.worker_api.delete(
             PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid, grace_s=0
         )
         pod = await until(lambda: pod_env.shows(phase="Succeeded"))
-        above = Faults()
-        async with pod_env.pods(above=above):
-            await settled(above)
-            assert not writes(above)
+        computing_api = Faults()
+        async with pod_env.pods(computing_api=computing_api):
+            await settled(computing_api)
+            assert not writes(computing_api)
         assert not await pod_env.told_of("web", "PhysicalPodLost")
         await pod_env.delete(pod)
         await until(pod_env.gone)
@@ -279,23 +279,23 @@ async def test_a_pod_that_ended_stays_as_it_ended(pod_env: PodEnv) -> None:
 async def test_a_pod_that_is_lost_in_the_worker_fails_and_is_not_created_again(
     pod_env: PodEnv,
 ) -> None:
-    below = Faults()
-    async with pod_env.pods(below=below):
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api):
         await pod_env.run()
         await pod_env.run("early", metadata={"annotations": SLOW_START})
         await until(pod_env.runs)
         for name in ("web", "early"):
             ppod = (await until(lambda name=name: pod_env.ppods(name)))[0]
-            await pod_env.below.delete(
+            await pod_env.worker_api.delete(
                 PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid, grace_s=0
             )
             lost = await until(lambda name=name: pod_env.shows(name, phase="Failed"))
             assert lost.status.reason == "PhysicalPodLost"
             assert lost.content()["status"]["message"] == "Physical pod was deleted unexpectedly"
             await until(lambda name=name: pod_env.told_of(name, "PhysicalPodLost"))
-        await settled(below)
+        await settled(worker_api)
         assert not await pod_env.ppods()
-    assert writes(below).count("POST pods") <= 3  # one of them without its PriorityClass
+    assert writes(worker_api).count("POST pods") <= 3  # one of them without its PriorityClass
 
 
 async def test_a_pod_that_the_worker_does_not_schedule_fails(
@@ -336,16 +336,16 @@ async def test_system_pods_and_daemons_do_not_run_in_the_worker_but_can_be_delet
         "uid": "6e5b1b64-0000-4000-8000-000000000000",
         "controller": True,
     }
-    below = Faults()
-    async with pod_env.pods(below=below):
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api):
         daemon = await pod_env.run("daemon", metadata={"ownerReferences": [owner]})
         request = {"kubeocean.io/running-daemonset": "true"}
         await pod_env.run("wanted", metadata={"ownerReferences": [owner], "annotations": request})
         body = pod_env.body(f"{pod_env.name}-system")
         body["metadata"]["namespace"] = "kube-system"
-        system = await pod_env.above.create(VIRTUAL_PODS, body)
+        system = await pod_env.computing_api.create(VIRTUAL_PODS, body)
         await until(lambda: pod_env.runs("wanted"))
-        await settled(below)
+        await settled(worker_api)
         name = "kubeocean.io/virtual-pod-name"
         assert [ppod.annotations[name] for ppod in await pod_env.ppods()] == ["wanted"]
         for pod in (daemon, system):
@@ -353,7 +353,7 @@ async def test_system_pods_and_daemons_do_not_run_in_the_worker_but_can_be_delet
 
             async def gone(pod: VirtualPod = pod) -> bool:
                 try:
-                    await pod_env.above.get(VIRTUAL_PODS, pod.name, pod.namespace)
+                    await pod_env.computing_api.get(VIRTUAL_PODS, pod.name, pod.namespace)
                 except NotFound:
                     return True
                 return False
@@ -371,7 +371,7 @@ async def test_the_priority_class_is_created_with_the_first_pod(pod_env: PodEnv)
     async with env.pods():
         await env.run()
         await until(env.runs)
-    made = await env.below.get(PRIORITY_CLASSES, f"{product}-default", keep_raw=True)
+    made = await env.worker_api.get(PRIORITY_CLASSES, f"{product}-default", keep_raw=True)
     assert made.content()["value"] == -10_000
     assert made.labels[f"{product}.io/managed-by"] == product
 
@@ -405,7 +405,7 @@ async def test_events_of_the_physical_pod_are_copied_to_the_virtual_pod(pod_env:
                 "reason": reason,
                 "message": f"restarting failed container in pod {ppod.name}_{ppod.namespace}",
             }
-            await pod_env.below.create(EVENTS, body)
+            await pod_env.worker_api.create(EVENTS, body)
         (event,) = await until(lambda: pod_env.told_of("web", "BackOff"))
         assert event.type == "Warning"
         assert event.message.startswith("restarting failed container in pod web_")

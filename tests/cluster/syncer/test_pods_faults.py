@@ -69,10 +69,12 @@ class Case:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     error: str = ""
 
-    async def syncing(self, above: Faults, below: Faults | None = None) -> PodController:
+    async def syncing(
+        self, computing_api: Faults, worker_api: Faults | None = None
+    ) -> PodController:
         """Run a syncer until all cases are over; one plan may be for both clusters."""
-        self.plans += [above] if below is None else [above, below]
-        pods = self.env.pods(above=above, below=below or above)
+        self.plans += [computing_api] if worker_api is None else [computing_api, worker_api]
+        pods = self.env.pods(computing_api=computing_api, worker_api=worker_api or computing_api)
         return await self.stack.enter_async_context(pods)
 
     def sent(self) -> list[str]:
@@ -90,7 +92,9 @@ Scenario: TypeAlias = Callable[[Case], Awaitable[None]]
 
 async def prepare(env: PodEnv, pod: Json) -> None:
     for kind, name in ((CONFIG_MAPS, "cfg"), (SECRETS, "key")):
-        await env.above.create(kind, {"metadata": {"name": name, "namespace": env.namespace}})
+        await env.computing_api.create(
+            kind, {"metadata": {"name": name, "namespace": env.namespace}}
+        )
     for name in ("stays", "goes"):
         await env.run(name, **pod)
 
@@ -141,7 +145,7 @@ def crash(n: int) -> Scenario:
         faults = Faults()
         faults.crash_after_write(n)
         with suppress(Crashed, BaseExceptionGroup):
-            async with case.env.pods(above=faults, below=faults):
+            async with case.env.pods(computing_api=faults, worker_api=faults):
                 await act_as_users(case.env, over=lambda: faults.crashed)
         # The number of Events varies: a later write may never be reached.
         await case.syncing(Faults())
@@ -153,13 +157,13 @@ def stale(*, above_s: float = 0.0, below_s: float = 0.0) -> Scenario:
     """Watches are late and show every event twice."""
 
     async def scenario(case: Case) -> None:
-        above, below = Faults(), Faults()
-        for faults, seconds in ((above, above_s), (below, below_s)):
+        computing_api, worker_api = Faults(), Faults()
+        for faults, seconds in ((computing_api, above_s), (worker_api, below_s)):
             faults.lag(seconds)
             faults.repeat(1)
-        await case.syncing(above, below)
+        await case.syncing(computing_api, worker_api)
         await act_as_users(case.env)
-        for faults in (above, below):
+        for faults in (computing_api, worker_api):
             faults.rewind(50)
 
     return scenario
@@ -169,12 +173,14 @@ def missed(seed: int) -> Scenario:
     """Half of all events are lost for a while; then both clusters are listed again."""
 
     async def scenario(case: Case) -> None:
-        both = above, below = Faults(seed), Faults(seed + 100)
-        pods = await case.syncing(above, below)
+        both = computing_api, worker_api = Faults(seed), Faults(seed + 100)
+        pods = await case.syncing(computing_api, worker_api)
         await until(lambda: pods.clusters.vpods.has_synced and pods.clusters.ppods.has_synced)
         for faults in both:
             faults.lose(0.5)
-        acting = asyncio.create_task(act_as_users(case.env, over=lambda: above.watch_loss == 0))
+        acting = asyncio.create_task(
+            act_as_users(case.env, over=lambda: computing_api.watch_loss == 0)
+        )
         await asyncio.sleep(1.5)  # the time in which events are lost
         for faults in both:
             faults.heal()
@@ -206,10 +212,10 @@ async def two_leaders_of_which_one_sees_the_past(case: Case) -> None:
 
 
 async def lost_answers(case: Case) -> None:
-    above, below = Faults(), Faults()
-    above.lose_answer(times=2, when=_patches)
-    below.lose_answer(times=2, when=_creates_pods)
-    await case.syncing(above, below)
+    computing_api, worker_api = Faults(), Faults()
+    computing_api.lose_answer(times=2, when=_patches)
+    worker_api.lose_answer(times=2, when=_creates_pods)
+    await case.syncing(computing_api, worker_api)
     await act_as_users(case.env)
 
 
@@ -385,12 +391,12 @@ async def ends(
 ) -> AsyncIterator[Ends]:
     """Run all cases, once."""
     await install_our_kinds(client)
-    below = worker.client()
+    worker_api = worker.client()
     try:
-        base = PodEnv(cluster, worker, client, below, pnodes=simulated)
+        base = PodEnv(cluster, worker, client, worker_api, pnodes=simulated)
         yield await run(Sweep(base, sample_step), assets, cluster_roots)
     finally:
-        await below.close()
+        await worker_api.close()
 
 
 def failed(ends: Ends, scenario: str) -> dict[str, str]:
@@ -436,16 +442,16 @@ async def test_both_clusters_match_in_the_end_and_nothing_is_written_for_20_s(en
 
 
 async def test_a_frozen_watch_of_the_worker_duplicates_and_loses_no_pod(pod_env: PodEnv) -> None:
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as pods:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         await until(lambda: pods.clusters.ppods.has_synced)
-        below.freeze()
+        worker_api.freeze()
         pod = await pod_env.run()
         await until(lambda: pod_env.ppods("web"))
         await asyncio.sleep(7)  # longer than a reconcile waits for the cache
         assert (await pod_env.shows(phase="Pending")).status.reason == ""
         await pod_env.delete(pod)
-        below.thaw()
+        worker_api.thaw()
         await until(pod_env.gone)
-        await settled(above, below)
-    assert writes(below).count("POST pods") == 1
+        await settled(computing_api, worker_api)
+    assert writes(worker_api).count("POST pods") == 1

@@ -29,7 +29,7 @@ async def place(env: PodEnv, name: str, **metadata: object) -> PhysicalPod:
             "automountServiceAccountToken": False,
         },
     }
-    return await env.below.create(PHYSICAL_PODS, body)
+    return await env.worker_api.create(PHYSICAL_PODS, body)
 
 
 def go_made(env: PodEnv, vpod: VirtualPod) -> Json:
@@ -54,7 +54,9 @@ def go_made(env: PodEnv, vpod: VirtualPod) -> Json:
 
 async def versions(env: PodEnv, *pods: PhysicalPod) -> list[str]:
     """UID and metadata of pods, which no kubelet changes."""
-    ppods = [await env.below.get(PHYSICAL_PODS, p.name, p.namespace, keep_raw=True) for p in pods]
+    ppods = [
+        await env.worker_api.get(PHYSICAL_PODS, p.name, p.namespace, keep_raw=True) for p in pods
+    ]
     return [
         json.dumps({k: v for k, v in pod.content()["metadata"].items() if k in _KEPT})
         for pod in ppods
@@ -69,14 +71,14 @@ async def test_a_foreign_pod_of_our_name_is_never_touched(pod_env: PodEnv) -> No
     marked = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/cluster-binding": "another"}
     theirs = await place(pod_env, pod_env.ppod_name("db"), labels=marked)
     before = await versions(pod_env, plain, theirs)
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below):
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         vpods = [await pod_env.run(name) for name in ("web", "db")]
         for pod in vpods:
             await until(lambda pod=pod: pod_env.runs(pod.name))
             second = naming.second_physical_name(pod.name, pod.namespace, uid=pod.uid)
             assert (await pod_env.ppod(pod.name)).name == second
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         for pod in vpods:
             await pod_env.delete(pod)
             await until(lambda pod=pod: pod_env.gone(pod.name))
@@ -91,7 +93,7 @@ async def test_a_pod_with_both_names_taken_is_reported(pod_env: PodEnv) -> None:
     async with pod_env.pods():
         (event, *_) = await until(lambda: pod_env.told_of("web", "FailedCreatePod"))
         assert "is not of this binding" in event.message
-        await pod_env.below.delete(
+        await pod_env.worker_api.delete(
             PHYSICAL_PODS, foreign.name, foreign.namespace, uid=foreign.uid, grace_s=0
         )
         await until(pod_env.runs)
@@ -105,10 +107,10 @@ async def test_pods_of_the_earlier_implementation_are_taken_over(pod_env: PodEnv
         "kubeocean.io/physical-pod-name": ppod.name,
     }
     await pod_env.patch_above(pod, "status", metadata={"annotations": mapping})
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below):
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api):
         await until(pod_env.runs)
-        await settled(above, below)
+        await settled(computing_api, worker_api)
         taken = await pod_env.ppod()
         assert taken.uid == ppod.uid
         assert taken.labels["kubeocean.io/cluster-binding"] == pod_env.name
@@ -120,7 +122,7 @@ async def test_pods_of_the_earlier_implementation_are_taken_over(pod_env: PodEnv
         await until(changed)
         await pod_env.delete(pod)
         await until(pod_env.gone)
-    assert "POST pods" not in writes(below)
+    assert "POST pods" not in writes(worker_api)
 
 
 async def test_orphans_of_the_earlier_implementation_are_not_deleted(pod_env: PodEnv) -> None:
@@ -153,7 +155,10 @@ async def test_two_bindings_on_one_worker_do_not_change_each_others_pods(pod_env
     for pnode in other.pnodes:
         await other.lend(pnode)
     ours, theirs = Faults(), Faults()
-    async with pod_env.pods(above=ours, below=ours), other.pods(above=theirs, below=theirs):
+    async with (
+        pod_env.pods(computing_api=ours, worker_api=ours),
+        other.pods(computing_api=theirs, worker_api=theirs),
+    ):
         mine = await pod_env.run("mine")
         yours = await other.run("yours")
         for pod in (mine, yours):
@@ -173,16 +178,16 @@ async def test_no_status_is_written_to_a_pod_of_another_worker(pod_env: PodEnv) 
     await other.lend(pod_env.pnodes[0])
     theirs = await other.run("theirs")
     assert theirs.spec.node_name.startswith(f"vnode-{pod_env.cluster_id}-")
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as pods:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         marks = pod_marks(theirs.key, theirs.uid, pod_env.domain)
         labels = ownership(pods.clusters.ids, pod_env.domain)
         forged = await place(pod_env, pod_env.ppod_name("theirs"), labels=labels, annotations=marks)
         await pod_env.run("mine")
         await until(lambda: pod_env.runs("mine"))
         await until(lambda: pods.clusters.ppods.get(forged.key))
-        await settled(above, below)
-        assert not [r.path for r in above.requests if r.writes and "theirs" in r.path]
+        await settled(computing_api, worker_api)
+        assert not [r.path for r in computing_api.requests if r.writes and "theirs" in r.path]
         # Its physical pod in this worker still ends with it.
         await pod_env.delete(theirs)
 
@@ -190,7 +195,7 @@ async def test_no_status_is_written_to_a_pod_of_another_worker(pod_env: PodEnv) 
             return not await pod_env.ppods("theirs")
 
         await until(ended)
-    assert not [r.path for r in above.requests if r.writes and "theirs" in r.path]
+    assert not [r.path for r in computing_api.requests if r.writes and "theirs" in r.path]
 
 
 async def test_a_physical_pod_is_deleted_after_its_virtual_node_was(pod_env: PodEnv) -> None:
@@ -246,14 +251,14 @@ async def test_the_whole_syncer_lends_a_node_and_runs_its_pods(
             "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [selector]}]},
         },
     }
-    await env.below.create(RESOURCE_LEASING_POLICIES, policy)
+    await env.worker_api.create(RESOURCE_LEASING_POLICIES, policy)
     async with env.syncer() as syncer:
         await until(lambda: env.seen(NODES, env.vnode(env.pnodes[0])))
         pod = await env.run()
         await until(env.runs)
         assert syncer.ready
-        binding = await env.above.get(CLUSTER_BINDINGS, env.name)
-        await env.above.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
+        binding = await env.computing_api.get(CLUSTER_BINDINGS, env.name)
+        await env.computing_api.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
         await env.delete(pod)
 
         async def unbound() -> bool:

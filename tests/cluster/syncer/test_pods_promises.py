@@ -55,7 +55,7 @@ async def test_at_most_one_physical_pod_runs_for_a_virtual_uid(pod_env: PodEnv) 
         plan.repeat(1)
     async with AsyncExitStack() as stack:
         for plan in plans:
-            await stack.enter_async_context(pod_env.pods(above=plan, below=plan))
+            await stack.enter_async_context(pod_env.pods(computing_api=plan, worker_api=plan))
         names = [f"web-{n}" for n in range(5)]
         for name in names:
             await pod_env.run(name)
@@ -79,32 +79,32 @@ async def test_nothing_that_is_not_ours_is_changed_or_deleted(pod_env: PodEnv) -
     theirs = [(kind, pod_env.ppod_name(name), pod_env.mount) for kind, name in named]
     theirs += [(kind, pod_env.ppod_name(name), "default") for kind, name in named]
     before = [
-        await pod_env.below.create(kind, {"metadata": {"name": name, "namespace": namespace}})
+        await pod_env.worker_api.create(kind, {"metadata": {"name": name, "namespace": namespace}})
         for kind, name, namespace in theirs
     ]
     for kind, name in named:
-        await pod_env.above.create(
+        await pod_env.computing_api.create(
             kind, {"metadata": {"name": name, "namespace": pod_env.namespace}}
         )
     env = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
-    below = Faults()
-    async with pod_env.pods(below=below):
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api):
         pod = await pod_env.run(containers=[{"name": "c", "image": "none", "envFrom": env}])
         await until(pod_env.runs)
         await pod_env.patch_above(pod, metadata={"labels": {"a": "b"}})
         await pod_env.delete(pod)
         await until(pod_env.gone)
-        await until(lambda: [w for w in writes(below) if w == "DELETE secrets"])
-        await settled(below)
-    made = {_named(request) for request in below.requests if request.method == "POST"}
-    changed = {request.path for request in below.requests if request.method in _CHANGING}
+        await until(lambda: [w for w in writes(worker_api) if w == "DELETE secrets"])
+        await settled(worker_api)
+    made = {_named(request) for request in worker_api.requests if request.method == "POST"}
+    changed = {request.path for request in worker_api.requests if request.method in _CHANGING}
     assert changed
     assert changed <= made
     assert all(f"/namespaces/{pod_env.mount}/" in path for path in changed)
     for (kind, name, namespace), object_ in zip(theirs, before, strict=True):
-        now = await pod_env.below.get(kind, name, namespace)
+        now = await pod_env.worker_api.get(kind, name, namespace)
         assert now.resource_version == object_.resource_version
-        await pod_env.below.delete(kind, name, namespace, uid=now.uid)
+        await pod_env.worker_api.delete(kind, name, namespace, uid=now.uid)
 
 
 _CHANGING = ("DELETE", "PATCH", "PUT")
@@ -135,19 +135,19 @@ async def test_the_lag_of_each_cluster_is_measured(pod_env: PodEnv) -> None:
 async def test_an_unreachable_worker_loses_nothing_and_recovery_resumes(pod_env: PodEnv) -> None:
     pods = await run_some(pod_env)
     before = await uids(pod_env)
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as syncer:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as syncer:
         await until(lambda: syncer.clusters.ppods.has_synced)
-        below.partition()
+        worker_api.partition()
         await until(lambda: not syncer.clusters.worker_health.answers)
         await pod_env.delete(pods[0])
         await pod_env.run("late")
-        await settled(above)
-        assert not writes(above)
+        await settled(computing_api)
+        assert not writes(computing_api)
         assert await uids(pod_env) == before
         for pod in pods[1:]:
             assert await pod_env.runs(pod.name)
-        below.rejoin()
+        worker_api.rejoin()
         await until(lambda: pod_env.gone(pods[0].name))
         await until(lambda: pod_env.runs("late"))
     assert {pod.uid for pod in await pod_env.ppods()} >= {before[p] for p in list(before)[1:]}
@@ -157,14 +157,14 @@ async def test_a_forced_deletion_reaches_the_worker_when_it_is_back(
     pod_env: PodEnv,
 ) -> None:
     (pod,) = await run_some(pod_env, 1)
-    below = Faults()
-    async with pod_env.pods(below=below) as syncer:
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api) as syncer:
         await until(lambda: syncer.clusters.ppods.has_synced)
-        below.partition()
+        worker_api.partition()
         await until(lambda: not syncer.clusters.worker_health.answers)
         await pod_env.delete(pod, grace_s=0)
         assert await pod_env.vpod(pod.name) is None
-        below.rejoin()
+        worker_api.rejoin()
         await until(lambda: pod_env.gone(pod.name))
 
 
@@ -175,7 +175,7 @@ async def test_a_stale_list_at_the_start_makes_no_pod_look_dangling(pod_env: Pod
     """An empty cache of the computing cluster deletes nothing in the worker."""
     for kind, name in ((CONFIG_MAPS, "cfg"), (SECRETS, "key")):
         body = {"metadata": {"name": name, "namespace": pod_env.namespace}}
-        await pod_env.above.create(kind, body)
+        await pod_env.computing_api.create(kind, body)
     env = [{"configMapRef": {"name": "cfg"}}, {"secretRef": {"name": "key"}}]
     token = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
     await run_some(
@@ -184,25 +184,25 @@ async def test_a_stale_list_at_the_start_makes_no_pod_look_dangling(pod_env: Pod
         volumes=[{"name": "token", **token}],
     )
     before = await uids(pod_env)
-    above, below = Faults(), Faults()
-    above.lose(1.0)
-    async with pod_env.pods(above=above, below=below) as pods:
+    computing_api, worker_api = Faults(), Faults()
+    computing_api.lose(1.0)
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as pods:
         clusters = pods.clusters
         await until(lambda: clusters.vpods.has_synced and clusters.ppods.has_synced)
         await until(lambda: len(clusters.ppods) == 3)
         assert len(clusters.vpods) == 0
-        await settled(below, rest_s=2.5)  # longer than unused copies linger
-        assert not writes(below)
+        await settled(worker_api, rest_s=2.5)  # longer than unused copies linger
+        assert not writes(worker_api)
     assert await uids(pod_env) == before
 
 
 async def test_an_old_list_makes_no_new_pod_look_dangling(pod_env: PodEnv) -> None:
     """An old cache of the computing cluster deletes no pod that was created since."""
     old_pods = await run_some(pod_env)
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as stale:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as stale:
         await until(lambda: stale.clusters.vpods.has_synced and stale.clusters.ppods.has_synced)
-        above.freeze()
+        computing_api.freeze()
         async with pod_env.pods():
             await pod_env.delete(old_pods[0])
             await pod_env.run("new")
@@ -210,19 +210,19 @@ async def test_an_old_list_makes_no_new_pod_look_dangling(pod_env: PodEnv) -> No
             await until(lambda: pod_env.gone(old_pods[0].name))
         before = await uids(pod_env)
         await until(lambda: {p.uid for p in stale.clusters.ppods.items()} == set(before.values()))
-        await settled(below, rest_s=2.5)
-        assert not [word for word in writes(below) if word.startswith(("DELETE", "POST"))]
+        await settled(worker_api, rest_s=2.5)
+        assert not [word for word in writes(worker_api) if word.startswith(("DELETE", "POST"))]
         assert await uids(pod_env) == before
-        above.thaw()
+        computing_api.thaw()
 
 
 async def test_an_old_deletion_is_not_replayed_on_a_new_pod_of_that_name(pod_env: PodEnv) -> None:
     """A stale leader still sees a pod that was deleted and replaced by another."""
     (old,) = await run_some(pod_env, 1)
-    above, below = Faults(), Faults()
-    async with pod_env.pods(above=above, below=below) as stale:
+    computing_api, worker_api = Faults(), Faults()
+    async with pod_env.pods(computing_api=computing_api, worker_api=worker_api) as stale:
         await until(lambda: stale.clusters.vpods.has_synced and stale.clusters.ppods.has_synced)
-        above.freeze()
+        computing_api.freeze()
         async with pod_env.pods():
             await pod_env.delete(old)
             await until(lambda: pod_env.gone(old.name))
@@ -232,11 +232,11 @@ async def test_an_old_deletion_is_not_replayed_on_a_new_pod_of_that_name(pod_env
             assert new.uid != old.uid
             await asyncio.sleep(2)  # the time in which the stale leader would act
             assert (await pod_env.ppod(old.name)).uid == ppod.uid
-        above.thaw()
-        await settled(above, below)
+        computing_api.thaw()
+        await settled(computing_api, worker_api)
         assert (await pod_env.runs(old.name)).uid == new.uid
         assert (await pod_env.ppod(old.name)).uid == ppod.uid
-    assert not [word for word in writes(below) if word.startswith("DELETE")]
+    assert not [word for word in writes(worker_api) if word.startswith("DELETE")]
 
 
 async def test_no_decision_from_the_time_a_worker_flapped_is_executed_afterwards(
@@ -245,13 +245,13 @@ async def test_no_decision_from_the_time_a_worker_flapped_is_executed_afterwards
     await run_some(pod_env)
     before = await uids(pod_env)
     chance = random.Random(7)
-    below = Faults()
-    async with pod_env.pods(below=below) as pods:
+    worker_api = Faults()
+    async with pod_env.pods(worker_api=worker_api) as pods:
         await until(lambda: pods.clusters.ppods.has_synced)
         for _ in range(4):
-            below.partition()
+            worker_api.partition()
             await asyncio.sleep(chance.uniform(0.1, 1.5))
-            below.rejoin()
+            worker_api.rejoin()
             await asyncio.sleep(chance.uniform(0.1, 0.5))
         await until(lambda: pods.clusters.worker_health.answers)
         for name in ("web-0", "web-1", "web-2"):
@@ -263,7 +263,7 @@ async def test_a_pod_that_is_evicted_in_the_worker_does_not_stay_running(pod_env
     pods = await run_some(pod_env)
     async with pod_env.pods():
         for pod, ppod in zip(pods, sorted(await pod_env.ppods(), key=_virtual), strict=True):
-            await pod_env.below.delete(PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid)
+            await pod_env.worker_api.delete(PHYSICAL_PODS, ppod.name, ppod.namespace, uid=ppod.uid)
             failed = await until(lambda pod=pod: pod_env.shows(pod.name, phase="Failed"))
             ready = find_condition(failed.status.conditions, "Ready")
             assert ready is not None
@@ -286,15 +286,15 @@ async def test_a_controller_replaces_a_pod_that_is_lost_in_the_worker(pod_env: P
     }
 
     async def two_run() -> set[str]:
-        shown = (await pod_env.above.list(VIRTUAL_PODS, pod_env.namespace)).items
+        shown = (await pod_env.computing_api.list(VIRTUAL_PODS, pod_env.namespace)).items
         running = {pod.uid for pod in shown if pod.status.phase == "Running"}
         return running if len(running) == len(await pod_env.ppods()) == 2 else set()
 
     async with pod_env.pods():
-        await pod_env.above.create(REPLICA_SETS, body)
+        await pod_env.computing_api.create(REPLICA_SETS, body)
         before = await until(two_run)
         lost = (await pod_env.ppods())[0]
-        await pod_env.below.delete(
+        await pod_env.worker_api.delete(
             PHYSICAL_PODS, lost.name, lost.namespace, uid=lost.uid, grace_s=0
         )
         after = await until(two_run)
@@ -304,7 +304,7 @@ async def test_a_controller_replaces_a_pod_that_is_lost_in_the_worker(pod_env: P
 async def test_watches_that_break_all_the_time_make_no_storm(pod_env: PodEnv) -> None:
     await run_some(pod_env)
     plan = Faults()
-    async with pod_env.pods(above=plan, below=plan) as pods:
+    async with pod_env.pods(computing_api=plan, worker_api=plan) as pods:
         await until(lambda: pods.clusters.vpods.has_synced and pods.clusters.ppods.has_synced)
         for _ in range(5):
             plan.answer(410, times=6, when=watches, reason="Expired")

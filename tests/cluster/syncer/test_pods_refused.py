@@ -99,7 +99,7 @@ class Case:
         return pod
 
     def syncing(self) -> AbstractAsyncContextManager[PodController]:
-        return self.env.pods(above=self.plan, below=self.plan)
+        return self.env.pods(computing_api=self.plan, worker_api=self.plan)
 
     def requests(self) -> list[str]:
         """All requests except watches and probes."""
@@ -142,17 +142,17 @@ async def quota(env: PodEnv, resource: str) -> Callable[[], Awaitable[None]]:
     The worker has no quota controller, so the status is written here.
     """
     hard = {resource: "0"}
-    uid = await put(env.below, QUOTAS, "tight", env.mount, spec={"hard": hard})
+    uid = await put(env.worker_api, QUOTAS, "tight", env.mount, spec={"hard": hard})
     status = MergePatch({"status": {"hard": hard, "used": hard}})
-    await env.below.patch(QUOTAS, "tight", status, env.mount, subresource="status")
-    return lambda: env.below.delete(QUOTAS, "tight", env.mount, uid=uid)
+    await env.worker_api.patch(QUOTAS, "tight", status, env.mount, subresource="status")
+    return lambda: env.worker_api.delete(QUOTAS, "tight", env.mount, uid=uid)
 
 
 @trial("a Secret over the worker's quota")
 async def secret_over_quota(case: Case) -> None:
     env = case.env
     lift = await quota(env, "secrets")
-    await put(env.above, SECRETS, "key", env.namespace)
+    await put(env.computing_api, SECRETS, "key", env.namespace)
     async with case.syncing():
         await env.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
         await case.reports(
@@ -183,7 +183,7 @@ async def unsafe_pod(case: Case) -> None:
 
     async def demand(value: str | None) -> None:
         patch = MergePatch({"metadata": {"labels": {level: value}}})
-        await env.below.patch(NAMESPACES, env.mount, patch)
+        await env.worker_api.patch(NAMESPACES, env.mount, patch)
 
     await demand("restricted")
     async with case.syncing():
@@ -206,7 +206,7 @@ async def token_over_quota(case: Case) -> None:
         assert case.attempts("POST", "/secrets") <= MOST, case.sent
         await lift()
         await case.runs()
-        assert (await env.below.list(SECRETS, env.mount)).items
+        assert (await env.worker_api.list(SECRETS, env.mount)).items
 
 
 @trial("a ConfigMap that does not exist")
@@ -219,7 +219,7 @@ async def missing_config_map(case: Case) -> None:
         await case.rests()
         assert case.attempts("GET", "/late") <= 1, case.sent
         assert case.attempts("POST", "/pods") == 0, case.sent
-        await put(env.above, CONFIG_MAPS, "late", env.namespace)
+        await put(env.computing_api, CONFIG_MAPS, "late", env.namespace)
         await case.runs()
 
 
@@ -249,7 +249,7 @@ async def invalid_image(case: Case) -> None:
         await case.rests()
         assert case.sent == [], "only the kubelet retries"
         good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": "good:1"}]}})
-        await env.above.patch(PODS, pod.name, good, pod.namespace)
+        await env.computing_api.patch(PODS, pod.name, good, pod.namespace)
 
         async def mended() -> bool:
             current = (await env.ppod()).content()["spec"]["containers"][0]
@@ -268,13 +268,16 @@ async def say_of_container(env: PodEnv, ppod: PhysicalPod, waiting: dict[str, st
     await env.patch_below(ppod, "status", status=status)
     about = {"kind": "Pod", "name": ppod.name, "namespace": ppod.namespace, "uid": ppod.uid}
     event = {"involvedObject": about, "type": "Warning", "reason": "InspectFailed"}
-    await put(env.below, EVENTS, "e0", env.mount, **event, message=waiting["message"])
+    await put(env.worker_api, EVENTS, "e0", env.mount, **event, message=waiting["message"])
 
 
 @trial("an admission webhook that says no")
 async def refusing_webhook(case: Case) -> None:
     env = case.env
-    async with guarding(env.below, env.mount, directory=case.directory) as webhook, case.syncing():
+    async with (
+        guarding(env.worker_api, env.mount, directory=case.directory) as webhook,
+        case.syncing(),
+    ):
         webhook.refusal = "no pods on Mondays"
         await known(case, webhook, PODS)
         await env.run()
@@ -291,7 +294,10 @@ async def refusing_webhook(case: Case) -> None:
 @trial("an admission webhook that does not answer")
 async def deaf_webhook(case: Case) -> None:
     env = case.env
-    async with guarding(env.below, env.mount, directory=case.directory) as webhook, case.syncing():
+    async with (
+        guarding(env.worker_api, env.mount, directory=case.directory) as webhook,
+        case.syncing(),
+    ):
         webhook.deaf = True
         await known(case, webhook, PODS)
         await env.run()
@@ -305,11 +311,11 @@ async def deaf_webhook(case: Case) -> None:
 @trial("an admission webhook that takes no Secrets")
 async def webhook_against_secrets(case: Case) -> None:
     env = case.env
-    guard = guarding(env.below, env.mount, resource="secrets", directory=case.directory)
+    guard = guarding(env.worker_api, env.mount, resource="secrets", directory=case.directory)
     async with guard as webhook, case.syncing():
         webhook.deaf = True
         await known(case, webhook, SECRETS)
-        await put(env.above, SECRETS, "key", env.namespace)
+        await put(env.computing_api, SECRETS, "key", env.namespace)
         await env.run(containers=[container(envFrom=[{"secretRef": {"name": "key"}}])])
         words = (f"Secret {env.namespace}/key", "door.example.com")
         await case.reports("FailedCreatePod", CREATED, *words)
@@ -327,7 +333,7 @@ async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
 
     async def asks() -> bool:
         with suppress(ApiError):
-            await case.env.below.create(kind, body, dry_run=True)
+            await case.env.worker_api.create(kind, body, dry_run=True)
         return webhook.asked > 0
 
     await until(asks)
@@ -336,24 +342,24 @@ async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
 @trial("a service account that is gone")
 async def deleted_account(case: Case) -> None:
     env = case.env
-    uid = await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
+    uid = await put(env.computing_api, SERVICE_ACCOUNTS, "robot", env.namespace)
     await env.run(serviceAccountName="robot", volumes=[TOKEN])
-    await env.above.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
+    await env.computing_api.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
     words = (f"{env.namespace}/robot", "not found")
     async with case.syncing():
         await case.reports("FailedUpdatePod", SYNCED, *words)
         await case.rests()
         assert case.attempts("POST", "/token") <= MOST, case.sent
-        uid = await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
+        uid = await put(env.computing_api, SERVICE_ACCOUNTS, "robot", env.namespace)
         await case.runs()
-        (secret,) = (await env.below.list(SECRETS, env.mount)).items
+        (secret,) = (await env.worker_api.list(SECRETS, env.mount)).items
 
         # Gone again: the token that the pod has cannot be renewed when that is due.
-        await env.above.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
+        await env.computing_api.delete(SERVICE_ACCOUNTS, "robot", env.namespace, uid=uid)
         due = MergePatch({"metadata": {"annotations": {DUE: "2026-01-01T00:00:00Z"}}})
-        await env.below.patch(SECRETS, secret.name, due, env.mount)
+        await env.worker_api.patch(SECRETS, secret.name, due, env.mount)
         await case.reports("FailedUpdatePod", SYNCED, *words)
-        await put(env.above, SERVICE_ACCOUNTS, "robot", env.namespace)
+        await put(env.computing_api, SERVICE_ACCOUNTS, "robot", env.namespace)
         await case.runs()
 
 
@@ -379,7 +385,7 @@ async def denied_ephemeral_container(case: Case) -> None:
         await until(env.runs)
         debug = container(securityContext={"privileged": True}) | {"name": "debug"}
         body = StrategicPatch({"spec": {"ephemeralContainers": [debug]}})
-        await env.above.patch(
+        await env.computing_api.patch(
             PODS, pod.name, body, pod.namespace, subresource="ephemeralcontainers"
         )
         words = ("spec.ephemeralContainers[0]", "does not allow it")
@@ -398,9 +404,9 @@ async def denied_volume(case: Case) -> None:
     await allow(env, hostPath="Deny")
     shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none"}
     spec = shared | {"capacity": {"storage": "1Mi"}, "hostPath": {"path": "/etc"}}
-    await env.above.create(VOLUMES, {"metadata": {"name": volume}, "spec": spec})
+    await env.computing_api.create(VOLUMES, {"metadata": {"name": volume}, "spec": spec})
     wants = shared | {"volumeName": volume, "resources": {"requests": {"storage": "1Mi"}}}
-    await put(env.above, CLAIMS, "data", env.namespace, spec=wants)
+    await put(env.computing_api, CLAIMS, "data", env.namespace, spec=wants)
     uses: Json = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
     words = (f"PersistentVolume {volume}", "spec.hostPath", "does not allow it")
     async with case.syncing():
@@ -409,7 +415,7 @@ async def denied_volume(case: Case) -> None:
         await case.rests()
         assert not [line for line in case.sent if line.startswith("POST")], case.sent
         ours = f"{env.domain.cluster_binding}={env.name}"
-        assert not (await env.below.list(VOLUMES, labels=ours)).items
+        assert not (await env.worker_api.list(VOLUMES, labels=ours)).items
         await allow(env, hostPath="Allow")
         await case.runs()
 
@@ -424,7 +430,7 @@ async def denied_volume(case: Case) -> None:
 
 async def allow(env: PodEnv, **privileges: str) -> None:
     patch = MergePatch({"spec": {"podPrivileges": privileges}})
-    await env.above.patch(CLUSTER_BINDINGS, env.name, patch)
+    await env.computing_api.patch(CLUSTER_BINDINGS, env.name, patch)
 
 
 async def undergo(case: Case) -> None:
@@ -458,8 +464,8 @@ async def cases(
 ) -> AsyncIterator[dict[str, Case]]:
     """Run all cases, once."""
     await install_our_kinds(client)
-    below, directory = worker.client(), tmp_path_factory.mktemp("webhooks")
-    base = PodEnv(cluster, worker, client, below, pnodes=simulated)
+    worker_api, directory = worker.client(), tmp_path_factory.mktemp("webhooks")
+    base = PodEnv(cluster, worker, client, worker_api, pnodes=simulated)
     all_cases = [
         Case(name, replace(base.neighbour(), pnodes=simulated), directory) for name in TRIALS
     ]
@@ -470,7 +476,7 @@ async def cases(
             group.create_task(watch(all_cases))
         yield {case.name: case for case in all_cases}
     finally:
-        await below.close()
+        await worker_api.close()
 
 
 @pytest.mark.parametrize("name", TRIALS)

@@ -62,7 +62,7 @@ def user(binding_env: BindingEnv, name: str) -> str:
 
 async def lease(binding_env: BindingEnv, name: str = "") -> Lease | None:
     try:
-        return await binding_env.above.get(
+        return await binding_env.computing_api.get(
             LEASES, name or f"kubeocean-syncer-{binding_env.name}", "default"
         )
     except NotFound:
@@ -171,7 +171,7 @@ async def test_one_replica_leads_and_a_paused_leader_writes_nothing_more(
             assert written(binding_env.computing, user(binding_env, "old"), since) == []
 
             vnode = (await binding_env.vnodes())[0]
-            await binding_env.above.delete(NODES, vnode.name, uid=vnode.uid)
+            await binding_env.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
             await until(lambda: made_again(binding_env, vnode.name, vnode.uid))
             assert written(binding_env.computing, user(binding_env, "new"), since)
             assert await new.process.stop() == 0
@@ -230,12 +230,12 @@ async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
         "annotations": {names.record: encode_member(member)},
     }
     spec = {"holderIdentity": member.id, "leaseDurationSeconds": 3600}
-    shares = await binding_env.above.create(LEASES, {"metadata": metadata, "spec": spec})
+    shares = await binding_env.computing_api.create(LEASES, {"metadata": metadata, "spec": spec})
     async with start() as one:
         await one.says("Waiting for replicas that share the work")
         assert (await one.page("health", "/readyz"))[0] == 200  # a rollout would wait otherwise
         assert await binding_env.vnodes() == []
-        await binding_env.above.delete(LEASES, shares.name, "default", uid=shares.uid)
+        await binding_env.computing_api.delete(LEASES, shares.name, "default", uid=shares.uid)
         await until(binding_env.vnodes)
 
 
@@ -251,15 +251,15 @@ async def test_a_rotated_secret_is_used_without_a_restart(
             kubeconfig = binding_env.worker.user(user(binding_env, name), ADMINS).read_bytes()
             data = {"kubeconfig": base64.b64encode(kubeconfig).decode()}
             if secret == binding_env.name:
-                await binding_env.above.patch(
+                await binding_env.computing_api.patch(
                     SECRETS, secret, MergePatch({"data": data}), "default"
                 )
             else:
                 body = {"metadata": {"name": secret, "namespace": "default"}, "data": data}
-                await binding_env.above.create(SECRETS, body)
+                await binding_env.computing_api.create(SECRETS, body)
                 reference = {"name": secret, "namespace": "default"}
                 moved = MergePatch({"spec": {"secretRef": reference}})
-                await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, moved)
+                await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
 
             async def taken(name: str = name) -> bool:
                 taken = one.lines("Took new worker credentials")
@@ -290,7 +290,7 @@ async def test_a_kubeconfig_of_another_cluster_is_not_used_even_after_a_restart(
 
     async def keep(kubeconfig: Path) -> None:
         data = {"kubeconfig": base64.b64encode(kubeconfig.read_bytes()).decode()}
-        await binding_env.above.patch(
+        await binding_env.computing_api.patch(
             SECRETS, binding_env.name, MergePatch({"data": data}), "default"
         )
 
@@ -299,7 +299,7 @@ async def test_a_kubeconfig_of_another_cluster_is_not_used_even_after_a_restart(
 
         async def recorded() -> bool:
             known = (await binding_env.binding()).annotations.get(DEFAULT.worker_cluster_id)
-            return known == await identity_of(binding_env.below)
+            return known == await identity_of(binding_env.worker_api)
 
         await until(recorded)
         await keep(binding_env.computing.user(wrong, ADMINS))
@@ -335,7 +335,7 @@ async def lure(binding_env: BindingEnv, one: SyncerProcess) -> None:
     """Point the binding at a Secret of another namespace, which the syncer must refuse."""
     reference = {"name": "kubeconfig", "namespace": "kube-system"}
     moved = MergePatch({"spec": {"secretRef": reference}})
-    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, moved)
+    await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
     await one.says("Did not follow binding to another namespace")
 
     async def refused() -> bool:
@@ -388,7 +388,9 @@ async def test_a_secret_without_a_kubeconfig_is_named(
     binding_env: BindingEnv, start: Start
 ) -> None:
     await binding_env.bind()
-    await binding_env.above.patch(SECRETS, binding_env.name, MergePatch({"data": None}), "default")
+    await binding_env.computing_api.patch(
+        SECRETS, binding_env.name, MergePatch({"data": None}), "default"
+    )
     async with start() as one:
         assert await one.process.wait() == 1
         (line,) = one.lines()

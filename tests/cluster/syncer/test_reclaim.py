@@ -65,10 +65,10 @@ async def protect(binding_env: BindingEnv, namespace: str, *apps: str) -> str:
         "metadata": {"name": "keep"},
         "spec": {"minAvailable": len(apps), "selector": {"matchExpressions": selected}},
     }
-    created = await binding_env.above.create(BUDGETS, budget, namespace=namespace)
+    created = await binding_env.computing_api.create(BUDGETS, budget, namespace=namespace)
 
     async def counted() -> bool:
-        stored = await binding_env.above.get(BUDGETS, "keep", namespace, keep_raw=True)
+        stored = await binding_env.computing_api.get(BUDGETS, "keep", namespace, keep_raw=True)
         return stored.content().get("status", {}).get("currentHealthy") == len(apps)
 
     await until(counted)
@@ -120,7 +120,7 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
     for role in ("a", "b"):
         await binding_env.add_node(role, labels={"role": role})
     clock, faults = SetClock(), Faults()
-    async with binding_env.syncing(clock=clock, above=faults.wrap):
+    async with binding_env.syncing(clock=clock, computing_api=faults.wrap):
 
         async def before() -> list[Node]:
             nodes = await binding_env.vnodes()
@@ -207,7 +207,9 @@ async def test_the_pace_holds_for_all_nodes_of_a_policy_together(
         async def evicted(count: int) -> bool:
             reclaim = (await binding_env.status(policy)).reclaim
             assert reclaim is not None
-            left = [pod.name for pod in (await binding_env.above.list(PODS, namespace)).items]
+            left = [
+                pod.name for pod in (await binding_env.computing_api.list(PODS, namespace)).items
+            ]
             assert (reclaim.evicted, reclaim.pending, len(left)) == (count, 10 - count, 10 - count)
             assert {pod.reason for pod in reclaim.pods or ()} == {"Pace"}
             return True
@@ -224,7 +226,7 @@ async def test_a_node_that_is_lent_again_has_no_further_evictions(
     policy = await binding_env.lend(forceReclaim=True)
     await binding_env.add_node("n")
     faults = Faults()
-    async with binding_env.syncing(above=faults.wrap):
+    async with binding_env.syncing(computing_api=faults.wrap):
         vnode = await one(binding_env)
         pods = [await binding_env.guest(namespace, name, vnode.name) for name in ("p", "q")]
         budget = await protect(binding_env, namespace, "p", "q")
@@ -244,7 +246,7 @@ async def test_a_node_that_is_lent_again_has_no_further_evictions(
         await binding_env.patch_policy(policy, timeWindows=None)
         await until(lambda: is_tainted(binding_env))
         before = len(faults.requests)
-        await binding_env.above.delete(BUDGETS, "keep", namespace, uid=budget)
+        await binding_env.computing_api.delete(BUDGETS, "keep", namespace, uid=budget)
 
         async def stopped() -> bool:
             return "ReclaimStopped" in await binding_env.events(policy)
@@ -283,11 +285,11 @@ async def unvalidated(
 ) -> AsyncIterator[BindingEnv]:
     """A worker whose definition of policies accepts every value, as the earlier one did."""
     worker = await new_cluster(name="unvalidated")
-    below = worker.client()
-    await install_our_kinds(below)
+    worker_api = worker.client()
+    await install_our_kinds(worker_api)
     definition = policy_definition()
     patch = ApplyPatch(_unchecked(definition), force=True)
-    await below.patch(CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], patch)
+    await worker_api.patch(CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], patch)
     body = {
         "apiVersion": RESOURCE_LEASING_POLICIES.api_version,
         "kind": RESOURCE_LEASING_POLICIES.kind,
@@ -297,14 +299,14 @@ async def unvalidated(
 
     async def accepted() -> bool:
         try:
-            await below.create(RESOURCE_LEASING_POLICIES, body, dry_run=True)
+            await worker_api.create(RESOURCE_LEASING_POLICIES, body, dry_run=True)
         except (Invalid, ServiceUnavailable):
             return False  # the server does not use the new definition yet
         return True
 
     await until(accepted)
-    yield BindingEnv(binding_env.computing, worker, binding_env.above, below)
-    await below.close()
+    yield BindingEnv(binding_env.computing, worker, binding_env.computing_api, worker_api)
+    await worker_api.close()
 
 
 async def test_an_invalid_window_evicts_nothing(unvalidated: BindingEnv, namespace: str) -> None:
@@ -355,7 +357,7 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
         vnode = await one(binding_env)
         pod = await binding_env.guest(namespace, "p", vnode.name)
         uid = await until(lambda: held(binding_env, policy))
-        await binding_env.below.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
 
         async def tainted() -> bool:
             node = await one(binding_env)
@@ -367,19 +369,19 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
 
         await until(tainted)
         assert not await binding_env.is_gone(pod)
-        await binding_env.above.delete(PODS, "p", namespace, uid=pod.uid, grace_s=0)
+        await binding_env.computing_api.delete(PODS, "p", namespace, uid=pod.uid, grace_s=0)
 
         async def all_gone() -> bool:
             if await binding_env.vnodes():
                 return False
             try:
-                await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
+                await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
             except NotFound:
                 return True
             return False
 
         await until(all_gone)
-        node = await binding_env.below.get(NODES, f"{binding_env.name}-n")
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n")
         assert "kubeocean.io/policy-applied" not in node.labels
 
         async def reported() -> bool:
@@ -390,7 +392,7 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
 
 async def held(binding_env: BindingEnv, policy: str) -> str:
     """Return the UID of a policy once it has our finalizer."""
-    stored = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
+    stored = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
     return (
         stored.uid if "policy.kubeocean.io/finalizer" in (stored.metadata.finalizers or ()) else ""
     )

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 async def renewed_at(binding_env: BindingEnv) -> dict[str, str]:
     """When the lease of each virtual node was last renewed."""
     names = {vnode.name for vnode in await binding_env.vnodes()}
-    leases = (await binding_env.above.list(LEASES, NODE_LEASE_NAMESPACE)).items
+    leases = (await binding_env.computing_api.list(LEASES, NODE_LEASE_NAMESPACE)).items
     return {lease.name: str(lease.spec.renew_time) for lease in leases if lease.name in names}
 
 
@@ -77,7 +77,7 @@ async def test_a_worker_without_service_gets_no_heartbeats_and_loses_nothing(
     await binding_env.bind()
     await binding_env.lend(forceReclaim=True)
     await binding_env.add_node("n0")
-    async with binding_env.syncing(below=faults.wrap, clock=clock) as syncer:
+    async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
         await until(lambda: is_lent(binding_env))
         (vnode,) = await binding_env.vnodes()
         pod = await binding_env.guest(home, "stays", vnode.name)
@@ -86,7 +86,7 @@ async def test_a_worker_without_service_gets_no_heartbeats_and_loses_nothing(
         assert expected in message
         assert "/api/v1/nodes" in message
         assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
-        now = await binding_env.above.get(PODS, pod.name, home)
+        now = await binding_env.computing_api.get(PODS, pod.name, home)
         assert (now.uid, now.deleting) == (pod.uid, False)
 
 
@@ -97,7 +97,7 @@ async def test_a_missing_permission_to_read_policies_is_named(
     await binding_env.bind()
     await binding_env.lend()
     await binding_env.add_node("n0")
-    async with binding_env.syncing(below=faults.wrap, clock=clock) as syncer:
+    async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
         await until(lambda: is_lent(binding_env))
         faults.answer(403, times=ALWAYS, when=lambda r: "resourceleasingpolicies" in r.path)
         message = await see_it_refused(binding_env, faults, clock, syncer)

@@ -32,7 +32,7 @@ async def replica(binding_env: BindingEnv, name: str, address: str) -> str:
             "containers": [{"name": "c", "image": "none"}],
         },
     }
-    made = await binding_env.above.create(PODS, body, namespace=NAMESPACE)
+    made = await binding_env.computing_api.create(PODS, body, namespace=NAMESPACE)
     await set_status(binding_env, made.name, address, ready="True")
     return made.name
 
@@ -45,7 +45,7 @@ async def set_status(binding_env: BindingEnv, pod: str, address: str, *, ready: 
         "conditions": [{"type": "Ready", "status": ready}],
     }
     patch = MergePatch({"status": status})
-    await binding_env.above.patch(PODS, pod, patch, NAMESPACE, subresource="status")
+    await binding_env.computing_api.patch(PODS, pod, patch, NAMESPACE, subresource="status")
 
 
 async def pointing(binding_env: BindingEnv) -> dict[str, str]:
@@ -79,7 +79,7 @@ async def test_nodes_are_spread_and_only_those_of_a_deleted_replica_move(
     binding_env: BindingEnv,
 ) -> None:
     with suppress(AlreadyExists):
-        await binding_env.above.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await binding_env.computing_api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     first = await replica(binding_env, "a", FIRST)
     second = await replica(binding_env, "b", SECOND)
     await binding_env.bind()
@@ -112,7 +112,7 @@ async def test_nodes_are_spread_and_only_those_of_a_deleted_replica_move(
         assert {name for name in now if now[name] == written[name]} == stay
 
         # A replica that is being deleted, though still ready.
-        await binding_env.above.delete(PODS, first, NAMESPACE, uid=None, grace_s=60)
+        await binding_env.computing_api.delete(PODS, first, NAMESPACE, uid=None, grace_s=60)
         await until(lambda: at(SECOND), within=20.0)
         urls = {vnode.annotations[DOMAIN.prometheus_url] for vnode in await binding_env.vnodes()}
         assert {url.partition(":")[0] for url in urls} == {SECOND}
@@ -121,14 +121,14 @@ async def test_nodes_are_spread_and_only_those_of_a_deleted_replica_move(
 
 async def delete_replicas(binding_env: BindingEnv, *replicas: str) -> None:
     for name in replicas:
-        await binding_env.above.delete(PODS, name, NAMESPACE, uid=None, grace_s=0)
+        await binding_env.computing_api.delete(PODS, name, NAMESPACE, uid=None, grace_s=0)
 
 
 async def test_a_node_that_is_being_reclaimed_moves_while_it_has_pods(
     binding_env: BindingEnv, namespace: str
 ) -> None:
     with suppress(AlreadyExists):
-        await binding_env.above.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await binding_env.computing_api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     first = await replica(binding_env, "a", FIRST)
     await binding_env.bind()
     policy = await binding_env.lend()
@@ -136,8 +136,8 @@ async def test_a_node_that_is_being_reclaimed_moves_while_it_has_pods(
     async with binding_env.syncing():
         (vnode,) = await until(binding_env.vnodes)
         await binding_env.guest(namespace, "p", vnode.name)
-        found = await binding_env.below.get(RESOURCE_LEASING_POLICIES, policy)
-        await binding_env.below.delete(RESOURCE_LEASING_POLICIES, policy, uid=found.uid)
+        found = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=found.uid)
 
         async def tainted() -> bool:
             keys = {

@@ -39,7 +39,7 @@ async def create_config_map(
     controller_env: ControllerEnv, home: str, name: str = "config", **content: object
 ) -> ConfigMap:
     body = {"metadata": {"name": name, "labels": {"app": "a"}}, "data": {"k": "v"}} | content
-    return await controller_env.above.create(CONFIG_MAPS, body, namespace=home)
+    return await controller_env.computing_api.create(CONFIG_MAPS, body, namespace=home)
 
 
 async def create_secret(
@@ -47,7 +47,7 @@ async def create_secret(
 ) -> Untyped:
     data = {"password": base64.b64encode(b"canary-in-a-secret").decode()}
     body = {"metadata": {"name": name}, "data": data} | content
-    return await controller_env.above.create(SECRETS, body, namespace=home)
+    return await controller_env.computing_api.create(SECRETS, body, namespace=home)
 
 
 async def read_copy(
@@ -78,7 +78,7 @@ async def pod_gone(controller_env: ControllerEnv, home: str, name: str) -> bool:
 
 
 async def unmarked(controller_env: ControllerEnv, home: str, name: str = "config") -> bool:
-    copy = await controller_env.above.get(CONFIG_MAPS, name, home)
+    copy = await controller_env.computing_api.get(CONFIG_MAPS, name, home)
     ours = [*copy.labels, *copy.annotations, *(copy.metadata.finalizers or ())]
     return not any("kubeocean.io" in key for key in ours)
 
@@ -86,7 +86,7 @@ async def unmarked(controller_env: ControllerEnv, home: str, name: str = "config
 async def edit(
     controller_env: ControllerEnv, home: str, name: str = "config", **change: object
 ) -> None:
-    await controller_env.above.patch(CONFIG_MAPS, name, MergePatch(change), home)
+    await controller_env.computing_api.patch(CONFIG_MAPS, name, MergePatch(change), home)
 
 
 def writes(faults: Faults) -> list[str]:
@@ -126,7 +126,7 @@ async def test_the_objects_that_a_pod_refers_to_are_replicated(
     assert copy.annotations["kubeocean.io/virtual-name"] == "config"
     assert copy.annotations["kubeocean.io/virtual-namespace"] == home
     assert copy.annotations["kubeocean.io/virtual-uid"] == source.uid
-    marked = await controller_env.above.get(CONFIG_MAPS, "config", home)
+    marked = await controller_env.computing_api.get(CONFIG_MAPS, "config", home)
     assert marked.labels[f"kubeocean.io/synced-by-{controller_env.cluster_id}"] == "true"
     assert marked.labels["kubeocean.io/managed-by"] == "kubeocean"
     assert marked.annotations["kubeocean.io/physical-name"] == copy.name
@@ -143,7 +143,7 @@ async def test_many_pods_that_refer_to_one_object_cost_one_copy(
     await create_secret(controller_env, home)
     computing_faults, worker_faults = Faults(), Faults()
     async with controller_env.syncing(
-        DependentsDriver, above=computing_faults, below=worker_faults
+        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
     ) as driver:
         for n in range(30):
             volumes = (config_map_volume("config"), secret_volume("secret"))
@@ -164,7 +164,9 @@ async def test_after_a_restart_nothing_is_read_or_written(
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=faults, below=faults) as driver:
+    async with controller_env.syncing(
+        DependentsDriver, computing_api=faults, worker_api=faults
+    ) as driver:
         await until(lambda: driver.dependents.replicators["ConfigMap"].synced)
         await quiet(faults)
     assert all(watches(request) for request in faults.requests if request.path != "/version")
@@ -178,7 +180,7 @@ async def test_a_copy_follows_the_content_metadata_and_immutability_of_its_sourc
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
         label = {"metadata": {"labels": {"mine": "x"}}}
-        await controller_env.below.patch(
+        await controller_env.worker_api.patch(
             CONFIG_MAPS, physical_name("config", home), MergePatch(label), MOUNT
         )
         await edit(controller_env, home, data={"k": None, "l": "w"})
@@ -225,7 +227,7 @@ async def test_a_missing_source_is_named_and_noticed_when_it_is_created(
     controller_env: ControllerEnv, home: str
 ) -> None:
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=faults) as driver:
+    async with controller_env.syncing(DependentsDriver, computing_api=faults) as driver:
         volumes = (config_map_volume("config"), secret_volume("secret"))
         pod = await bind_pod(controller_env, home, "p", *volumes)
         missing = await until(lambda: driver.answers.get(pod.key))
@@ -273,7 +275,7 @@ async def test_a_source_that_is_deleted_and_created_again_keeps_its_copy(
     async with controller_env.syncing(DependentsDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
-    await controller_env.above.delete(CONFIG_MAPS, "config", home, uid=source.uid)
+    await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
     again = await create_config_map(controller_env, home, data={"k": "w"})
     async with controller_env.syncing(DependentsDriver):
         copy = await until(lambda: has_data(controller_env, home, k="w"))
@@ -288,7 +290,7 @@ async def test_a_copy_is_deleted_and_created_again_with_its_source(
     async with controller_env.syncing(DependentsDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
-        await controller_env.above.delete(CONFIG_MAPS, "config", home, uid=source.uid)
+        await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
         await until(lambda: gone(controller_env, home))
         await create_config_map(controller_env, home, data={"k": "w"})
         await until(lambda: has_data(controller_env, home, k="w"))
@@ -301,7 +303,7 @@ async def test_an_immutable_copy_is_replaced_for_a_new_source(
     async with controller_env.syncing(DependentsDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         uid = (await until(lambda: has_data(controller_env, home, k="v"))).uid
-    await controller_env.above.delete(CONFIG_MAPS, "config", home, uid=source.uid)
+    await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
     await create_config_map(controller_env, home, data={"k": "w"})
     async with controller_env.syncing(DependentsDriver):
         copy = await until(lambda: has_data(controller_env, home, k="w"))
@@ -316,10 +318,10 @@ async def test_a_copy_that_others_delete_or_change_is_repaired(
     async with controller_env.syncing(DependentsDriver):
         await bind_pod(controller_env, home, "p", config_map_volume("config"))
         copy = await until(lambda: has_data(controller_env, home, k="v"))
-        await controller_env.below.delete(CONFIG_MAPS, copy.name, MOUNT, uid=copy.uid)
+        await controller_env.worker_api.delete(CONFIG_MAPS, copy.name, MOUNT, uid=copy.uid)
         copy = await until(lambda: has_data(controller_env, home, k="v"))
         change = MergePatch({"data": {"k": "changed", "more": "x"}})
-        await controller_env.below.patch(CONFIG_MAPS, copy.name, change, MOUNT)
+        await controller_env.worker_api.patch(CONFIG_MAPS, copy.name, change, MOUNT)
         await until(lambda: has_data(controller_env, home, k="v"))
         labels = {"labels": {f"kubeocean.io/synced-by-{controller_env.cluster_id}": None}}
         await edit(controller_env, home, metadata=labels)
@@ -386,7 +388,7 @@ async def test_a_foreign_object_with_the_name_of_a_copy_is_left_alone(
         },
         "data": {"theirs": "yes"},
     }
-    foreign = await controller_env.below.create(CONFIG_MAPS, body, namespace=MOUNT)
+    foreign = await controller_env.worker_api.create(CONFIG_MAPS, body, namespace=MOUNT)
     async with controller_env.syncing(DependentsDriver) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
@@ -397,9 +399,9 @@ async def test_a_foreign_object_with_the_name_of_a_copy_is_left_alone(
         copy = await read_in_worker(controller_env, CONFIG_MAPS, second)
         assert copy is not None
         assert copy.data == {"k": "v"}
-        untouched = await controller_env.below.get(CONFIG_MAPS, foreign.name, MOUNT)
+        untouched = await controller_env.worker_api.get(CONFIG_MAPS, foreign.name, MOUNT)
         assert untouched.resource_version == foreign.resource_version
-        await controller_env.below.delete(CONFIG_MAPS, foreign.name, MOUNT, uid=foreign.uid)
+        await controller_env.worker_api.delete(CONFIG_MAPS, foreign.name, MOUNT, uid=foreign.uid)
         await edit(controller_env, home, data={"k": "w"})
 
         async def followed() -> bool:
@@ -434,7 +436,7 @@ async def test_two_bindings_have_a_copy_each(controller_env: ControllerEnv, home
         await until(lambda: gone(controller_env, home))
 
         async def only_theirs() -> bool:
-            labels = (await controller_env.above.get(CONFIG_MAPS, "config", home)).labels
+            labels = (await controller_env.computing_api.get(CONFIG_MAPS, "config", home)).labels
             assert "kubeocean.io/managed-by" in labels
             assert f"kubeocean.io/synced-by-{other.cluster_id}" in labels
             return f"kubeocean.io/synced-by-{controller_env.cluster_id}" not in labels
@@ -473,7 +475,7 @@ async def create_legacy_copy(controller_env: ControllerEnv, home: str) -> Config
         },
         "data": {"k": "old"},
     }
-    return await controller_env.below.create(CONFIG_MAPS, body, namespace=MOUNT)
+    return await controller_env.worker_api.create(CONFIG_MAPS, body, namespace=MOUNT)
 
 
 async def test_a_copy_of_the_earlier_implementation_is_adopted(
@@ -488,7 +490,7 @@ async def test_a_copy_of_the_earlier_implementation_is_adopted(
 
         async def freed() -> bool:
             return not (
-                await controller_env.above.get(CONFIG_MAPS, "config", home)
+                await controller_env.computing_api.get(CONFIG_MAPS, "config", home)
             ).metadata.finalizers
 
         await until(freed)
@@ -501,8 +503,8 @@ async def test_a_copy_that_the_earlier_implementation_left_is_deleted(
     controller_env: ControllerEnv, home: str
 ) -> None:
     await create_legacy_copy(controller_env, home)
-    source = await controller_env.above.get(CONFIG_MAPS, "config", home)
-    await controller_env.above.delete(CONFIG_MAPS, "config", home, uid=source.uid)
+    source = await controller_env.computing_api.get(CONFIG_MAPS, "config", home)
+    await controller_env.computing_api.delete(CONFIG_MAPS, "config", home, uid=source.uid)
     async with controller_env.syncing(DependentsDriver):
         await until(lambda: gone(controller_env, home))
 
@@ -525,11 +527,13 @@ async def test_a_refusal_names_the_object_and_the_reason(
     }
     await create_secret(controller_env, home)
     path = QUOTAS.format(MOUNT)
-    await controller_env.below.request("POST", path, body=quota)
-    await controller_env.below.request("PUT", f"{path}/{controller_env.name}/status", body=quota)
+    await controller_env.worker_api.request("POST", path, body=quota)
+    await controller_env.worker_api.request(
+        "PUT", f"{path}/{controller_env.name}/status", body=quota
+    )
     faults = Faults()
     try:
-        async with controller_env.syncing(DependentsDriver, below=faults) as driver:
+        async with controller_env.syncing(DependentsDriver, worker_api=faults) as driver:
             pod = await bind_pod(controller_env, home, "p", secret_volume("secret"))
             missing = await until(lambda: driver.answers.get(pod.key))
             assert isinstance(missing, Missing)
@@ -539,13 +543,13 @@ async def test_a_refusal_names_the_object_and_the_reason(
             await bind_pod(controller_env, home, "q", secret_volume("secret"))
             await until(lambda: len(driver.answers) == 2)
             assert count_requests(faults, "POST") <= 3
-            await controller_env.below.request("DELETE", f"{path}/{controller_env.name}")
+            await controller_env.worker_api.request("DELETE", f"{path}/{controller_env.name}")
             await until(lambda: ppod(controller_env, home, "p"))
             await until(lambda: ppod(controller_env, home, "q"))
     finally:
-        listed = await controller_env.below.request_json("GET", path)
+        listed = await controller_env.worker_api.request_json("GET", path)
         for each in listed["items"]:
-            await controller_env.below.request("DELETE", f"{path}/{each['metadata']['name']}")
+            await controller_env.worker_api.request("DELETE", f"{path}/{each['metadata']['name']}")
 
 
 @pytest.mark.sweep
@@ -586,7 +590,7 @@ async def test_lagging_and_repeating_watches_cause_no_more_requests(
         faults.lag(0.3)
         faults.repeat(1)
     async with controller_env.syncing(
-        DependentsDriver, above=computing_faults, below=worker_faults
+        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
     ):
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
@@ -608,8 +612,8 @@ async def test_two_leaders_reach_the_same_state_as_one(
     await create_config_map(controller_env, home)
     first, second = Faults(), Faults()
     async with (
-        controller_env.syncing(DependentsDriver, above=first, below=first),
-        controller_env.syncing(DependentsDriver, above=second, below=second),
+        controller_env.syncing(DependentsDriver, computing_api=first, worker_api=first),
+        controller_env.syncing(DependentsDriver, computing_api=second, worker_api=second),
     ):
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: has_data(controller_env, home, k="v"))
@@ -626,13 +630,13 @@ async def test_a_cache_that_knows_too_little_removes_nothing(
 ) -> None:
     await create_config_map(controller_env, home)
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=computing_faults) as driver:
+    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
         computing_faults.freeze()
         await bind_pod(controller_env, home, "unseen", config_map_volume("config"))
-        ours = await controller_env.below.get(PODS, f"p-{home}", MOUNT)
-        await controller_env.below.delete(PODS, ours.name, MOUNT, uid=ours.uid, grace_s=0)
+        ours = await controller_env.worker_api.get(PODS, f"p-{home}", MOUNT)
+        await controller_env.worker_api.delete(PODS, ours.name, MOUNT, uid=ours.uid, grace_s=0)
         await until(lambda: not driver.clusters.ppods.by("virtual", str(pod.key)))
         await delete_pod(controller_env, pod)
         lists = count_requests(computing_faults, f"GET /api/v1/namespaces/{home}/pods")
@@ -659,7 +663,7 @@ async def test_draining_deletes_all_copies_and_marks(
         assert await gone(controller_env, home)
         assert await unmarked(controller_env, home)
         with pytest.raises(NotFound):
-            await controller_env.below.get(SECRETS, physical_name("secret", home), MOUNT)
+            await controller_env.worker_api.get(SECRETS, physical_name("secret", home), MOUNT)
     await delete_pod(controller_env, pod)
 
 
@@ -668,7 +672,7 @@ async def test_a_binding_can_end_without_its_worker(
 ) -> None:
     await create_config_map(controller_env, home)
     worker_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, below=worker_faults) as driver:
+    async with controller_env.syncing(DependentsDriver, worker_api=worker_faults) as driver:
         pod = await bind_pod(controller_env, home, "p", config_map_volume("config"))
         await until(lambda: ppod(controller_env, home, "p"))
         await until(lambda: driver.dependents.remaining() == 2)

@@ -59,17 +59,17 @@ async def bind(controller_env: ControllerEnv, *namespaces: str) -> None:
     }
     body = {"metadata": {"name": controller_env.name}, "spec": spec}
     kind = {"apiVersion": CLUSTER_BINDINGS.api_version, "kind": CLUSTER_BINDINGS.kind}
-    await controller_env.above.create(CLUSTER_BINDINGS, body | kind)
+    await controller_env.computing_api.create(CLUSTER_BINDINGS, body | kind)
 
 
 async def name_namespaces(controller_env: ControllerEnv, *namespaces: str) -> None:
     patch = MergePatch({"spec": {"serviceNamespaces": list(namespaces)}})
-    await controller_env.above.patch(CLUSTER_BINDINGS, controller_env.name, patch)
+    await controller_env.computing_api.patch(CLUSTER_BINDINGS, controller_env.name, patch)
 
 
 async def create_service(controller_env: ControllerEnv, key: Key, **spec: object) -> ServiceView:
     body = {"metadata": {"name": key.name}, "spec": {"ports": [{"port": 80}], **spec}}
-    return await controller_env.above.create(SERVICE_VIEWS, body, namespace=key.namespace)
+    return await controller_env.computing_api.create(SERVICE_VIEWS, body, namespace=key.namespace)
 
 
 async def create_slice(
@@ -85,7 +85,7 @@ async def create_slice(
         "endpoints": endpoints(*addresses),
         "ports": [{"port": 8080, "name": "", "protocol": "TCP"}],
     }
-    await controller_env.above.create(ENDPOINT_SLICES, body, namespace=key.namespace)
+    await controller_env.computing_api.create(ENDPOINT_SLICES, body, namespace=key.namespace)
 
 
 def endpoints(*addresses: str) -> list[Json]:
@@ -94,7 +94,7 @@ def endpoints(*addresses: str) -> list[Json]:
 
 async def list_copies(controller_env: ControllerEnv) -> list[ServiceView]:
     labels = f"kubeocean.io/cluster-binding={controller_env.name}"
-    return (await controller_env.below.list(SERVICE_VIEWS, MOUNT, labels=labels)).items
+    return (await controller_env.worker_api.list(SERVICE_VIEWS, MOUNT, labels=labels)).items
 
 
 async def read_copy(controller_env: ControllerEnv) -> ServiceView:
@@ -105,7 +105,7 @@ async def read_copy(controller_env: ControllerEnv) -> ServiceView:
 
 async def endpoints_of(controller_env: ControllerEnv, copy: str) -> list[str]:
     """Return the addresses in the slices of a copy."""
-    listing = await controller_env.below.list(
+    listing = await controller_env.worker_api.list(
         ENDPOINT_SLICES, MOUNT, labels=f"kubernetes.io/service-name={copy}", keep_raw=True
     )
     listed = [each for slice_ in listing.items for each in slice_.content().get("endpoints") or ()]
@@ -138,7 +138,7 @@ async def test_a_service_of_a_named_namespace_is_replicated_with_its_endpoints(
     await create_service(controller_env, Key("default", f"not-{controller_env.name}"))
     await bind(controller_env, namespace)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults) as driver:
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults) as driver:
         await until(lambda: shows(controller_env, "10.1.0.1", "10.1.0.2"))
         copy = await read_copy(controller_env)
         assert copy.name == f"web-{copy.name.rpartition('-')[2]}"
@@ -161,21 +161,23 @@ async def test_a_copy_follows_its_source_and_only_changes_are_written(
     await create_slice(controller_env, key, "10.1.0.1")
     await bind(controller_env, namespace)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults):
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         await until(lambda: shows(controller_env, "10.1.0.1"))
         before = worker_faults.writes
         patch = MergePatch({"metadata": {"annotations": {"note": "x"}}})
-        await controller_env.above.patch(SERVICES, key.name, patch, namespace)
+        await controller_env.computing_api.patch(SERVICES, key.name, patch, namespace)
         patch = MergePatch({"endpoints": endpoints("10.1.0.3")})
-        await controller_env.above.patch(ENDPOINT_SLICES, "web-1", patch, namespace)
+        await controller_env.computing_api.patch(ENDPOINT_SLICES, "web-1", patch, namespace)
         await until(lambda: shows(controller_env, "10.1.0.3"))
         await create_slice(controller_env, key, "10.1.0.4", name="web-2")
         await until(lambda: shows(controller_env, "10.1.0.3", "10.1.0.4"))
-        first = await controller_env.above.get(ENDPOINT_SLICES, "web-1", namespace)
-        await controller_env.above.delete(ENDPOINT_SLICES, "web-1", namespace, uid=first.uid)
+        first = await controller_env.computing_api.get(ENDPOINT_SLICES, "web-1", namespace)
+        await controller_env.computing_api.delete(
+            ENDPOINT_SLICES, "web-1", namespace, uid=first.uid
+        )
         await until(lambda: shows(controller_env, "10.1.0.4"))
         patch = MergePatch({"spec": {"ports": [{"port": 81, "protocol": "TCP"}]}})
-        await controller_env.above.patch(SERVICES, key.name, patch, namespace)
+        await controller_env.computing_api.patch(SERVICES, key.name, patch, namespace)
 
         async def ported() -> bool:
             copy = await read_copy(controller_env)
@@ -196,13 +198,13 @@ async def test_copies_that_others_delete_or_change_are_repaired(
     async with controller_env.syncing(ServicesDriver):
         await until(lambda: shows(controller_env, "10.1.0.1"))
         copy = await read_copy(controller_env)
-        slices = await controller_env.below.list(
+        slices = await controller_env.worker_api.list(
             ENDPOINT_SLICES, MOUNT, labels=f"kubernetes.io/service-name={copy.name}"
         )
         patch = MergePatch({"endpoints": []})
-        await controller_env.below.patch(ENDPOINT_SLICES, slices.items[0].name, patch, MOUNT)
+        await controller_env.worker_api.patch(ENDPOINT_SLICES, slices.items[0].name, patch, MOUNT)
         await until(lambda: shows(controller_env, "10.1.0.1"))
-        await controller_env.below.delete(SERVICES, copy.name, MOUNT, uid=copy.uid)
+        await controller_env.worker_api.delete(SERVICES, copy.name, MOUNT, uid=copy.uid)
 
         async def back() -> bool:
             again = await read_copy(controller_env)
@@ -222,9 +224,9 @@ async def test_a_copy_is_deleted_with_its_source_or_when_its_namespace_is_not_na
     await create_slice(controller_env, db, "10.1.0.2")
     await bind(controller_env, namespace)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults) as driver:
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults) as driver:
         await until(lambda: _count(controller_env, 2))
-        await controller_env.above.delete(SERVICES, web.name, namespace, uid=source.uid)
+        await controller_env.computing_api.delete(SERVICES, web.name, namespace, uid=source.uid)
         await until(lambda: shows(controller_env, "10.1.0.2"))
         await name_namespaces(controller_env)
         await until(lambda: _count(controller_env, 0))
@@ -264,7 +266,7 @@ async def test_a_binding_without_service_namespaces_costs_one_request(
     await create_service(controller_env, Key(namespace, "web"))
     await bind(controller_env)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults) as driver:
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults) as driver:
         await until(lambda: driver.endpoints.synced)
         await until(lambda: worker_faults.requests)
         await writes_end(worker_faults)
@@ -282,16 +284,16 @@ async def test_a_foreign_service_is_left_alone_and_the_copy_gets_its_second_name
     async with controller_env.syncing(ServicesDriver) as driver:
         first, second = names(key, driver.services.clusters.ids)
     body = {"metadata": {"name": first}, "spec": {"ports": [{"port": 1}]}}
-    foreign = await controller_env.below.create(SERVICES, body, namespace=MOUNT)
+    foreign = await controller_env.worker_api.create(SERVICES, body, namespace=MOUNT)
     for copy in await list_copies(controller_env):
-        await controller_env.below.delete(SERVICES, copy.name, MOUNT, uid=copy.uid)
+        await controller_env.worker_api.delete(SERVICES, copy.name, MOUNT, uid=copy.uid)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults):
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         await until(lambda: shows(controller_env, "10.1.0.1"))
         await writes_end(worker_faults)
     copy = await read_copy(controller_env)
     assert copy.name == second
-    untouched = await controller_env.below.get(SERVICES, first, MOUNT)
+    untouched = await controller_env.worker_api.get(SERVICES, first, MOUNT)
     assert (untouched.uid, untouched.resource_version) == (foreign.uid, foreign.resource_version)
 
 
@@ -317,7 +319,7 @@ async def test_a_service_that_becomes_headless_gets_a_new_copy(
     await bind(controller_env, namespace)
     async with controller_env.syncing(ServicesDriver):
         await until(lambda: _count(controller_env, 1))
-        await controller_env.above.delete(SERVICES, key.name, namespace, uid=source.uid)
+        await controller_env.computing_api.delete(SERVICES, key.name, namespace, uid=source.uid)
         await create_service(controller_env, key, clusterIP="None")
 
         async def headless() -> bool:
@@ -335,11 +337,13 @@ async def test_a_worker_that_refuses_writes_is_reported_by_an_event(
     await bind(controller_env, namespace)
     worker_faults = Faults()
     worker_faults.answer(403, times=99, when=writes, reason="Forbidden")
-    async with controller_env.syncing(ServicesDriver, below=worker_faults):
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         fields = f"involvedObject.name={key.name},reason=ServiceNotMirrored"
 
         async def reported() -> list[object]:
-            return list((await controller_env.above.list(EVENTS, namespace, fields=fields)).items)
+            return list(
+                (await controller_env.computing_api.list(EVENTS, namespace, fields=fields)).items
+            )
 
         assert await until(reported)
 
@@ -351,7 +355,7 @@ async def test_a_worker_that_forbids_reading_is_not_probed_continuously(
     await bind(controller_env, namespace)
     worker_faults = Faults()
     worker_faults.answer(403, times=99, when=lambda r: "/services" in r.path, reason="Forbidden")
-    async with controller_env.syncing(ServicesDriver, below=worker_faults):
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         (event,) = await until(
             lambda: controller_env.told(controller_env.name, "ServiceNotMirrored")
         )
@@ -374,12 +378,12 @@ async def test_two_leaders_with_lagging_watches_reach_the_same_state_as_one(
         faults.lag(0.2)
         faults.repeat(1)
     async with (
-        controller_env.syncing(ServicesDriver, above=first, below=first),
-        controller_env.syncing(ServicesDriver, above=second, below=second),
+        controller_env.syncing(ServicesDriver, computing_api=first, worker_api=first),
+        controller_env.syncing(ServicesDriver, computing_api=second, worker_api=second),
     ):
         await until(lambda: shows(controller_env, "10.1.0.1"))
         patch = MergePatch({"endpoints": endpoints("10.1.0.2")})
-        await controller_env.above.patch(ENDPOINT_SLICES, "web-1", patch, namespace)
+        await controller_env.computing_api.patch(ENDPOINT_SLICES, "web-1", patch, namespace)
         await until(lambda: shows(controller_env, "10.1.0.2"))
         for faults in (first, second):
             faults.rewind(20)
@@ -409,21 +413,23 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
     faults, crash = Faults(), Crash()
     faults.crash_after_write(n, by=crash.set)
     with suppress(Crashed, BaseExceptionGroup):
-        async with controller_env.syncing(ServicesDriver, below=faults):
+        async with controller_env.syncing(ServicesDriver, worker_api=faults):
             await crash.or_until(lambda: _count(controller_env, 2))
             await crash.or_until(lambda: _wrote(faults, 4))
             patch = MergePatch({"endpoints": endpoints("10.1.0.2")})
-            await controller_env.above.patch(ENDPOINT_SLICES, "stays-1", patch, namespace)
+            await controller_env.computing_api.patch(ENDPOINT_SLICES, "stays-1", patch, namespace)
             await crash.or_until(lambda: _wrote(faults, 5))
-            await controller_env.above.delete(SERVICES, goes.name, namespace, uid=leaving.uid)
+            await controller_env.computing_api.delete(
+                SERVICES, goes.name, namespace, uid=leaving.uid
+            )
             await crash.or_until(lambda: _wrote(faults, 7))
     if not crash.is_set():
         raise AssertionError("it did not crash")
     patch = MergePatch({"endpoints": endpoints("10.1.0.2")})
-    await controller_env.above.patch(ENDPOINT_SLICES, "stays-1", patch, namespace)
+    await controller_env.computing_api.patch(ENDPOINT_SLICES, "stays-1", patch, namespace)
     if await controller_env.seen(SERVICES, goes.name, namespace):
-        await controller_env.above.delete(SERVICES, goes.name, namespace, uid=leaving.uid)
+        await controller_env.computing_api.delete(SERVICES, goes.name, namespace, uid=leaving.uid)
     worker_faults = Faults()
-    async with controller_env.syncing(ServicesDriver, below=worker_faults):
+    async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         await until(lambda: shows(controller_env, "10.1.0.2"))
         await writes_end(worker_faults)

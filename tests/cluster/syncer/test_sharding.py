@@ -30,15 +30,15 @@ async def shared(
     cluster: Cluster, client: Client, worker: Cluster, kubelets: SimulatedNodes
 ) -> AsyncIterator[ShardedEnv]:
     await install_our_kinds(client)
-    below = worker.client()
-    env = ShardedEnv(cluster, worker, client, below)
+    worker_api = worker.client()
+    env = ShardedEnv(cluster, worker, client, worker_api)
     env.pnodes = await kubelets.add(NODES, prefix=env.name, labels={"test": env.name})
     try:
         await env.open()
         yield env
     finally:
         await kubelets.remove(env.pnodes)
-        await below.close()
+        await worker_api.close()
 
 
 async def test_each_replica_works_on_its_shards_and_a_killed_one_loses_and_duplicates_nothing(
@@ -61,7 +61,7 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
 ) -> None:
     env, names = shared, [f"p{number}" for number in range(24)]
     body = {"metadata": {"name": "settings"}, "data": {"colour": "blue"}}
-    await env.above.create(CONFIG_MAPS, body, namespace=env.namespace)
+    await env.computing_api.create(CONFIG_MAPS, body, namespace=env.namespace)
     volume = {"name": "v", "configMap": {"name": "settings"}}
     async with env.sharing("one", "two", directory=tmp_path):
         await env.lent()
@@ -74,10 +74,12 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
         copy = naming.physical_name("settings", env.namespace)
         assert _written(env, "create") == {copy: 1}
         patch = MergePatch({"data": {"colour": "red"}})
-        await env.above.patch(CONFIG_MAPS, "settings", patch, env.namespace)
+        await env.computing_api.patch(CONFIG_MAPS, "settings", patch, env.namespace)
 
         async def red() -> bool:
-            return (await env.below.get(CONFIG_MAPS, copy, env.mount)).data == {"colour": "red"}
+            return (await env.worker_api.get(CONFIG_MAPS, copy, env.mount)).data == {
+                "colour": "red"
+            }
 
         await until(red)
         assert _written(env, "patch") == {copy: 1}
@@ -94,8 +96,8 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
 
     async with env.sharing("two", "three", directory=tmp_path):
         await env.shared()
-        binding = await env.above.get(CLUSTER_BINDINGS, env.name)
-        await env.above.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
+        binding = await env.computing_api.get(CLUSTER_BINDINGS, env.name)
+        await env.computing_api.delete(CLUSTER_BINDINGS, env.name, uid=binding.uid)
         for name in names:
             pod = await env.vpod(name)
             if pod is not None:
@@ -103,7 +105,7 @@ async def test_objects_that_pods_share_are_copied_once_and_deleted_with_the_bind
 
         async def nothing_left() -> bool:
             assert not await env.ppods()
-            copies = (await env.below.list(CONFIG_MAPS, env.mount)).items
+            copies = (await env.worker_api.list(CONFIG_MAPS, env.mount)).items
             assert copy not in {each.name for each in copies}
             assert not await env.vnodes()
             return await env.seen(CLUSTER_BINDINGS, env.name) is None

@@ -49,7 +49,7 @@ class SweepOnly:
             *(
                 cache
                 for copies in (needs.config_maps, needs.secrets, needs.claims, needs.volumes)
-                for cache in (copies.pairs.originals, copies.pairs.copies)
+                for cache in (copies.sources, copies.copies)
             ),
             needs.tokens.secrets,
             csinodes.copies,
@@ -107,7 +107,7 @@ class OrphanEnv:
         name = f"{self.controller_env.name}-{uuid.uuid4().hex[:6]}"
         metadata = {"name": name, "labels": labels, "annotations": annotations}
         body: Json = {"metadata": metadata, **content}
-        return await self.controller_env.below.create(resource, body, namespace=self.mount)
+        return await self.controller_env.worker_api.create(resource, body, namespace=self.mount)
 
     async def virtual_pod(self, name: str, **spec: object) -> Object:
         body: Json = {
@@ -119,11 +119,11 @@ class OrphanEnv:
                 **spec,
             },
         }
-        return await self.controller_env.above.create(PODS, body, namespace=self.namespace)
+        return await self.controller_env.computing_api.create(PODS, body, namespace=self.namespace)
 
     async def exists(self, resource: Resource[ObjectT], obj: Object) -> bool:
         with suppress(NotFound):
-            stored = await self.controller_env.below.get(resource, obj.name, obj.namespace)
+            stored = await self.controller_env.worker_api.get(resource, obj.name, obj.namespace)
             return stored.uid == obj.uid
         return False
 
@@ -147,12 +147,12 @@ async def env(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[OrphanEnv]:
     """In the namespace that all tests share, or in the one that `indirect` names."""
-    below = worker.client()
+    worker_api = worker.client()
     mount = getattr(request, "param", MOUNT)
     with suppress(AlreadyExists):
-        await below.create(NAMESPACES, {"metadata": {"name": mount}})
+        await worker_api.create(NAMESPACES, {"metadata": {"name": mount}})
     controller_env = ControllerEnv(
-        binding_env.computing, worker, client, below, name=binding_env.name
+        binding_env.computing, worker, client, worker_api, name=binding_env.name
     )
     await binding_env.bind(mountNamespace=mount, clusterID=controller_env.cluster_id)
     await controller_env.lend("n")
@@ -162,8 +162,8 @@ async def env(
     for pod in (await client.list(PODS, namespace)).items:
         await client.delete(PODS, pod.name, namespace, uid=pod.uid, grace_s=0)
     for resource in (PODS, CONFIG_MAPS, SECRETS):
-        await below.delete_all(resource, mount, labels=mine)
-    await below.close()
+        await worker_api.delete_all(resource, mount, labels=mine)
+    await worker_api.close()
 
 
 async def sweep_once(swept: SweepOnly) -> list[Difference]:
@@ -180,15 +180,17 @@ async def test_a_sweep_of_clusters_that_agree_sends_no_request(env: OrphanEnv) -
         (SECRETS, await env.token("web", pod.uid)),
         (CONFIG_MAPS, await env.config_map("used")),
     ]
-    above, below = Faults(), Faults()
-    async with env.controller_env.syncing(SweepOnly, above=above, below=below) as swept:
+    computing_api, worker_api = Faults(), Faults()
+    async with env.controller_env.syncing(
+        SweepOnly, computing_api=computing_api, worker_api=worker_api
+    ) as swept:
         await swept.ready()
         await until(lambda: len(swept.sweep.clusters.vpods) == 1)
-        before = len(above.requests) + len(below.requests)
+        before = len(computing_api.requests) + len(worker_api.requests)
         for _ in range(4):
             assert await sweep_once(swept) == []
-        sent = [r for r in (*above.requests, *below.requests) if not watches(r)]
-        assert len(above.requests) + len(below.requests) == before, sent
+        sent = [r for r in (*computing_api.requests, *worker_api.requests) if not watches(r)]
+        assert len(computing_api.requests) + len(worker_api.requests) == before, sent
     for resource, each in kept:
         assert await env.exists(resource, each)
 
@@ -216,7 +218,9 @@ async def test_orphans_are_reported_first_and_then_deleted(env: OrphanEnv) -> No
         (event, *_) = await until(
             lambda: env.controller_env.told(env.controller_env.name, "OrphanFound")
         )
-        binding = await env.controller_env.above.get(CLUSTER_BINDINGS, env.controller_env.name)
+        binding = await env.controller_env.computing_api.get(
+            CLUSTER_BINDINGS, env.controller_env.name
+        )
         assert event.involved_object.uid == binding.uid
         assert "is left over" in event.message
         await swept.sweep.run_once()
@@ -238,14 +242,14 @@ async def test_an_object_that_only_the_cache_lacks_is_not_removed(env: OrphanEnv
         (SECRETS, await env.token("web", virtual.uid)),
         (CONFIG_MAPS, await env.config_map("used")),
     ]
-    below = Faults()
-    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
+    worker_api = Faults()
+    async with env.controller_env.syncing(SweepOnly, worker_api=worker_api) as swept:
         await swept.ready()
         await until(lambda: len(swept.sweep.clusters.vpods) == 1)
         swept.sweep.clusters.vpods._put(virtual.key, None)
         for _ in range(4):
             assert len(await sweep_once(swept)) in (0, 3)
-        assert below.writes == 0
+        assert worker_api.writes == 0
     assert all([await env.exists(*each) for each in kept])
 
 
@@ -254,23 +258,25 @@ async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv)
     others = ownership(Ids("other", "c9", "u9"), DEFAULT)
     unproven = await env.pod("gone", "u1", **managed)
     foreign = await env.pod("gone", "u1", **others)
-    below = Faults()
-    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
+    worker_api = Faults()
+    async with env.controller_env.syncing(SweepOnly, worker_api=worker_api) as swept:
         await swept.ready()
         for _ in range(4):
             differences = await swept.sweep.run_once()
         mine = [each for each in differences if each.subject.key == unproven.key]
         assert [each.problem for each in mine] == [DifferenceKind.UNPROVEN]
         assert foreign.key not in [each.subject.key for each in differences]
-        assert below.writes == 0
+        assert worker_api.writes == 0
     for each in (unproven, foreign):
-        await env.controller_env.below.delete(PODS, each.name, MOUNT, uid=each.uid)
+        await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
 
 
 async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
     virtual = await env.virtual_pod("web")
     body = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}
-    await env.controller_env.above.patch(PODS, virtual.name, MergePatch(body), env.namespace)
+    await env.controller_env.computing_api.patch(
+        PODS, virtual.name, MergePatch(body), env.namespace
+    )
     async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
         await until(lambda: len(swept.sweep.clusters.vpods) == 1)
@@ -285,15 +291,15 @@ async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
 
 async def test_a_sweep_concludes_nothing_while_the_worker_does_not_answer(env: OrphanEnv) -> None:
     orphan = await env.pod("gone", "u1")
-    below = Faults()
-    async with env.controller_env.syncing(SweepOnly, below=below) as swept:
+    worker_api = Faults()
+    async with env.controller_env.syncing(SweepOnly, worker_api=worker_api) as swept:
         await swept.ready()
         await swept.sweep.run_once()
-        below.partition()
+        worker_api.partition()
         await until(lambda: not swept.sweep.clusters.worker_health.answers)
         for _ in range(3):
             assert await swept.sweep.run_once() == ()
-        below.rejoin()
+        worker_api.rejoin()
         await until(lambda: swept.sweep.clusters.worker_health.answers)
         await until(lambda: sweep_once(swept))
     assert await env.exists(PODS, orphan)
@@ -303,7 +309,7 @@ async def test_a_csinode_without_its_virtual_node_is_deleted(env: OrphanEnv) -> 
     vnode = env.controller_env.vnode("gone")
     labels = {**env.labels, DEFAULT.physical_node_name: "gone"}
     body = {"metadata": {"name": vnode, "labels": labels}, "spec": {"drivers": []}}
-    await env.controller_env.above.create(CSI_NODES, body)
+    await env.controller_env.computing_api.create(CSI_NODES, body)
     async with env.controller_env.syncing(SweepOnly) as swept:
         await swept.ready()
         for _ in range(3):
@@ -320,7 +326,7 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
         {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
     ]
     body = {"metadata": {"name": "settings"}, "data": {"a": "b"}}
-    await pod_env.above.create(CONFIG_MAPS, body, namespace=pod_env.namespace)
+    await pod_env.computing_api.create(CONFIG_MAPS, body, namespace=pod_env.namespace)
     async with pod_env.pods() as pods:
         clusters, needs = pods.clusters, pods.needs
         csinodes, hostports = CsiNodes(clusters), HostPorts(clusters)
@@ -339,12 +345,12 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
                 await pod_env.delete(pod, grace_s=0)
             for pod in vpods:
                 await until(lambda pod=pod: pod_env.gone(pod.name))
-            await until(lambda: not len(needs.config_maps.pairs.copies))
+            await until(lambda: not len(needs.config_maps.copies))
             for _ in range(3):
                 differences = await sweep.run_once()
             assert [each.subject.kind for each in differences] == ["token Secret"] * len(vpods)
             await until(lambda: not len(needs.tokens.secrets))
-            assert (await pod_env.below.list(SECRETS, pod_env.mount)).items == []
+            assert (await pod_env.worker_api.list(SECRETS, pod_env.mount)).items == []
 
 
 # Repair
@@ -415,7 +421,7 @@ async def test_a_crash_after_the_nth_removal_changes_nothing(env: OrphanEnv, n: 
     faults = Faults()
     faults.crash_after_write(n)
     with suppress(Crashed, BaseExceptionGroup):
-        async with env.controller_env.syncing(SweepOnly, below=faults) as swept:
+        async with env.controller_env.syncing(SweepOnly, worker_api=faults) as swept:
             await swept.ready()
             for _ in range(3):
                 await swept.sweep.run_once()

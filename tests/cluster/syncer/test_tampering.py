@@ -23,7 +23,7 @@ def closed() -> list[Json]:
 
 async def label(binding_env: BindingEnv, pod: str, namespace: str, **labels: str) -> None:
     patch = MergePatch({"metadata": {"labels": labels}})
-    await binding_env.above.patch(PODS, pod, patch, namespace)
+    await binding_env.computing_api.patch(PODS, pod, patch, namespace)
 
 
 async def test_no_label_keeps_a_pod_from_being_evicted(
@@ -50,7 +50,9 @@ async def test_a_policy_may_have_a_name_that_no_label_can_hold(
         vnode = (await until(binding_env.vnodes))[0]
 
         async def policy_label() -> str | None:
-            return (await binding_env.below.get(NODES, f"{binding_env.name}-n")).labels.get(LABEL)
+            return (await binding_env.worker_api.get(NODES, f"{binding_env.name}-n")).labels.get(
+                LABEL
+            )
 
         assert len(await until(policy_label) or "") <= 63
         pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
@@ -70,7 +72,7 @@ async def test_a_forged_label_reclaims_nothing(binding_env: BindingEnv, namespac
         pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
         for forged in ("forged", None):
             labels = {"kubeocean.io/physical-node-uid": forged}
-            await binding_env.above.patch(
+            await binding_env.computing_api.patch(
                 NODES, vnode.name, MergePatch({"metadata": {"labels": labels}})
             )
 
@@ -96,7 +98,7 @@ async def test_labels_alone_make_no_node_ours(binding_env: BindingEnv) -> None:
         "kubeocean.io/physical-cluster-id": binding_env.cluster_id,
     }
     real = {"metadata": {"name": f"{binding_env.name}-machine", "labels": {"kept": "yes"}}}
-    await binding_env.above.create(NODES, real)
+    await binding_env.computing_api.create(NODES, real)
     async with binding_env.syncing():
         (vnode,) = await until(binding_env.vnodes)
         async with neighbour.syncing():
@@ -104,7 +106,9 @@ async def test_labels_alone_make_no_node_ours(binding_env: BindingEnv) -> None:
         # No syncer reconciles the other binding's node any more, nor a machine.
         before = {}
         for name in (f"{binding_env.name}-machine", theirs.name):
-            await binding_env.above.patch(NODES, name, MergePatch({"metadata": {"labels": ours}}))
+            await binding_env.computing_api.patch(
+                NODES, name, MergePatch({"metadata": {"labels": ours}})
+            )
             before[name] = await _written_fields(binding_env, name)
 
         async def warned() -> bool:
@@ -112,7 +116,7 @@ async def test_labels_alone_make_no_node_ours(binding_env: BindingEnv) -> None:
 
         await until(warned)
         # A write to its own node comes after anything that the syncer might do to the others.
-        await binding_env.above.delete(NODES, vnode.name, uid=vnode.uid)
+        await binding_env.computing_api.delete(NODES, vnode.name, uid=vnode.uid)
 
         async def created_again() -> bool:
             present = await binding_env.vnodes()
@@ -127,7 +131,7 @@ async def test_labels_alone_make_no_node_ours(binding_env: BindingEnv) -> None:
 
 async def _written_fields(binding_env: BindingEnv, name: str) -> Json:
     """Return the fields of a node that a syncer writes; Kubernetes changes the conditions."""
-    node = (await binding_env.above.get(NODES, name, keep_raw=True)).content()
+    node = (await binding_env.computing_api.get(NODES, name, keep_raw=True)).content()
     meta, spec = node["metadata"], node["spec"]
     return {
         **{key: meta.get(key) for key in ("uid", "labels", "annotations", "finalizers")},
@@ -147,7 +151,7 @@ async def test_a_corrupt_annotation_of_expected_metadata_is_ignored(
     async with binding_env.syncing():
         vnode = (await until(binding_env.vnodes))[0]
         corrupt = {"kubeocean.io/expected-metadata": "é"}
-        await binding_env.above.patch(
+        await binding_env.computing_api.patch(
             NODES, vnode.name, MergePatch({"metadata": {"annotations": corrupt}})
         )
         await binding_env.patch_policy(policy, timeWindows=closed())
@@ -171,31 +175,31 @@ async def test_a_virtual_node_that_lost_its_selecting_labels_gets_them_back(
         pod = await binding_env.guest(namespace, f"{binding_env.name}-pod", vnode.name)
 
         async def restored() -> bool:
-            now = await binding_env.above.get(NODES, vnode.name)
+            now = await binding_env.computing_api.get(NODES, vnode.name)
             assert now.uid == vnode.uid
             return all(now.labels.get(key) == vnode.labels[key] for key in keys)
 
         for key in keys:
             for value in (None, "other"):
                 labels = MergePatch({"metadata": {"labels": {key: value}}})
-                await binding_env.above.patch(NODES, vnode.name, labels)
+                await binding_env.computing_api.patch(NODES, vnode.name, labels)
                 await until(restored)
         assert not await binding_env.is_gone(pod)
     # The same, while no syncer runs.
     stripped = MergePatch({"metadata": {"labels": dict.fromkeys(keys)}})
-    await binding_env.above.patch(NODES, vnode.name, stripped)
+    await binding_env.computing_api.patch(NODES, vnode.name, stripped)
     async with binding_env.syncing():
         await until(restored)
         assert not await binding_env.is_gone(pod)
         # And while the binding is being deleted.
         await binding_env.unbind()
         with suppress(NotFound):
-            await binding_env.above.patch(NODES, vnode.name, stripped)
+            await binding_env.computing_api.patch(NODES, vnode.name, stripped)
         await until(binding_env.is_unbound)
 
         async def gone() -> bool:
             try:
-                await binding_env.above.get(NODES, vnode.name)
+                await binding_env.computing_api.get(NODES, vnode.name)
             except NotFound:
                 return True
             return False
@@ -215,7 +219,7 @@ async def test_large_annotations_of_a_node_do_not_stop_its_updates(
 
         async def annotate(**annotations: str) -> None:
             body = MergePatch({"metadata": {"annotations": annotations}})
-            await binding_env.below.patch(NODES, f"{binding_env.name}-n", body)
+            await binding_env.worker_api.patch(NODES, f"{binding_env.name}-n", body)
 
         async def shows(key: str) -> bool:
             return key in (await binding_env.vnodes())[0].annotations
@@ -223,7 +227,7 @@ async def test_large_annotations_of_a_node_do_not_stop_its_updates(
         await annotate(inventory="x" * 130_000)
         await until(lambda: shows("inventory"))
         users = MergePatch({"metadata": {"annotations": {"users": "u" * 110_000}}})
-        await binding_env.above.patch(NODES, vnode.name, users)
+        await binding_env.computing_api.patch(NODES, vnode.name, users)
         await annotate(last="here")
         await until(lambda: shows("last"))
         assert not await shows("inventory")
@@ -236,6 +240,6 @@ async def test_large_annotations_of_a_node_do_not_stop_its_updates(
         annotations = (await binding_env.vnodes())[0].annotations
         rest = 256 * 1024 - sum(len(key) + len(value) for key, value in annotations.items())
         users = MergePatch({"metadata": {"annotations": {"more": "u" * (rest - len("more"))}}})
-        await binding_env.above.patch(NODES, vnode.name, users)
+        await binding_env.computing_api.patch(NODES, vnode.name, users)
         await binding_env.patch_policy(policy, timeWindows=closed())
         await until(lambda: binding_env.is_gone(pod))

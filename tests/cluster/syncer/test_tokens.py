@@ -71,7 +71,9 @@ def claims(token: str) -> Json:
 async def review(controller_env: ControllerEnv, token: str, *audiences: str) -> Json:
     body = {"spec": {"token": token, "audiences": list(audiences)}}
     path = "/apis/authentication.k8s.io/v1/tokenreviews"
-    status: Json = (await controller_env.above.request_json("POST", path, body=body))["status"]
+    status: Json = (await controller_env.computing_api.request_json("POST", path, body=body))[
+        "status"
+    ]
     return status
 
 
@@ -87,14 +89,14 @@ async def make_due(controller_env: ControllerEnv, pod: VirtualPod) -> str:
     """Set the recorded time of renewal to the past; return the token."""
     stored = await until(lambda: secret(controller_env, pod))
     patch = MergePatch({"metadata": {"annotations": {DUE: "2026-01-01T00:00:00Z"}}})
-    await controller_env.below.patch(SECRETS, secret_name(pod), patch, MOUNT)
+    await controller_env.worker_api.patch(SECRETS, secret_name(pod), patch, MOUNT)
     return token_in(stored)
 
 
 async def test_a_pod_gets_a_token_of_its_own(controller_env: ControllerEnv, home: str) -> None:
     computing_faults, worker_faults = Faults(), Faults()
     async with controller_env.syncing(
-        DependentsDriver, above=computing_faults, below=worker_faults
+        DependentsDriver, computing_api=computing_faults, worker_api=worker_faults
     ) as driver:
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         stored = await until(lambda: secret(controller_env, pod))
@@ -106,7 +108,7 @@ async def test_a_pod_gets_a_token_of_its_own(controller_env: ControllerEnv, home
     assert status["authenticated"] is True
     assert status["user"]["username"] == f"system:serviceaccount:{home}:default"
     assert status["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [pod.uid]
-    ppod = await controller_env.below.get(PODS, f"p-{home}", MOUNT)
+    ppod = await controller_env.worker_api.get(PODS, f"p-{home}", MOUNT)
     assert [owner.uid for owner in stored.metadata.owner_references or ()] == [ppod.uid]
     assert stored.content()["type"] == "Opaque"
     assert stored.labels["kubeocean.io/service-account-token"] == "true"
@@ -129,7 +131,7 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
     theirs = await bind_pod(other, home, "theirs", token_volume(""))
     assert theirs.spec.node_name.startswith(f"vnode-{controller_env.cluster_id}-")
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=computing_faults) as driver:
+    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults) as driver:
         ids, domain = driver.clusters.ids, controller_env.domain
         marks = pod_marks(theirs.key, theirs.uid, domain)
         owner = await until(lambda: read_in_worker(controller_env, PODS, f"theirs-{home}"))
@@ -141,7 +143,7 @@ async def test_no_token_is_requested_for_a_pod_of_another_worker(
             "annotations": marks | {DUE: "2026-01-01T00:00:00Z"},
             "ownerReferences": [owns],
         }
-        await controller_env.below.create(SECRETS, {"metadata": forged, "data": {}})
+        await controller_env.worker_api.create(SECRETS, {"metadata": forged, "data": {}})
         mine = await bind_pod(controller_env, home, "mine", token_volume(""))
         await until(lambda: secret(controller_env, mine))
         await until(lambda: driver.dependents.tokens.secrets.get(Key(MOUNT, forged["name"])))
@@ -187,7 +189,9 @@ async def test_after_a_restart_good_tokens_are_not_requested_again(
         for pod in pods:
             await until(lambda pod=pod: secret(controller_env, pod))
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=faults, below=faults) as driver:
+    async with controller_env.syncing(
+        DependentsDriver, computing_api=faults, worker_api=faults
+    ) as driver:
         await until(lambda: driver.dependents.tokens.secrets.has_synced)
         await quiet(faults)
     assert all(watches(request) for request in faults.requests if request.path != "/version")
@@ -215,7 +219,7 @@ async def test_the_old_token_stays_while_it_cannot_be_renewed(
     controller_env: ControllerEnv, home: str
 ) -> None:
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=computing_faults):
+    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         await until(lambda: secret(controller_env, pod))
         computing_faults.answer(500, times=4, when=about_tokens)
@@ -237,7 +241,7 @@ async def test_a_deleted_secret_is_created_again(controller_env: ControllerEnv, 
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         stored = await until(lambda: secret(controller_env, pod))
         assert stored is not None
-        await controller_env.below.delete(SECRETS, stored.name, MOUNT, uid=stored.uid)
+        await controller_env.worker_api.delete(SECRETS, stored.name, MOUNT, uid=stored.uid)
         again = await until(lambda: secret(controller_env, pod))
         assert again is not None
         assert again.uid != stored.uid
@@ -263,7 +267,7 @@ async def test_a_token_secret_of_the_earlier_implementation_is_adopted(
         },
         "data": {"token": base64.b64encode(b"old").decode()},
     }
-    legacy = await controller_env.below.create(SECRETS, body, namespace=MOUNT)
+    legacy = await controller_env.worker_api.create(SECRETS, body, namespace=MOUNT)
     async with controller_env.syncing(DependentsDriver):
 
         async def taken() -> bool:
@@ -283,13 +287,13 @@ async def test_a_foreign_secret_with_the_name_of_a_token_secret_is_left_alone(
 ) -> None:
     pod = await bind_pod(controller_env, home, "p", token_volume(""))
     body = {"metadata": {"name": secret_name(pod)}, "data": {"token": "AAAA"}}
-    foreign = await controller_env.below.create(SECRETS, body, namespace=MOUNT)
+    foreign = await controller_env.worker_api.create(SECRETS, body, namespace=MOUNT)
     computing_faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=computing_faults):
+    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
         await until(lambda: requests_for_tokens(computing_faults) >= 2)
-        copy = await controller_env.below.get(SECRETS, foreign.name, MOUNT)
+        copy = await controller_env.worker_api.get(SECRETS, foreign.name, MOUNT)
         assert copy.resource_version == foreign.resource_version
-        await controller_env.below.delete(SECRETS, foreign.name, MOUNT, uid=foreign.uid)
+        await controller_env.worker_api.delete(SECRETS, foreign.name, MOUNT, uid=foreign.uid)
         stored = await until(lambda: secret(controller_env, pod))
         assert stored is not None
         assert stored.uid != foreign.uid
@@ -300,7 +304,7 @@ async def test_a_service_account_that_does_not_exist_yet_is_waited_for(
 ) -> None:
     computing_faults = Faults()
     computing_faults.answer(404, times=3, when=about_tokens, reason="NotFound")
-    async with controller_env.syncing(DependentsDriver, above=computing_faults):
+    async with controller_env.syncing(DependentsDriver, computing_api=computing_faults):
         pod = await bind_pod(controller_env, home, "p", token_volume(""))
         await until(lambda: secret(controller_env, pod))
     assert requests_for_tokens(computing_faults) == 4
@@ -322,9 +326,9 @@ async def test_a_crash_after_the_nth_write_changes_nothing(
 
             await crash.or_until(renewed)
     faults = Faults()
-    async with controller_env.syncing(DependentsDriver, above=faults, below=faults):
+    async with controller_env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
         stored = await until(lambda: secret(controller_env, pod))
-        ppod = await controller_env.below.get(PODS, f"p-{home}", MOUNT)
+        ppod = await controller_env.worker_api.get(PODS, f"p-{home}", MOUNT)
         assert stored is not None
         assert [owner.uid for owner in stored.metadata.owner_references or ()] == [ppod.uid]
         if n > 3:

@@ -95,14 +95,16 @@ async def prepare(binding_env: BindingEnv, namespace: str, *graces_s: int) -> No
         await until(lambda: is_lent(binding_env, len(graces_s)))
     finalizers = [*((await binding_env.binding()).metadata.finalizers or ()), HOLD]
     patch = MergePatch({"metadata": {"finalizers": finalizers}})
-    await binding_env.above.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+    await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
     for number, vnode in enumerate(await binding_env.vnodes()):
         grace = {"terminationGracePeriodSeconds": graces_s[number]}
         await binding_env.guest(namespace, f"p{number}", vnode.name, **grace)
 
 
 async def is_lent(binding_env: BindingEnv, nodes: int) -> bool:
-    pnodes = [await binding_env.below.get(NODES, f"{binding_env.name}-n{n}") for n in range(nodes)]
+    pnodes = [
+        await binding_env.worker_api.get(NODES, f"{binding_env.name}-n{n}") for n in range(nodes)
+    ]
     marked = all("kubeocean.io/policy-applied" in node.labels for node in pnodes)
     ours = "kubeocean.io/clusterbinding-syncer" in (
         (await binding_env.binding()).metadata.finalizers or ()
@@ -128,7 +130,7 @@ async def see_end(binding_env: BindingEnv, end: BindingEnd, began: float) -> Non
     async def reported() -> bool:
         fields = f"involvedObject.name={binding_env.name}"
         events = (
-            await binding_env.above.list(EVENTS, "default", fields=fields, keep_raw=True)
+            await binding_env.computing_api.list(EVENTS, "default", fields=fields, keep_raw=True)
         ).items
         end.events = {event.reason: event.content()["message"] for event in events}
         return "CleanupUnconfirmed" in end.events
@@ -165,7 +167,7 @@ async def come_back(binding_env: BindingEnv, seen: Outage, namespace: str) -> No
 
     await until(connected)
     seen.nodes_after = {node.uid for node in await binding_env.vnodes()}
-    seen.pods_after = await living(binding_env.above, namespace)
+    seen.pods_after = await living(binding_env.computing_api, namespace)
     seen.events = await binding_env.events(binding_env.name)
 
 
@@ -173,9 +175,9 @@ async def clean_up(binding_env: BindingEnv, seen: Outage) -> None:
     """Wait until a syncer has cleaned the worker up after a binding that ended without it."""
 
     async def clean() -> bool:
-        node = await binding_env.below.get(NODES, f"{binding_env.name}-n0")
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n0")
         seen.labels_after = {node.labels.get("kubeocean.io/policy-applied")}
-        policy = await binding_env.below.get(
+        policy = await binding_env.worker_api.get(
             RESOURCE_LEASING_POLICIES, f"{binding_env.name}-policy"
         )
         seen.policy_finalizers_after = policy.metadata.finalizers
@@ -196,7 +198,7 @@ async def observe_outage(binding_env: BindingEnv) -> Outage:
         syncer = await stack.enter_async_context(binding_env.syncing())
         await stack.enter_async_context(watched.syncing())
         await until(lambda: syncer.ready)
-        seen.pods_before = await living(binding_env.above, homes[binding_env.name])
+        seen.pods_before = await living(binding_env.computing_api, homes[binding_env.name])
         seen.nodes_before = {node.uid for node in await binding_env.vnodes()}
         await binding_env.worker.kill("kube-apiserver")
         killed = time.monotonic()
@@ -217,10 +219,10 @@ async def observe_outage(binding_env: BindingEnv) -> Outage:
 async def home(binding_env: BindingEnv) -> str:
     """A namespace in which pods can be created."""
     namespace = f"{binding_env.name}-pods"
-    await binding_env.above.create(NAMESPACES, {"metadata": {"name": namespace}})
+    await binding_env.computing_api.create(NAMESPACES, {"metadata": {"name": namespace}})
 
     async def usable() -> bool:
-        listing = await binding_env.above.list(SERVICE_ACCOUNTS, namespace)
+        listing = await binding_env.computing_api.list(SERVICE_ACCOUNTS, namespace)
         return bool(listing.items)
 
     await until(usable)
@@ -230,12 +232,12 @@ async def home(binding_env: BindingEnv) -> str:
 async def protect(binding_env: BindingEnv, namespace: str) -> None:
     """A budget that allows no eviction, once its controller has counted the pods."""
     spec = {"minAvailable": 1, "selector": {}}
-    await binding_env.above.create(
+    await binding_env.computing_api.create(
         BUDGETS, {"metadata": {"name": "keep"}, "spec": spec}, namespace=namespace
     )
 
     async def counted() -> bool:
-        budget = await binding_env.above.get(BUDGETS, "keep", namespace, keep_raw=True)
+        budget = await binding_env.computing_api.get(BUDGETS, "keep", namespace, keep_raw=True)
         return bool(budget.content().get("status", {}).get("currentHealthy") == 1)
 
     await until(counted)

@@ -35,7 +35,7 @@ def after(seconds: float) -> datetime:
 
 def pods_to(plan: ReclaimPlan, action: PodAction) -> tuple[LentPod, ...]:
     """Return the pods that a plan has this action for, in order."""
-    return tuple(step.guest for step in plan.steps if step.move is action)
+    return tuple(step.pod for step in plan.steps if step.action is action)
 
 
 def lent_pod(name: str, **fields: object) -> LentPod:
@@ -48,7 +48,7 @@ class Attempted:
     """An eviction or a deletion that was attempted."""
 
     at: datetime
-    move: PodAction
+    action: PodAction
     name: str
     answer: EvictionResult
 
@@ -82,14 +82,14 @@ class SimulatedNode:
         evicted = [
             each.at
             for each in self.history
-            if each.answer is EvictionResult.ACCEPTED and each.move is PodAction.EVICT
+            if each.answer is EvictionResult.ACCEPTED and each.action is PodAction.EVICT
         ]
         return ReclaimInput(
             now=self.now,
             cause=self.cause,
             rules=self.rules,
             taints=self.taints,
-            guests=tuple(self.pods.values()),
+            pods=tuple(self.pods.values()),
             evictions=tuple(evicted),
             last_eviction=max(accepted, default=None),
             worker_answers=self.worker_answers,
@@ -102,9 +102,9 @@ class SimulatedNode:
         self.taints = made.taints
         self.attempts = {}
         for step in made.due:
-            self._try(step.guest, step.move)
-            pod = self.pods.get(step.guest.key.name)
-            self.attempts[step.guest.uid] = pod.attempt if pod is not None else None
+            self._try(step.pod, step.action)
+            pod = self.pods.get(step.pod.key.name)
+            self.attempts[step.pod.uid] = pod.attempt if pod is not None else None
         self.removed = self.removed or made.remove_node
         return made
 
@@ -124,7 +124,7 @@ class SimulatedNode:
             answer = EvictionResult.REFUSED
         self.history.append(Attempted(self.now, move, name, answer))
 
-        again = target.attempt is not None and target.attempt.move is move
+        again = target.attempt is not None and target.attempt.action is move
         count = target.attempt.count + 1 if again and target.attempt else 1
         target = replace(target, attempt=EvictionAttempt(move, self.now, answer, count))
         if answer is EvictionResult.ACCEPTED and move is PodAction.ABANDON:
@@ -162,7 +162,7 @@ class SimulatedNode:
         return [
             ((each.at - START).total_seconds(), each.name)
             for each in self.history
-            if each.move in wanted
+            if each.action in wanted
         ]
 
     @property

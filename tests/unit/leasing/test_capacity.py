@@ -95,7 +95,7 @@ def test_the_bound_that_is_named_is_the_one_that_holds(
 ) -> None:
     capacity = offer(base, others=others, ours=ours, limits=limits)
     for name, offered in capacity.offered.items():
-        match capacity.bound(name):
+        match capacity.limited_by(name):
             case LimitedBy.USE:
                 assert offered > capacity.lent[name]
             case LimitedBy.LIMIT:

@@ -29,7 +29,7 @@ REMOVALS = [cause for cause in ReclaimCause if cause.removes_node]
 
 
 def whys(node: SimulatedNode) -> dict[str, StepReason]:
-    return {step.guest.key.name: step.why for step in node.plans[-1].steps}
+    return {step.pod.key.name: step.reason for step in node.plans[-1].steps}
 
 
 # A window closes
@@ -175,7 +175,7 @@ def test_evictions_of_other_nodes_count_against_the_pace() -> None:
         now=after(60),
         cause=ReclaimCause.WINDOW_CLOSED,
         rules=ReclaimRules(force=True, evictions_per_minute=4),
-        guests=(lent_pod("a"), lent_pod("b")),
+        pods=(lent_pod("a"), lent_pod("b")),
         evictions=elsewhere,
     )
     made = plan_reclaim(situation)
@@ -543,7 +543,7 @@ def test_grace_and_deadline_count_from_when_the_rules_began_to_hold() -> None:
         cause=ReclaimCause.BINDING_DELETED,
         rules=FORCED,
         taints=(taint,),
-        guests=(lent_pod("a"),),
+        pods=(lent_pod("a"),),
         rules_since=START - timedelta(seconds=10),
     )
     made = plan_reclaim(situation)

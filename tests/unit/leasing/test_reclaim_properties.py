@@ -157,8 +157,8 @@ def test_no_pod_that_tolerates_a_closed_window_is_evicted(
     for log in follow_plans(node, periods):
         if log.node.cause is ReclaimCause.WINDOW_CLOSED:
             for step in log.made.steps:
-                tolerated = tolerated_s(step.guest.tolerations, LASTING)
-                if step.move in ACTS:
+                tolerated = tolerated_s(step.pod.tolerations, LASTING)
+                if step.action in ACTS:
                     assert tolerated != FOREVER
                     assert log.noticed is not None
                     stayed = (log.node.now - log.noticed).total_seconds()
@@ -171,9 +171,9 @@ def test_force_is_used_only_after_the_deadline_and_only_if_it_is_allowed(
 ) -> None:
     for log in follow_plans(node, periods):
         rules = log.node.rules
-        acts = [step for step in log.made.steps if step.move in ACTS]
-        assert rules.force or all(step.move is PodAction.ABANDON for step in acts)
-        if any(step.move is not PodAction.EVICT for step in acts):
+        acts = [step for step in log.made.steps if step.action in ACTS]
+        assert rules.force or all(step.action is PodAction.ABANDON for step in acts)
+        if any(step.action is not PodAction.EVICT for step in acts):
             assert log.noticed is not None
             held = (log.node.now - log.noticed).total_seconds()
             assert held >= rules.grace_s + rules.deadline_s
@@ -191,7 +191,7 @@ def test_a_no_execute_taint_evicts_no_pod_before_the_deadline(
             assert log.made.notice is not None
             late = log.node.now >= log.made.notice.deadline
             assert late or all(
-                step.move in (PodAction.STAY, PodAction.LEAVE) for step in log.made.steps
+                step.action in (PodAction.STAY, PodAction.LEAVE) for step in log.made.steps
             )
         lasting = deletes
 
@@ -203,7 +203,7 @@ def test_the_pace_is_kept_in_every_minute(node: SimulatedNode, periods: list[Per
     times = [
         each.at
         for each in node.history
-        if each.move is PodAction.EVICT and each.answer is EvictionResult.ACCEPTED
+        if each.action is PodAction.EVICT and each.answer is EvictionResult.ACCEPTED
     ]
     if limit is not None:
         for first, last in zip(times, times[limit:], strict=False):
@@ -216,10 +216,12 @@ def test_a_pod_that_the_pace_puts_off_has_no_lower_priority_than_one_that_is_evi
 ) -> None:
     for log in follow_plans(node, periods):
         moves = [
-            step.why for step in log.made.steps if step.why in (StepReason.DUE, StepReason.PACE)
+            step.reason
+            for step in log.made.steps
+            if step.reason in (StepReason.DUE, StepReason.PACE)
         ]
         assert moves == sorted(moves, key=lambda why: why is StepReason.PACE)
-        priorities = [step.guest.priority for step in log.made.steps]
+        priorities = [step.pod.priority for step in log.made.steps]
         assert priorities == sorted(priorities)
 
 
@@ -229,13 +231,13 @@ def test_a_plan_depends_on_nothing_but_the_situation(
 ) -> None:
     for log in follow_plans(node, periods):
         situation = replace(log.node.situation, taints=log.node.taints)
-        shuffled = list(situation.guests)
+        shuffled = list(situation.pods)
         random.shuffle(shuffled)
-        assert plan_reclaim(replace(situation, guests=tuple(shuffled))) == log.made
+        assert plan_reclaim(replace(situation, pods=tuple(shuffled))) == log.made
         assert log.made.again_at is None or log.made.again_at > log.node.now
         again = plan_reclaim(replace(situation, taints=log.made.taints))
         assert again.taints == log.made.taints, "written once, nothing is left to write"
-        assert len(log.made.steps) in (0, len(situation.guests))
+        assert len(log.made.steps) in (0, len(situation.pods))
 
 
 @given(nodes(), periods)

@@ -10,11 +10,11 @@ from kubeocean.manager.status import (
     BindingObservation,
     cluster_id_prefixes,
     contradicts,
-    rightful,
+    oldest_claimant,
+    problems_of_binding,
     rolled_out,
     status_events,
     status_of,
-    wrong_with,
 )
 from kubeocean.manager.worker_probe import Cause, ProbeResult
 from kubeocean.runtime.objects import Condition, Meta, find_condition
@@ -64,47 +64,50 @@ def connected(status: str, reason: str) -> BindingStatus:
 def test_the_oldest_binding_holds_the_cluster_id_and_names_break_ties() -> None:
     old, young = binding("z", created="2025-01-01T00:00:00Z"), binding("a")
     twin = binding("b")
-    assert rightful(young, [old, young, twin]).name == "z"
-    assert rightful(twin, [young, twin]).name == "a"
-    assert rightful(old, [young]).name == "z"
-    assert rightful(young, [binding("z", created="2025-01-01T00:00:00Z", cluster_id="c2")]) is young
+    assert oldest_claimant(young, [old, young, twin]).name == "z"
+    assert oldest_claimant(twin, [young, twin]).name == "a"
+    assert oldest_claimant(old, [young]).name == "z"
+    assert (
+        oldest_claimant(young, [binding("z", created="2025-01-01T00:00:00Z", cluster_id="c2")])
+        is young
+    )
 
 
 def test_of_equally_old_bindings_the_one_that_is_rolled_out_holds_the_cluster_id() -> None:
     made = Condition(type="SyncerReady", status="True", reason="x", observed_generation=1)
     works = binding("z", status=BindingStatus(conditions=(made,)))
     twin, old = binding("a"), binding("b", created="2025-01-01T00:00:00Z")
-    assert rightful(works, [twin, works]) is works
-    assert rightful(twin, [twin, works]) is works
-    assert rightful(works, [old, works]) is old
+    assert oldest_claimant(works, [twin, works]) is works
+    assert oldest_claimant(twin, [twin, works]) is works
+    assert oldest_claimant(works, [old, works]) is old
 
 
 def test_a_problem_names_field_value_and_the_binding_that_holds_the_cluster_id() -> None:
     old = binding("z", created="2025-01-01T00:00:00Z")
-    problems = wrong_with(binding("a", mount_namespace=""), [old])
+    problems = problems_of_binding(binding("a", mount_namespace=""), [old])
     assert "spec.mountNamespace: must name" in problems
     assert "spec.clusterID: must be unique; binding z has it already (got 'c1')" in problems
-    assert wrong_with(old, [old, binding("a")]) == ""
+    assert problems_of_binding(old, [old, binding("a")]) == ""
 
 
 def test_a_cluster_id_that_is_a_prefix_of_another_is_refused_for_the_younger_binding() -> None:
     old = binding("z", created="2025-01-01T00:00:00Z", cluster_id="prod")
     message = "spec.clusterID: must not share names of virtual nodes with 'prod' of binding z"
     young = binding("a", cluster_id="prod-eu")
-    assert wrong_with(young, [old, young]).startswith(message)
-    assert wrong_with(old, [old, young]) == ""
+    assert problems_of_binding(young, [old, young]).startswith(message)
+    assert problems_of_binding(old, [old, young]) == ""
     short = binding("a", cluster_id="pr")
-    assert wrong_with(short, [old, short]) == ""
+    assert problems_of_binding(short, [old, short]) == ""
     shorter = binding("b", cluster_id="prod")
     longer = binding("c", created="2025-01-01T00:00:00Z", cluster_id="prod-eu")
-    assert "'prod-eu' of binding c" in wrong_with(shorter, [longer, shorter])
+    assert "'prod-eu' of binding c" in problems_of_binding(shorter, [longer, shorter])
 
 
 def test_bindings_that_are_rolled_out_keep_overlapping_cluster_ids() -> None:
     made = Condition(type="SyncerReady", status="True", reason="x", observed_generation=1)
     old = binding("z", created="2025-01-01T00:00:00Z", cluster_id="prod")
     works = binding("a", cluster_id="prod-eu", status=BindingStatus(conditions=(made,)))
-    assert wrong_with(works, [old, works]) == ""
+    assert problems_of_binding(works, [old, works]) == ""
 
 
 def test_prefixes_of_a_cluster_id_end_before_a_dash() -> None:

@@ -29,7 +29,7 @@ from kubeocean.inspect.snapshot import (
 )
 from kubeocean.install.credentials import due, read_token
 from kubeocean.install.join import join_command
-from kubeocean.manager.status import wrong_with
+from kubeocean.manager.status import problems_of_binding
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.objects import find_condition
 from kubeocean.syncer.cleanup.diff import DifferenceKind
@@ -47,7 +47,7 @@ def _check_binding(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findi
     """The spec is valid, the clusterID is unique, and the phase is Ready."""
     binding, about = worker.binding, _about(worker)
     others = [each for each in require(snapshot.bindings) if each.name != binding.name]
-    if wrong := wrong_with(binding, others):
+    if wrong := problems_of_binding(binding, others):
         yield Finding(Severity.ERROR, about, wrong, "correct these fields", check="binding")
     for each in problems(binding.spec):
         if not each.blocks:

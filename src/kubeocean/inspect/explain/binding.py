@@ -20,7 +20,7 @@ from kubeocean.inspect.snapshot import NotRead, WorkerSnapshot, WorkerState, kno
 from kubeocean.install.join import join_command
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.report import counted
-from kubeocean.manager.status import rightful
+from kubeocean.manager.status import oldest_claimant
 from kubeocean.runtime.objects import find_condition
 
 __all__ = ["explain_binding"]
@@ -88,7 +88,7 @@ def _invalid(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
 
 def _duplicate(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     binding = worker.binding
-    holder = rightful(binding, known(details.others, ()))
+    holder = oldest_claimant(binding, known(details.others, ()))
     if holder.name == binding.name:
         return None
     cluster_id = binding.spec.cluster_id

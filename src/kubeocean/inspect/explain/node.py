@@ -317,12 +317,12 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
         return Answer(Rule.LENT, verdict, tuple(reasons))
     names = in_order(capacity.base)
     # The number of pods of others is in the table; it hardly ever is the limit that matters.
-    bound = [n for n in names if capacity.bound(n) is not LimitedBy.NODE and n != PODS]
+    bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
     offered = ", ".join(offered_text(evaluation, name) for name in bound or names[:1])
     remedies = []
     if any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {policy}")
-    if any(capacity.bound(name) is LimitedBy.OTHERS for name in names):
+    if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):
         remedies.append("fewer pods of others on the worker's node")
     verdict = f"it is lent by policy {policy} and offers {offered or 'nothing: it has nothing'}"
     return Answer(Rule.LENT, verdict, tuple(reasons), tuple(remedies))
@@ -379,7 +379,7 @@ def step_text(step: PodStep, plan: ReclaimPlan) -> str:
     """Return what happens to a pod on a node that is being reclaimed."""
     at = moment(step.at) if step.at is not None else "a later time"
     deadline = moment(plan.notice.deadline) if plan.notice is not None else "its deadline"
-    return _WHYS[step.why].format(at=at, deadline=deadline)
+    return _WHYS[step.reason].format(at=at, deadline=deadline)
 
 
 def is_ready(node: Node) -> bool:
@@ -391,7 +391,7 @@ def is_ready(node: Node) -> bool:
 def _steps(plan: ReclaimPlan | None) -> Iterable[str]:
     if plan is None:
         return ()
-    return (f"{step.guest.key} {step_text(step, plan)}" for step in plan.steps[:20])
+    return (f"{step.pod.key} {step_text(step, plan)}" for step in plan.steps[:20])
 
 
 def _outdated(node: NodeSnapshot, evaluation: Evaluation) -> list[str]:

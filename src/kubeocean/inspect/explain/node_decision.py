@@ -155,7 +155,7 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
         cause=decision.cause,
         rules=decision.rules,
         taints=node.virtual.spec.taints or (),
-        guests=tuple(map(lent_pod_of, pods)),
+        pods=tuple(map(lent_pod_of, pods)),
         rules_since=decision.since,
         worker_answers=not binding.problem,
         domain=binding.domain,
@@ -182,7 +182,7 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
             lent=str(capacity.lent[name]),
             used=str(ours.get(name, ZERO)),
             offered=str(capacity.offered[name]),
-            bound=str(capacity.bound(name)),
+            bound=str(capacity.limited_by(name)),
         )
         for name in in_order(capacity.base)
     )
@@ -193,7 +193,7 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     capacity, usage, decision = evaluation.capacity, evaluation.usage, evaluation.decision
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
-    match capacity.bound(name):
+    match capacity.limited_by(name):
         case LimitedBy.LIMIT:
             limit = _limit(name, decision.policy.terms.spec.resource_limits or ())
             why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"

@@ -407,7 +407,7 @@ def _reclaim_text(snapshot: PodSnapshot, pod: VirtualPod) -> tuple[str, ...]:
     reclaim = evaluate(node).plan
     if reclaim is None:
         return ()
-    steps = (step for step in reclaim.steps if step.guest.uid == pod.uid)
+    steps = (step for step in reclaim.steps if step.pod.uid == pod.uid)
     return tuple(
         f"its node is being reclaimed, and it {step_text(step, reclaim)}" for step in steps
     )

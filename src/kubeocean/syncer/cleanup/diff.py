@@ -65,13 +65,13 @@ class Counterpart:
     virtual_uid: str
     original: Resource[Untyped]  # the resource of that object
     ours: bool = True
-    above: bool = False  # it is in the computing cluster itself
+    in_computing_cluster: bool = False  # it is in the computing cluster itself
     deleting: bool = False
 
     @property
     def for_pod(self) -> bool:
         """Whether it was created in the worker for a virtual pod."""
-        return self.kind in _FOR_PODS and not self.above
+        return self.kind in _FOR_PODS and not self.in_computing_cluster
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key}"
@@ -177,7 +177,7 @@ def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str)
         virtual=Key("", vnode),
         virtual_uid="",
         original=untyped(NODES),
-        above=True,
+        in_computing_cluster=True,
         deleting=obj.deleting,
     )
 
@@ -207,7 +207,7 @@ def compare(sets: Iterable[ObjectSet], pods: Mapping[Key, ComparedPod]) -> Itera
 
 
 def _unwanted(obj: Counterpart) -> Difference:
-    if obj.above:
+    if obj.in_computing_cluster:
         why = f"the virtual node {obj.virtual} does not exist"
     elif obj.for_pod:
         why = f"the virtual pod {obj.virtual} (UID {obj.virtual_uid}) does not exist"
@@ -229,7 +229,7 @@ def _lost(key: Key, pod: ComparedPod) -> Difference:
         virtual=key,
         virtual_uid=pod.uid,
         original=pods,
-        above=True,
+        in_computing_cluster=True,
     )
     message = f"The virtual pod {key} has not ended, but the worker has no pod for it"
     return Difference(DifferenceKind.LOST, subject, message)

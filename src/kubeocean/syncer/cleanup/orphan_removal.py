@@ -50,7 +50,7 @@ class Remover:
         :raises ApiError: an API server did not answer, or refused.
         """
         subject = finding.subject
-        client = self._computing if subject.above else self._worker
+        client = self._computing if subject.in_computing_cluster else self._worker
         try:
             obj = await client.get(subject.resource, subject.key.name, subject.key.namespace)
         except NotFound:
@@ -59,7 +59,7 @@ class Remover:
             return Fate.GONE
         if not self._is_ours(subject, obj):
             return Fate.UNPROVEN
-        if subject.above or subject.for_pod:
+        if subject.in_computing_cluster or subject.for_pod:
             wanted = await self._original_exists(subject)
         else:
             wanted = not await unused(subject, obj)
@@ -81,7 +81,7 @@ class Remover:
 
     def _is_ours(self, subject: Counterpart, obj: Untyped) -> bool:
         ids, domain = self._ids, self._domain
-        if subject.above:
+        if subject.in_computing_cluster:
             ours = {
                 domain.managed_by: domain.product,
                 domain.cluster_binding: naming.label_value(ids.binding),

@@ -62,13 +62,13 @@ class Comparison:
 
     def is_unused(self, copy: Counterpart) -> bool:
         """Whether neither a pod nor another copy uses a copy."""
-        if copy.kind == _VOLUMES.originals.kind:
+        if copy.kind == _VOLUMES.sources.kind:
             return (
                 _CLAIMS.copies.kind not in self.skipped and copy.key.name not in self.held_volumes
             )
         if (copy.kind, copy.virtual) in self.used:
             return False
-        if copy.kind != _SECRETS.originals.kind:
+        if copy.kind != _SECRETS.sources.kind:
             return True
         return _VOLUMES.copies.kind not in self.skipped and copy.key not in self.held_secrets
 
@@ -132,7 +132,7 @@ class ClusterSnapshot:
 
     async def is_used_now(self, copy: Counterpart) -> bool:
         """Whether a pod uses a copy, read just for it; for a volume, whether a claim does."""
-        if copy.kind == _VOLUMES.originals.kind:
+        if copy.kind == _VOLUMES.sources.kind:
             claims = untyped(_CLAIMS.copies)
             listing = await self._worker.list(claims, self._mount, keep_raw=True)
             specs = [claim.content().get("spec") or {} for claim in listing.items]
@@ -231,6 +231,6 @@ class ClusterSnapshot:
         return counterparts(objects, kind, resource, virtual, ids=ids, domain=domain)
 
     def _copies(self, objects: Iterable[Object], recipe: ReplicatedKind) -> list[Counterpart]:
-        ids, domain, source = self._ids, self._domain, untyped(recipe.originals)
+        ids, domain, source = self._ids, self._domain, untyped(recipe.sources)
         resource = untyped(recipe.copies)
         return counterparts(objects, source.kind, resource, source, ids=ids, domain=domain)

@@ -132,7 +132,7 @@ class Sweep:
             and clusters.worker_health.answers
             and binding is not None
             and not binding.deleting
-            and all(copies.pairs.synced for copies in self._replicators())
+            and all(copies.synced for copies in self._replicators())
             and dependents.tokens.secrets.has_synced
             and self._csinodes.copies.has_synced
             and self._hostports.reservations.has_synced
@@ -169,8 +169,8 @@ class Sweep:
         return self._counterparts(ppods, POD, resource, untyped(VIRTUAL_PODS))
 
     def _copies(self, replicator: Replicator) -> list[Counterpart]:
-        recipe, copies = replicator.pairs.recipe, replicator.pairs.copies.items()
-        resource, source = untyped(recipe.copies), untyped(recipe.originals)
+        recipe, copies = replicator.definition, replicator.copies.items()
+        resource, source = untyped(recipe.copies), untyped(recipe.sources)
         return self._counterparts(copies, replicator.kind, resource, source)
 
     def _counterparts(
@@ -222,7 +222,7 @@ class Sweep:
     async def _is_unused(self, subject: Counterpart, obj: Untyped) -> bool:
         """Whether nothing uses a copy, as its replicator reads from the API servers."""
         for replicator in self._replicators():
-            copy = replicator.pairs.copies.get(subject.key)
+            copy = replicator.copies.get(subject.key)
             if subject.kind == replicator.kind and copy is not None and copy.uid == obj.uid:
                 return await replicator.is_unused(subject.virtual, copy)
         return False

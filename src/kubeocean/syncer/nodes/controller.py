@@ -87,7 +87,7 @@ class NodeController:
         self._progress = progress
         self._unconfirmed = unconfirmed
         self._ports = ProxierPorts(clusters.domain)
-        self.marks = NodeLabels(clusters, policies)
+        self.labels = NodeLabels(clusters, policies)
         self._selector = BindingSelector()
         self._records: dict[str, _NodeRecord] = {}  # by the name of the virtual node
         self.controller: Controller[Key] = Controller(
@@ -98,7 +98,7 @@ class NodeController:
             clock=clusters.clock,
             metrics=clusters.metrics,
         )
-        self.counting = UsageTracker(
+        self.usage = UsageTracker(
             lambda pod: may_be_ours(pod, ids=clusters.ids, domain=clusters.domain),
             self._enqueue,
             offer=self._offer,
@@ -110,9 +110,9 @@ class NodeController:
     def _register_handlers(self) -> None:
         clusters = self._clusters
         clusters.vnodes.on_change(self._ports.follow)
-        clusters.elsewhere.on_change(self.counting.follow)
-        clusters.beside.on_change(self.counting.follow)
-        clusters.ppods.on_change(self.counting.follow_labelled)
+        clusters.foreign_pods.on_change(self.usage.follow)
+        clusters.foreign_pods_in_mount.on_change(self.usage.follow)
+        clusters.ppods.on_change(self.usage.follow_labelled)
         clusters.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.vpods.on_change(lambda old, new: self._vpod_changed(_either(old, new)))
@@ -223,7 +223,7 @@ class NodeController:
                     await self._write(vnode, forge.Change({}, self._readdressed(vnode)))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
-                await self.marks.take_off(pnode)
+                await self.labels.remove(pnode)
                 return Done()
 
     async def _ensure(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
@@ -262,7 +262,7 @@ class NodeController:
         self._report_omitted(vnode, forge.left_out(lent, vnode.annotations))
         if not deletes:
             await self._evict(plan, situation, name, policy)
-        await self.marks.put(pnode, policy)
+        await self.labels.set(pnode, policy)
         return self._again(plan.again_at)
 
     async def _evict(
@@ -299,7 +299,7 @@ class NodeController:
         )
 
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
-        usage = self.counting.of(pnode.name)
+        usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
         limits = decision.policy.terms.limits
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
@@ -474,7 +474,7 @@ class NodeController:
 
     async def _delete(self, pnode: str, vnode: Node, cause: ReclaimCause) -> Outcome:
         clusters = self._clusters
-        await self.marks.take_off(clusters.pnodes.get(Key("", pnode)), self._applied(vnode))
+        await self.labels.remove(clusters.pnodes.get(Key("", pnode)), self._applied(vnode))
         try:
             await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):

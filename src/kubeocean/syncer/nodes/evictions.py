@@ -73,7 +73,7 @@ class Evictor:
             cause=cause,
             rules=rules,
             taints=(vnode.spec.taints or ()) if vnode is not None else (),
-            guests=tuple(lent_pod_of(pod, self._attempts.get(pod.uid)) for pod in pods),
+            pods=tuple(lent_pod_of(pod, self._attempts.get(pod.uid)) for pod in pods),
             rules_since=since,
             evictions=self._slots.recent(policy, now=now),
             last_eviction=self._progress.last_eviction(name),
@@ -92,10 +92,10 @@ class Evictor:
         for step in plan.due:
             taken_at = self._clusters.clock.now()
             # The deadline is a promise: deletions count against the pace, and never wait for it.
-            limit = rules.evictions_per_minute if step.move is PodAction.EVICT else None
+            limit = rules.evictions_per_minute if step.action is PodAction.EVICT else None
             # No await between taking the slot and sending: other nodes of the policy act, too.
             if self._slots.take(policy, limit, now=taken_at):
-                attempts[step.guest.uid] = await self._attempt(step, vnode, policy, taken_at)
+                attempts[step.pod.uid] = await self._attempt(step, vnode, policy, taken_at)
             # else another node took the slot since the plan was made; the next plan waits for one
         return plan.after(attempts)
 
@@ -117,17 +117,17 @@ class Evictor:
             if not (isinstance(error, Unreachable) and error.sent):
                 self._slots.give_back(policy, taken_at)  # else the server may have evicted the pod
             result, retry_after_s = EvictionResult.FAILED, error.retry_after_s or 0.0
-            _log.warning("Could not evict pod", pod=str(step.guest.key), error=str(error))
+            _log.warning("Could not evict pod", pod=str(step.pod.key), error=str(error))
         attempt = self._remember(step, result, retry_after_s)
         if result is EvictionResult.ACCEPTED:
             self._report(step, vnode, policy)
             if not self._clusters.worker_health.answers:
-                self._unconfirmed.pod(str(step.guest.key))
+                self._unconfirmed.pod(str(step.pod.key))
         return attempt
 
     async def _send(self, step: PodStep) -> None:
-        key, uid, client = step.guest.key, step.guest.uid, self._clusters.computing
-        if step.move is PodAction.EVICT:
+        key, uid, client = step.pod.key, step.pod.uid, self._clusters.computing
+        if step.action is PodAction.EVICT:
             body: Json = {
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
@@ -136,40 +136,40 @@ class Evictor:
             }
             await client.post(VIRTUAL_PODS, key.name, "eviction", body, key.namespace)
             return
-        grace_s = 0 if step.move is PodAction.ABANDON else None
+        grace_s = 0 if step.action is PodAction.ABANDON else None
         await client.delete(VIRTUAL_PODS, key.name, key.namespace, uid=uid, grace_s=grace_s)
 
     def _remember(
         self, step: PodStep, result: EvictionResult, retry_after_s: float
     ) -> EvictionAttempt | None:
-        pod, before = self._clusters.vpods.get(step.guest.key), step.guest.attempt
-        if pod is None or pod.uid != step.guest.uid:
+        pod, before = self._clusters.vpods.get(step.pod.key), step.pod.attempt
+        if pod is None or pod.uid != step.pod.uid:
             return None  # gone before the answer came: no event would make us forget the attempt
-        again = before is not None and (before.move, before.answer) == (step.move, result)
+        again = before is not None and (before.action, before.answer) == (step.action, result)
         attempt = EvictionAttempt(
-            move=step.move,
+            action=step.action,
             at=self._clusters.clock.now(),
             answer=result,
             count=before.count + 1 if before is not None and again else 1,
             retry_after_s=retry_after_s,
         )
-        self._attempts[step.guest.uid] = attempt
+        self._attempts[step.pod.uid] = attempt
         return attempt
 
     def _report(self, step: PodStep, vnode: str, policy: str) -> None:
         """Record, log and emit an event for a pod that was evicted or deleted."""
-        key, now = step.guest.key, self._clusters.clock.now()
-        forced = step.move is not PodAction.EVICT
-        message = f"Node {vnode} is reclaimed by its owner (policy {policy}): {step.why}"
+        key, now = step.pod.key, self._clusters.clock.now()
+        forced = step.action is not PodAction.EVICT
+        message = f"Node {vnode} is reclaimed by its owner (policy {policy}): {step.reason}"
         eviction = Eviction(
-            key.namespace, key.name, vnode, self._clusters.now_text(), str(step.why), message
+            key.namespace, key.name, vnode, self._clusters.now_text(), str(step.reason), message
         )
         self._progress.record_eviction(policy, eviction, now)
         _log.info(
             "Evicted pod", pod=str(key), node=vnode, policy=policy, forced=forced,
-            why=str(step.why),
+            why=str(step.reason),
         )  # fmt: skip
         pod = self._clusters.vpods.get(key)
-        if pod is not None and pod.uid == step.guest.uid:
+        if pod is not None and pod.uid == step.pod.uid:
             reason = PodEvent.RECLAIM_FORCED if forced else PodEvent.RECLAIMED
             self._clusters.events.emit(reference(VIRTUAL_PODS, pod), "Warning", reason, message)

@@ -30,7 +30,7 @@ class NodeLabels:
         self._policies = policies
         self._allowed = True
 
-    async def put(self, pnode: Node, policy: str) -> None:
+    async def set(self, pnode: Node, policy: str) -> None:
         """Label the worker's node with the policy that lends it; of several, the first one."""
         label = pnode.labels.get(self._clusters.domain.policy_applied, "")
         wanted = naming.label_value(policy)
@@ -39,7 +39,7 @@ class NodeLabels:
         if self._clusters.holds(self._clusters.policies.get(Key("", policy))):
             await self._label(pnode, wanted)
 
-    async def take_off(self, pnode: Node | None, applied: str | None = None) -> None:
+    async def remove(self, pnode: Node | None, applied: str | None = None) -> None:
         """Remove the label, if it names one of this binding's policies, or the one `applied`."""
         if pnode is None or not self._clusters.worker_health.answers:
             return

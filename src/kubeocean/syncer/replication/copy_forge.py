@@ -122,11 +122,6 @@ class ReplicatedKind:
     def name(self) -> str:
         return self.sources.kind
 
-    @property
-    def originals(self) -> Resource[Source]:
-        """Old name of `sources`, for packages that still use it."""
-        return self.sources
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyContext:

@@ -31,7 +31,6 @@ from kubeocean.errors import (
 )
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
-from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
@@ -496,17 +495,3 @@ class Replicator(ReplicationLoop[Source, Copy]):
         record = self._records.get(key)
         if record is not None and record.is_empty:
             del self._records[key]
-
-    # Old names, for packages that still use them
-
-    @property
-    def pairs(self) -> Replicator:
-        return self
-
-    @property
-    def originals(self) -> Informer[Source]:
-        return self.sources
-
-    @property
-    def recipe(self) -> ReplicatedKind:
-        return self.definition

@@ -44,13 +44,13 @@ async def bare(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture(scope="package")
-async def above(computing: Cluster) -> AsyncIterator[Applier]:
+async def computing_api(computing: Cluster) -> AsyncIterator[Applier]:
     async with applier(computing) as made:
         yield made
 
 
 @pytest.fixture(scope="package")
-async def below(bare: Cluster) -> AsyncIterator[Applier]:
+async def worker_api(bare: Cluster) -> AsyncIterator[Applier]:
     async with applier(bare) as made:
         yield made
 

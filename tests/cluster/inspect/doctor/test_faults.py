@@ -55,8 +55,8 @@ class JoinedWorker:
     """A worker that has joined, without a syncer."""
 
     joining: JoinRequest
-    above: Client
-    below: Client
+    computing_api: Client
+    worker_api: Client
     bare: Cluster
 
     @property
@@ -70,12 +70,12 @@ class JoinedWorker:
     async def give(self, kubeconfig: str) -> None:
         """Replace the credential."""
         data = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
-        await self.above.patch(
+        await self.computing_api.patch(
             KUBECONFIG_SECRETS, secret_name(self.name), MergePatch({"data": data}), SYSTEM
         )
 
     async def kubeconfig(self) -> str:
-        secret = await self.above.get(KUBECONFIG_SECRETS, secret_name(self.name), SYSTEM)
+        secret = await self.computing_api.get(KUBECONFIG_SECRETS, secret_name(self.name), SYSTEM)
         return base64.b64decode(secret.data["kubeconfig"]).decode()
 
 
@@ -93,19 +93,21 @@ async def leading(client: Client) -> None:
 
 
 @pytest.fixture
-async def joined(above: Applier, below: Applier, bare: Cluster) -> AsyncIterator[JoinedWorker]:
+async def joined(
+    computing_api: Applier, worker_api: Applier, bare: Cluster
+) -> AsyncIterator[JoinedWorker]:
     name = f"d{uuid.uuid4().hex[:8]}"
     values = WorkerValues(namespace=f"m-{name}")
     lease = PolicySpec(name, resource_limits=(ResourceLimit("cpu", percent=50),))
     joining = JoinRequest(name=name, worker=values, lease=lease, direct_scheduling=True)
-    await Join(joining, above, below, load_kubeconfig(bare.kubeconfig)).run()
-    client = above.client
+    await Join(joining, computing_api, worker_api, load_kubeconfig(bare.kubeconfig)).run()
+    client = computing_api.client
     await leading(client)
     ready = MergePatch({"status": {"phase": "Ready"}})
     await client.patch(CLUSTER_BINDINGS, name, ready, subresource="status")
     denied = MergePatch({"spec": {"podPrivileges": DENIED}})
     await client.patch(CLUSTER_BINDINGS, name, denied)
-    yield JoinedWorker(joining, client, below.client, bare)
+    yield JoinedWorker(joining, client, worker_api.client, bare)
     binding = await client.get(CLUSTER_BINDINGS, name)
     await client.delete(CLUSTER_BINDINGS, name, uid=binding.uid)
 
@@ -127,12 +129,12 @@ async def test_a_clean_installation_is_healthy(
         kubeconfig=kubeconfig,
         directory=tmp_path,
     ) as one:
-        await until(lambda: ready_nodes(joined.above, joined.name), within=60)
+        await until(lambda: ready_nodes(joined.computing_api, joined.name), within=60)
         leased = f"{DEFAULT.cluster_binding}={joined.name}"
-        nodes = (await joined.above.list(NODES, labels=leased)).items
+        nodes = (await joined.computing_api.list(NODES, labels=leased)).items
 
         async def beating() -> bool:
-            leases = (await joined.above.list(LEASES, "kube-node-lease")).items
+            leases = (await joined.computing_api.list(LEASES, "kube-node-lease")).items
             return {node.name for node in nodes} <= {lease.name for lease in leases}
 
         await until(beating)
@@ -147,10 +149,10 @@ async def test_a_clean_installation_is_healthy(
         await the_log_level_changes(joined, one, computing)
         await explain_needs_no_further_rights(nodes[0].name, computing)
         await a_drain_is_respected(joined, nodes[0].name, computing)
-        binding = await joined.above.get(CLUSTER_BINDINGS, joined.name)
-        await joined.above.delete(CLUSTER_BINDINGS, joined.name, uid=binding.uid)
+        binding = await joined.computing_api.get(CLUSTER_BINDINGS, joined.name)
+        await joined.computing_api.delete(CLUSTER_BINDINGS, joined.name, uid=binding.uid)
         await until(lambda: is_deleted(joined))
-    await joined.above.create(CLUSTER_BINDINGS, joined.joining.binding())
+    await joined.computing_api.create(CLUSTER_BINDINGS, joined.joining.binding())
 
 
 async def the_log_level_changes(
@@ -180,19 +182,21 @@ async def a_drain_is_respected(joined: JoinedWorker, vnode: str, computing: Clus
     for words, cordoned in (((), True), (("--undo",), False)):
         assert await run_command("drain", vnode, *words, where) == 0
         labels = MergePatch({"metadata": {"labels": {"touched": str(cordoned)}}})
-        pnode = (await joined.above.get(NODES, vnode)).annotations[DEFAULT.physical_node_name]
-        await joined.below.patch(NODES, pnode, labels)
+        pnode = (await joined.computing_api.get(NODES, vnode)).annotations[
+            DEFAULT.physical_node_name
+        ]
+        await joined.worker_api.patch(NODES, pnode, labels)
 
         async def followed(cordoned: bool = cordoned) -> bool:
-            node = await joined.above.get(NODES, vnode)
+            node = await joined.computing_api.get(NODES, vnode)
             return node.labels.get("touched") == str(cordoned)
 
         await until(followed)
-        assert (await joined.above.get(NODES, vnode)).spec.unschedulable is cordoned
+        assert (await joined.computing_api.get(NODES, vnode)).spec.unschedulable is cordoned
 
 
 async def is_deleted(joined: JoinedWorker) -> bool:
-    bindings = (await joined.above.list(CLUSTER_BINDINGS)).items
+    bindings = (await joined.computing_api.list(CLUSTER_BINDINGS)).items
     return joined.name not in {each.name for each in bindings}
 
 
@@ -216,18 +220,18 @@ async def test_accounts_that_lost_their_roles(
     joined: JoinedWorker, computing: Cluster, doctor: Doctor, faults: Faults
 ) -> None:
     """Whoever asks: the server is asked, or else the roles are compared."""
-    above, name = joined.above, "kubeocean-syncer"
-    bound = await above.get(ROLES, name, keep_raw=True)
-    await above.delete(ROLES, name, uid=bound.uid)
+    computing_api, name = joined.computing_api, "kubeocean-syncer"
+    bound = await computing_api.get(ROLES, name, keep_raw=True)
+    await computing_api.delete(ROLES, name, uid=bound.uid)
 
     async def lacking() -> bool:
-        missing = (await missing_rights(above, DEFAULT))[name] or ()
+        missing = (await missing_rights(computing_api, DEFAULT))[name] or ()
         return "get, list, watch, create, patch, delete nodes" in missing
 
     try:
         await until(lacking)
         await doctor.finds("accounts", "clusterbindings.cloud.tencent.com", joined.name)
-        missing = await missing_rights(above, DEFAULT)
+        missing = await missing_rights(computing_api, DEFAULT)
         assert (missing["kubeocean-manager"], missing["kubeocean-proxier"]) == ((), ())
         viewer = computing.client(wrap=faults.wrap)
         faults.answer(403, times=1000, when=lambda asked: "accessreviews" in asked.path)
@@ -236,15 +240,15 @@ async def test_accounts_that_lost_their_roles(
         finally:
             await viewer.close()
     finally:
-        await Applier(above, domain=DEFAULT).apply_all(
+        await Applier(computing_api, domain=DEFAULT).apply_all(
             [each for each in computing_objects(Values()) if each["kind"] == "ClusterRoleBinding"]
         )
 
 
 async def test_no_secret(joined: JoinedWorker, doctor: Doctor) -> None:
     name = secret_name(joined.name)
-    secret = await joined.above.get(KUBECONFIG_SECRETS, name, SYSTEM)
-    await joined.above.delete(KUBECONFIG_SECRETS, name, SYSTEM, uid=secret.uid)
+    secret = await joined.computing_api.get(KUBECONFIG_SECRETS, name, SYSTEM)
+    await joined.computing_api.delete(KUBECONFIG_SECRETS, name, SYSTEM, uid=secret.uid)
     await doctor.finds("secret", "not found", joined.name)
 
 
@@ -260,8 +264,8 @@ async def test_a_worker_that_does_not_answer(joined: JoinedWorker, doctor: Docto
 
 
 async def test_too_few_rights(joined: JoinedWorker, doctor: Doctor) -> None:
-    bound = await joined.below.get(OURS, "kubeocean-syncer", joined.mount)
-    await joined.below.delete(OURS, bound.name, joined.mount, uid=bound.uid)
+    bound = await joined.worker_api.get(OURS, "kubeocean-syncer", joined.mount)
+    await joined.worker_api.delete(OURS, bound.name, joined.mount, uid=bound.uid)
     await doctor.finds("rights", f"pods in {joined.mount}", joined.name)
 
 
@@ -277,9 +281,9 @@ async def test_too_many_rights(joined: JoinedWorker, doctor: Doctor) -> None:
     assert not [each for each in document["findings"] if each["check"] == "excess rights"]
     secrets = {"apiGroups": [""], "resources": ["secrets", "nodes/proxy"], "verbs": ["get"]}
     roles = Resource(ROLES.group, "v1", "clusterroles", "ClusterRole", False, Untyped)
-    await joined.below.create(roles, {"metadata": {"name": joined.name}, "rules": [secrets]})
+    await joined.worker_api.create(roles, {"metadata": {"name": joined.name}, "rules": [secrets]})
     body["roleRef"] = {"apiGroup": ROLES.group, "kind": "ClusterRole", "name": joined.name}
-    await joined.below.create(ROLES, body)
+    await joined.worker_api.create(ROLES, body)
 
     async def noticed() -> bool:
         await doctor.finds("excess rights", "get secrets", joined.name)
@@ -290,18 +294,20 @@ async def test_too_many_rights(joined: JoinedWorker, doctor: Doctor) -> None:
 
 
 async def test_a_token_that_is_sent_to_kubelets_is_a_warning(
-    joined: JoinedWorker, doctor: Doctor, above: Applier
+    joined: JoinedWorker, doctor: Doctor, computing_api: Applier
 ) -> None:
     """As in a worker that was joined before there was an account for metrics."""
     roles = Resource(ROLES.group, "v1", "clusterroles", "ClusterRole", False, Untyped)
     name, mount = f"kubeocean-syncer-{joined.mount}", joined.mount
     rule = {"apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"]}
-    role = (await joined.below.get(roles, name, keep_raw=True)).content()
-    await joined.below.patch(roles, name, MergePatch({"rules": [*role["rules"], rule]}))
+    role = (await joined.worker_api.get(roles, name, keep_raw=True)).content()
+    await joined.worker_api.patch(roles, name, MergePatch({"rules": [*role["rules"], rule]}))
     locally = Resource(ROLES.group, "v1", "roles", "Role", True, Untyped)
-    role = (await joined.below.get(locally, "kubeocean-syncer", mount, keep_raw=True)).content()
+    role = (
+        await joined.worker_api.get(locally, "kubeocean-syncer", mount, keep_raw=True)
+    ).content()
     rules = [each for each in role["rules"] if "serviceaccounts/token" not in each["resources"]]
-    await joined.below.patch(locally, "kubeocean-syncer", MergePatch({"rules": rules}), mount)
+    await joined.worker_api.patch(locally, "kubeocean-syncer", MergePatch({"rules": rules}), mount)
 
     async def warned() -> list[str]:
         _, document, _ = await doctor(joined.name)
@@ -311,8 +317,8 @@ async def test_a_token_that_is_sent_to_kubelets_is_a_warning(
 
     (remedy,) = await until(warned)
     assert f"kubeocean join {joined.name}" in remedy
-    force = Applier(joined.below, domain=DEFAULT, force=True)
-    await Join(joined.joining, above, force, load_kubeconfig(joined.bare.kubeconfig)).run()
+    force = Applier(joined.worker_api, domain=DEFAULT, force=True)
+    await Join(joined.joining, computing_api, force, load_kubeconfig(joined.bare.kubeconfig)).run()
 
     async def well() -> bool:
         return not await warned()
@@ -327,12 +333,12 @@ async def test_no_mount_namespace(joined: JoinedWorker, doctor: Doctor) -> None:
     body["spec"] |= {"clusterID": name, "mountNamespace": "nowhere"}
     admin = joined.bare.kubeconfig.read_text()
     await joined.give(admin)
-    made = await joined.above.create(CLUSTER_BINDINGS, body)
+    made = await joined.computing_api.create(CLUSTER_BINDINGS, body)
     try:
         await doctor.finds("mount namespace", "namespace nowhere does not exist", name)
         await doctor.finds("excess rights", "do everything", name)
     finally:
-        await joined.above.delete(CLUSTER_BINDINGS, name, uid=made.uid)
+        await joined.computing_api.delete(CLUSTER_BINDINGS, name, uid=made.uid)
 
 
 async def test_an_expired_token(joined: JoinedWorker, doctor: Doctor) -> None:
@@ -353,7 +359,7 @@ async def test_an_expired_token(joined: JoinedWorker, doctor: Doctor) -> None:
 async def test_a_policy_that_is_invalid(joined: JoinedWorker, doctor: Doctor) -> None:
     limits = [{"resource": "cpu", "quantity": "1e1000"}]
     patch = MergePatch({"spec": {"resourceLimits": limits}})
-    await joined.below.patch(RESOURCE_LEASING_POLICIES, joined.name, patch)
+    await joined.worker_api.patch(RESOURCE_LEASING_POLICIES, joined.name, patch)
     await doctor.finds("policies", "spec.resourceLimits[0].quantity", joined.name)
 
 
@@ -367,26 +373,26 @@ async def test_a_policy_that_names_no_binding_is_a_warning(
         "metadata": {"name": name},
         "spec": {"cluster": "unknown"},
     }
-    made = await joined.below.create(RESOURCE_LEASING_POLICIES, body)
+    made = await joined.worker_api.create(RESOURCE_LEASING_POLICIES, body)
     try:
         _, document, _ = await doctor(joined.name)
         findings = [each for each in document["findings"] if "'unknown'" in each["message"]]
         assert [each["severity"] for each in findings] == ["warning"]
     finally:
-        await joined.below.delete(RESOURCE_LEASING_POLICIES, name, uid=made.uid)
+        await joined.worker_api.delete(RESOURCE_LEASING_POLICIES, name, uid=made.uid)
 
 
 async def test_an_object_that_is_left_over_in_the_worker(
     joined: JoinedWorker, doctor: Doctor
 ) -> None:
-    ids = Ids(joined.name, joined.name, await identity_of(joined.above))
+    ids = Ids(joined.name, joined.name, await identity_of(joined.computing_api))
     annotations = {
         "kubeocean.io/virtual-namespace": "team",
         "kubeocean.io/virtual-name": "gone",
         "kubeocean.io/virtual-uid": "u",
     }
     meta = {"name": "left", "labels": ownership(ids, DEFAULT), "annotations": annotations}
-    await joined.below.create(CONFIG_MAPS, {"metadata": meta}, namespace=joined.mount)
+    await joined.worker_api.create(CONFIG_MAPS, {"metadata": meta}, namespace=joined.mount)
     await doctor.finds("orphans", "left is left over", joined.name)
 
 
@@ -399,13 +405,13 @@ async def test_nodes_without_heartbeat_and_without_binding(
             "kubeocean.io/cluster-binding": binding,
         }
         body = {"metadata": {"name": f"vnode-{joined.name}-{binding}", "labels": labels}}
-        await joined.above.create(NODES, body)
+        await joined.computing_api.create(NODES, body)
     try:
         await doctor.finds("nodes", "it never had a heartbeat", joined.name)
         await doctor.finds("nodes", "its binding gone does not exist", joined.name)
     finally:
         for binding in (joined.name, "gone"):
-            await joined.above.delete(NODES, f"vnode-{joined.name}-{binding}", uid=None)
+            await joined.computing_api.delete(NODES, f"vnode-{joined.name}-{binding}", uid=None)
 
 
 async def test_a_finalizer_of_a_binding_that_does_not_exist(
@@ -416,12 +422,12 @@ async def test_a_finalizer_of_a_binding_that_does_not_exist(
         "labels": {"kubeocean.io/managed-by": "kubeocean"},
         "finalizers": ["kubeocean.io/finalizer-gone"],
     }
-    await joined.above.create(CONFIG_MAPS, {"metadata": meta}, namespace="default")
+    await joined.computing_api.create(CONFIG_MAPS, {"metadata": meta}, namespace="default")
     try:
         await doctor.finds("finalizers", "kubeocean.io/finalizer-gone", joined.name)
     finally:
         free = MergePatch({"metadata": {"finalizers": None, "labels": None}})
-        await joined.above.patch(CONFIG_MAPS, joined.name, free, "default")
+        await joined.computing_api.patch(CONFIG_MAPS, joined.name, free, "default")
 
 
 async def examined(computing: Client, binding: str, clock: Clock) -> Diagnosis:
@@ -447,31 +453,33 @@ async def test_an_object_with_a_binding_in_the_second_read_is_not_left_over(
     joined: JoinedWorker,
 ) -> None:
     """Bindings are read again before a remedy is given that deletes something."""
-    above, late = joined.above, f"{joined.name}-late"
+    computing_api, late = joined.computing_api, f"{joined.name}-late"
     labels = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/cluster-binding": late}
-    node = await above.create(NODES, {"metadata": {"name": f"vnode-{late}", "labels": labels}})
+    node = await computing_api.create(
+        NODES, {"metadata": {"name": f"vnode-{late}", "labels": labels}}
+    )
     meta = {"name": late, "labels": labels, "finalizers": [f"kubeocean.io/finalizer-{late}"]}
-    await above.create(CONFIG_MAPS, {"metadata": meta}, namespace="default")
+    await computing_api.create(CONFIG_MAPS, {"metadata": meta}, namespace="default")
     body = joined.joining.binding()
     body["metadata"] = {"name": late}
     body["spec"] |= {"clusterID": late}
 
     async def left_over(clock: Clock) -> set[str]:
-        findings = (await examined(above, joined.name, clock)).findings
+        findings = (await examined(computing_api, joined.name, clock)).findings
         return {each.subject for each in findings if "does not exist" in each.message}
 
     try:
         both = {f"node vnode-{late}", f"ConfigMap default/{late}"}
         assert await left_over(RealClock()) == both
-        clock = Meanwhile(lambda: above.create(CLUSTER_BINDINGS, body))
+        clock = Meanwhile(lambda: computing_api.create(CLUSTER_BINDINGS, body))
         assert await left_over(clock) == set()
     finally:
         free = MergePatch({"metadata": {"finalizers": None, "labels": None}})
-        await above.patch(CONFIG_MAPS, late, free, "default")
-        await above.delete(NODES, node.name, uid=node.uid)
+        await computing_api.patch(CONFIG_MAPS, late, free, "default")
+        await computing_api.delete(NODES, node.name, uid=node.uid)
         with suppress(NotFound):
-            made = await above.get(CLUSTER_BINDINGS, late)
-            await above.delete(CLUSTER_BINDINGS, late, uid=made.uid)
+            made = await computing_api.get(CLUSTER_BINDINGS, late)
+            await computing_api.delete(CLUSTER_BINDINGS, late, uid=made.uid)
 
 
 async def test_nothing_is_left_over_where_bindings_cannot_be_read_again(
@@ -479,7 +487,7 @@ async def test_nothing_is_left_over_where_bindings_cannot_be_read_again(
 ) -> None:
     labels = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/cluster-binding": "gone"}
     body = {"metadata": {"name": f"vnode-{joined.name}", "labels": labels}}
-    node = await joined.above.create(NODES, body)
+    node = await joined.computing_api.create(NODES, body)
     client = computing.client(wrap=faults.wrap)
 
     async def fail() -> None:
@@ -489,7 +497,7 @@ async def test_nothing_is_left_over_where_bindings_cannot_be_read_again(
         diagnosis = await examined(client, joined.name, Meanwhile(fail))
     finally:
         await client.close()
-        await joined.above.delete(NODES, node.name, uid=node.uid)
+        await joined.computing_api.delete(NODES, node.name, uid=node.uid)
     assert "nodes" in diagnosis.not_made
     assert f"node {node.name}" not in {each.subject for each in diagnosis.findings}
     assert [each for each in diagnosis.unread if each.startswith("bindings")]
@@ -497,7 +505,7 @@ async def test_nothing_is_left_over_where_bindings_cannot_be_read_again(
 
 async def test_clocks_that_differ(joined: JoinedWorker) -> None:
     clock = SkewedClock(-300)
-    diagnosis = await examined(joined.above, joined.name, clock)
+    diagnosis = await examined(joined.computing_api, joined.name, clock)
     findings = {each.check: each for each in diagnosis.findings}
     for check in ("clock", "worker clock"):
         assert findings[check].severity is Severity.ERROR
@@ -516,20 +524,20 @@ async def test_an_account_that_may_list_bindings_only_learns_that_health_is_unkn
     joined: JoinedWorker, computing: Cluster
 ) -> None:
     """No part that cannot be read counts as absent."""
-    name, above = f"{joined.name}-viewer", joined.above
+    name, computing_api = f"{joined.name}-viewer", joined.computing_api
     roles = Resource(ROLES.group, "v1", "clusterroles", "ClusterRole", False, Untyped)
     rule = {
         "apiGroups": [CLUSTER_BINDINGS.group],
         "resources": [CLUSTER_BINDINGS.plural],
         "verbs": ["get", "list"],
     }
-    role = await above.create(roles, {"metadata": {"name": name}, "rules": [rule]})
+    role = await computing_api.create(roles, {"metadata": {"name": name}, "rules": [rule]})
     body = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": ROLES.group, "kind": "ClusterRole", "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
     }
-    bound = await above.create(ROLES, body)
+    bound = await computing_api.create(ROLES, body)
     viewer = Doctor(await computing.service_account("default", name))
     try:
 
@@ -544,8 +552,8 @@ async def test_an_account_that_may_list_bindings_only_learns_that_health_is_unkn
         assert unread <= set(not_made)
         assert (document["healthy"], document["findings"]) == (None, [])
     finally:
-        await above.delete(ROLES, name, uid=bound.uid)
-        await above.delete(roles, name, uid=role.uid)
+        await computing_api.delete(ROLES, name, uid=bound.uid)
+        await computing_api.delete(roles, name, uid=role.uid)
 
 
 async def test_a_binding_that_does_not_exist(doctor: Doctor) -> None:

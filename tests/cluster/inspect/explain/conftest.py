@@ -25,10 +25,10 @@ async def staged(assets: Programs, cluster_roots: Path) -> AsyncIterator[Cluster
 async def stage(cluster: Cluster, client: Client, staged: Cluster) -> AsyncIterator[DoctorEnv]:
     """Create a binding for one test."""
     await install_our_kinds(client)
-    below = staged.client()
-    made = DoctorEnv(cluster, staged, client, below)
+    worker_api = staged.client()
+    made = DoctorEnv(cluster, staged, client, worker_api)
     try:
         await made.open()
         yield made
     finally:
-        await below.close()
+        await worker_api.close()

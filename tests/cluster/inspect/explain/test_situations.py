@@ -103,9 +103,9 @@ async def test_a_pod_selects_no_virtual_node(stage: DoctorEnv) -> None:
 
 async def test_a_quota_of_the_worker_is_exceeded(stage: DoctorEnv) -> None:
     quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "0"}}}
-    await stage.below.create(QUOTAS, quota, namespace=stage.mount)
+    await stage.worker_api.create(QUOTAS, quota, namespace=stage.mount)
     counted = MergePatch({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
-    await stage.below.patch(QUOTAS, "few", counted, stage.mount, subresource="status")
+    await stage.worker_api.patch(QUOTAS, "few", counted, stage.mount, subresource="status")
     await until(lambda: refuses(stage, "exceeded quota"))
     async with stage.lending():
         await stage.pod()
@@ -128,9 +128,11 @@ async def test_the_worker_does_not_admit_a_pod(stage: DoctorEnv) -> None:
             "validations": [{"expression": "false", "message": "no pods on Mondays"}],
         },
     }
-    await stage.below.create(RULES, rule)
+    await stage.worker_api.create(RULES, rule)
     binding = {"policyName": stage.name, "validationActions": ["Deny"]}
-    await stage.below.create(RULE_BINDINGS, {"metadata": {"name": stage.name}, "spec": binding})
+    await stage.worker_api.create(
+        RULE_BINDINGS, {"metadata": {"name": stage.name}, "spec": binding}
+    )
     await until(lambda: refuses(stage, "no pods on Mondays"))
     async with stage.lending():
         await stage.pod()
@@ -146,7 +148,7 @@ async def test_a_pod_refers_to_an_object_that_does_not_exist(stage: DoctorEnv) -
         explanation = await stage.pod_is(Rule.MISSING)
         text = f"it refers to ConfigMap {stage.namespace}/settings, which does not exist"
         assert text in explanation.verdict
-        await stage.above.create(
+        await stage.computing_api.create(
             CONFIG_MAPS, {"metadata": {"name": "settings"}}, namespace=stage.namespace
         )
         await until(stage.ppods)
@@ -172,7 +174,7 @@ async def foreign(stage: DoctorEnv, name: str) -> None:
         "metadata": {"name": name},
         "spec": {"nodeName": stage.pnode, "containers": [{"name": "c", "image": "none"}]},
     }
-    await stage.below.create(PODS, body, namespace=stage.mount)
+    await stage.worker_api.create(PODS, body, namespace=stage.mount)
 
 
 # Pods with a physical pod
@@ -191,7 +193,7 @@ async def test_the_worker_cannot_pull_an_image(stage: DoctorEnv) -> None:
 
 
 async def test_the_scheduler_of_the_worker_has_no_node(stage: DoctorEnv) -> None:
-    await stage.above.patch(
+    await stage.computing_api.patch(
         CLUSTER_BINDINGS, stage.name, MergePatch({"spec": {"directScheduling": False}})
     )
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -223,14 +225,16 @@ async def test_a_lost_pod(stage: DoctorEnv) -> None:
         ppod = await stage.status_below(phase="Running")
         await stage.pod_is(Rule.RUNS)
         await until(lambda: shows(stage, "Running"))
-        await stage.below.delete(PHYSICAL_PODS, ppod.name, stage.mount, uid=ppod.uid, grace_s=0)
+        await stage.worker_api.delete(
+            PHYSICAL_PODS, ppod.name, stage.mount, uid=ppod.uid, grace_s=0
+        )
         await until(lambda: shows(stage, "Failed"))
         explanation = await stage.pod_is(Rule.LOST)
     assert explanation.verdict == "it was lost: Physical pod was deleted unexpectedly"
 
 
 async def shows(stage: DoctorEnv, phase: str) -> bool:
-    return (await stage.above.get(PODS, "web", stage.namespace)).status.phase == phase
+    return (await stage.computing_api.get(PODS, "web", stage.namespace)).status.phase == phase
 
 
 async def test_an_evicted_pod(stage: DoctorEnv) -> None:
@@ -273,7 +277,7 @@ async def test_a_syncer_that_is_silent(stage: DoctorEnv) -> None:
     async with stage.lending():
         pass
     old = MergePatch({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
-    await stage.above.patch(LEASES, stage.vnode, old, "kube-node-lease")
+    await stage.computing_api.patch(LEASES, stage.vnode, old, "kube-node-lease")
     explanation = await stage.of_node(stage.vnode)
     assert explanation.rule is Rule.SYNCER_SILENT
     assert "it has no heartbeat, though the worker answers" in explanation.verdict
@@ -328,7 +332,7 @@ async def unreadable(stage: DoctorEnv, path: str, status: int) -> AsyncIterator[
     faults.answer(status, times=1000, when=lambda request: path in f"{request.path}/")
     client = stage.computing.client(wrap=faults.wrap)
     try:
-        yield replace(stage, above=client)
+        yield replace(stage, computing_api=client)
     finally:
         await client.close()
 
@@ -339,7 +343,7 @@ async def unreadable(stage: DoctorEnv, path: str, status: int) -> AsyncIterator[
 async def test_a_lent_node_is_explained_with_amounts_and_its_policy(stage: DoctorEnv) -> None:
     mine = {"nodeName": stage.pnode, "containers": requesting(cpu="2", memory="8Gi")}
     other = {"metadata": {"name": "theirs"}, "spec": mine}
-    await stage.below.create(PODS, other, namespace=stage.mount)
+    await stage.worker_api.create(PODS, other, namespace=stage.mount)
     async with stage.lending(resourceLimits=HALF):
         await stage.lend(f"{stage.name}-second")
         explanation = await stage.of_node(stage.vnode)

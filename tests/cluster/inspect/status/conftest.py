@@ -28,7 +28,7 @@ async def worker_cluster(assets: Programs, cluster_roots: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def above(computing_cluster: Cluster) -> AsyncIterator[Client]:
+async def computing_api(computing_cluster: Cluster) -> AsyncIterator[Client]:
     """Return a client of an administrator of the computing cluster."""
     client = computing_cluster.client()
     yield client
@@ -37,9 +37,9 @@ async def above(computing_cluster: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def env(
-    computing_cluster: Cluster, worker_cluster: Cluster, above: Client
+    computing_cluster: Cluster, worker_cluster: Cluster, computing_api: Client
 ) -> AsyncIterator[BindingEnv]:
     """Return an environment for one binding."""
-    below = worker_cluster.client()
-    yield BindingEnv(computing_cluster, worker_cluster, above, below)
-    await below.close()
+    worker_api = worker_cluster.client()
+    yield BindingEnv(computing_cluster, worker_cluster, computing_api, worker_api)
+    await worker_api.close()

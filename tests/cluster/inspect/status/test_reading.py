@@ -70,8 +70,8 @@ async def test_a_view_shows_lent_and_used_resources(env: BindingEnv) -> None:
     policy = await env.lend(resourceLimits=[{"resource": "cpu", "percent": 50}])
     for name in ("a", "b"):
         await env.add_node(name)
-    await make_namespace(env.above, env.name)
-    async with env.syncing(), reading(env.above) as reader:
+    await make_namespace(env.computing_api, env.name)
+    async with env.syncing(), reading(env.computing_api) as reader:
         vnodes = await until(lambda: _two(env))
         resources = {"requests": {"cpu": "1500m", "memory": "2Gi"}}
         container = {"name": "c", "image": "none", "resources": resources}
@@ -114,7 +114,7 @@ async def test_a_closed_window_shows_when_it_opens(env: BindingEnv) -> None:
     await env.bind()
     policy = await env.lend(timeWindows=[{"start": opens, "end": closes}], timeZone="UTC")
     await env.add_node("a")
-    async with env.syncing(), reading(env.above) as reader:
+    async with env.syncing(), reading(env.computing_api) as reader:
 
         async def closed() -> ClusterView:
             cluster = only(await reader.look(env.name), env.name)
@@ -145,7 +145,7 @@ async def test_silent_workers_do_not_delay_a_view(
     await env.lend()
     for each in dead:
         await each.bind()
-    async with reading(env.above, patience_s=3.0) as reader:
+    async with reading(env.computing_api, patience_s=3.0) as reader:
         await reader.look()  # the Secrets are read, and connections made
         with stopped(still):
             began = time.monotonic()
@@ -173,8 +173,8 @@ async def test_the_report_of_a_syncer_that_lost_its_worker_is_a_problem(env: Bin
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
     status = MergePatch({"status": {"conditions": [lost]}})
-    await env.above.patch(CLUSTER_BINDINGS, env.name, status, subresource="status")
-    async with reading(env.above) as reader:
+    await env.computing_api.patch(CLUSTER_BINDINGS, env.name, status, subresource="status")
+    async with reading(env.computing_api) as reader:
         view = await reader.look(env.name)
     assert [str(each) for each in view.health.problems] == [
         f"{env.name}: The worker cluster has not answered"
@@ -193,12 +193,12 @@ async def test_a_secret_without_a_usable_kubeconfig_is_a_problem(
     env: BindingEnv, data: Json | None, message: str
 ) -> None:
     await env.bind()
-    secret = await env.above.get(SECRETS, env.name, "default")
-    await env.above.delete(SECRETS, env.name, "default", uid=secret.uid)
+    secret = await env.computing_api.get(SECRETS, env.name, "default")
+    await env.computing_api.delete(SECRETS, env.name, "default", uid=secret.uid)
     if data is not None:
         body = {"metadata": {"name": env.name, "namespace": "default"}, "data": data}
-        await env.above.create(SECRETS, body)
-    async with reading(env.above) as reader:
+        await env.computing_api.create(SECRETS, body)
+    async with reading(env.computing_api) as reader:
         view = await reader.look(env.name)
     worker = only(view, env.name).worker
     assert worker.state is WorkerState.UNUSABLE
@@ -211,14 +211,14 @@ async def test_a_secret_without_a_usable_kubeconfig_is_a_problem(
 async def test_a_rotated_secret_is_used_from_the_next_read_on(env: BindingEnv) -> None:
     await env.bind()
     stranger = env.worker.user("stranger").read_bytes()
-    async with reading(env.above) as reader:
+    async with reading(env.computing_api) as reader:
         for content, state in (
             (env.worker.kubeconfig.read_bytes(), WorkerState.ANSWERED),
             (stranger, WorkerState.REFUSED),
             (env.worker.kubeconfig.read_bytes(), WorkerState.ANSWERED),
         ):
             data = {"kubeconfig": base64.b64encode(content).decode()}
-            await env.above.patch(SECRETS, env.name, MergePatch({"data": data}), "default")
+            await env.computing_api.patch(SECRETS, env.name, MergePatch({"data": data}), "default")
             view = await reader.look(env.name)
             assert only(view, env.name).worker.state is state, view.health
 
@@ -265,20 +265,20 @@ async def _allow(env: BindingEnv, user: str, **resources: str) -> None:
         for resource, group in resources.items()
     ]
     name = f"{env.name}-{user}"
-    await env.above.create(ROLES, {"metadata": {"name": name}, "rules": rules})
+    await env.computing_api.create(ROLES, {"metadata": {"name": name}, "rules": rules})
     body = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
-    await env.above.create(ROLE_BINDINGS, body)
+    await env.computing_api.create(ROLE_BINDINGS, body)
 
 
 async def test_a_name_that_no_binding_has_is_an_error_with_the_names_of_bindings(
     env: BindingEnv,
 ) -> None:
     await env.bind()
-    async with reading(env.above) as reader:
+    async with reading(env.computing_api) as reader:
         with pytest.raises(ConfigError, match=f"there are: .*{env.name}.*got 'unknown'"):
             await reader.look("unknown")
 
@@ -306,14 +306,16 @@ async def test_a_thousand_nodes_are_read_in_few_requests_and_seconds(
     env: BindingEnv, faults: Faults
 ) -> None:
     await env.bind()
-    await make_namespace(env.above, env.name)
+    await make_namespace(env.computing_api, env.name)
     gate = asyncio.Semaphore(32)
 
     async def lend(number: int) -> None:
         async with gate:
             node = _node(env, number)
-            await env.above.create(NODES, node)
-            await env.above.create(PODS, _pod(number, node["metadata"]["name"]), namespace=env.name)
+            await env.computing_api.create(NODES, node)
+            await env.computing_api.create(
+                PODS, _pod(number, node["metadata"]["name"]), namespace=env.name
+            )
 
     async with asyncio.TaskGroup() as group:
         for number in range(MANY):
@@ -326,8 +328,8 @@ async def test_a_thousand_nodes_are_read_in_few_requests_and_seconds(
             took_s = time.monotonic() - began
     finally:
         await client.close()
-        await env.above.delete_all(NODES, labels=f"kubeocean.io/cluster-binding={env.name}")
-        await env.above.delete_all(PODS, env.name, fields="spec.nodeName!=", grace_s=0)
+        await env.computing_api.delete_all(NODES, labels=f"kubeocean.io/cluster-binding={env.name}")
+        await env.computing_api.delete_all(PODS, env.name, fields="spec.nodeName!=", grace_s=0)
     cluster = only(view, env.name)
     assert (len(cluster.nodes), cluster.pods.pending) == (MANY, MANY)
     assert str(cluster.resources.used["cpu"]) == str(MANY // 10)

@@ -62,7 +62,7 @@ async def test_status_ends_with_the_health_and_its_exit_code(home: Home, lent: B
 
     broken = {"type": "Ready", "status": "False", "reason": "Broken", "message": "it is"}
     status = MergePatch({"status": {"conditions": [broken]}})
-    await lent.below.patch(NODES, f"{lent.name}-a", status, subresource="status")
+    await lent.worker_api.patch(NODES, f"{lent.name}-a", status, subresource="status")
 
     async def reported() -> bool:
         bad = await home.run("status", lent.name, "-o", "wide")
@@ -129,17 +129,17 @@ async def test_a_user_who_may_list_bindings_only_is_told_so(home: Home, env: Bin
     user = f"{env.name}-viewer"
     rule = {"apiGroups": ["cloud.tencent.com"], "resources": ["clusterbindings"]}
     role = {"metadata": {"name": user}, "rules": [rule | {"verbs": ["get", "list"]}]}
-    await env.above.create(ROLES, role)
+    await env.computing_api.create(ROLES, role)
     body = {
         "metadata": {"name": user},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": user},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
-    await env.above.create(ROLE_BINDINGS, body)
+    await env.computing_api.create(ROLE_BINDINGS, body)
     connected = {"type": "Connected", "status": "True", "reason": "Ok", "message": ""}
     connected |= {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     ready = MergePatch({"status": {"phase": "Ready", "conditions": [connected]}})
-    await env.above.patch(CLUSTER_BINDINGS, env.name, ready, subresource="status")
+    await env.computing_api.patch(CLUSTER_BINDINGS, env.name, ready, subresource="status")
     home.environ["KUBECONFIG"] = str(env.computing.user(user))
 
     async def permitted() -> Result | None:
