@@ -94,26 +94,26 @@ def measure_runtime(directory: Path) -> tuple[Figures, list[Bar]]:
 
 def measure_lending(directory: Path, nodes: int, idle_s: float) -> tuple[Figures, list[Bar]]:
     """A syncer with many nodes."""
-    found = asyncio.run(lend(directory, nodes, idle_s, progress_on(sys.stderr)))
-    return {"lending": found}, bars_of(found)
+    actual = asyncio.run(lend(directory, nodes, idle_s, progress_on(sys.stderr)))
+    return {"lending": actual}, bars_of(actual)
 
 
 def measure_living(directory: Path, pods: int, quiet_s: float) -> tuple[Figures, list[Bar]]:
     """Pods from their creation to their end."""
-    found = asyncio.run(live(directory, pods, quiet_s, progress_on(sys.stderr)))
-    return found, bars_of_living(found)
+    actual = asyncio.run(live(directory, pods, quiet_s, progress_on(sys.stderr)))
+    return actual, bars_of_living(actual)
 
 
 def measure_crowd(directory: Path, nodes: int) -> tuple[Figures, list[Bar]]:
     """Memory, with many of everything."""
-    found = asyncio.run(gather(directory, nodes, CROWD, progress_on(sys.stderr)))
-    return {"crowd": found}, bars_of_crowd(found)
+    actual = asyncio.run(gather(directory, nodes, CROWD, progress_on(sys.stderr)))
+    return {"crowd": actual}, bars_of_crowd(actual)
 
 
 def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]:
     """Sessions into real containers."""
-    found = asyncio.run(carry_sessions(directory, held_s))
-    return {"proxier": found}, sessions_bars(found)
+    actual = asyncio.run(carry_sessions(directory, held_s))
+    return {"proxier": actual}, sessions_bars(actual)
 
 
 def main() -> int:
@@ -123,8 +123,8 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=500, help="pods of each measurement")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
     parser.add_argument("--held", type=float, default=60, help="seconds of holding sessions")
-    asked = parser.parse_args()
-    chosen = asked.subjects or SUBJECTS
+    requested = parser.parse_args()
+    chosen = requested.subjects or SUBJECTS
     figures: Figures = {}
     promised: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="kubeocean-bench-") as name:
@@ -132,13 +132,13 @@ def main() -> int:
             if subject == "runtime":
                 measured = measure_runtime(Path(name))
             elif subject == "lending":
-                measured = measure_lending(Path(name), asked.nodes, asked.idle)
+                measured = measure_lending(Path(name), requested.nodes, requested.idle)
             elif subject == "living":
-                measured = measure_living(Path(name), asked.pods, QUIET_S)
+                measured = measure_living(Path(name), requested.pods, QUIET_S)
             elif subject == "crowd":
-                measured = measure_crowd(Path(name), asked.nodes)
+                measured = measure_crowd(Path(name), requested.nodes)
             elif subject == "proxier":
-                measured = measure_proxier(Path(name), asked.held)
+                measured = measure_proxier(Path(name), requested.held)
             elif subject == "sharding":
                 measured = measure_sharding(Path(name))
             else:

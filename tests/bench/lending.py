@@ -114,20 +114,20 @@ async def _register(ocean: Ocean, pid: int, nodes: int) -> dict[str, float]:
     }
     watching.cancel()
     await asyncio.wait([watching])
-    asked = await _settled(ocean, since, nodes)
-    tell("registering", asked)
-    return took | {"requests_per_node": len(asked) / nodes}
+    requested = await _settled(ocean, since, nodes)
+    tell("registering", requested)
+    return took | {"requests_per_node": len(requested) / nodes}
 
 
 async def _settled(ocean: Ocean, since: tuple[int, int], nodes: int) -> list[AuditedRequest]:
     """What registering took, once every node has its lease and nothing but renewals goes on."""
     seen = -1
     while True:
-        asked = [r for r in ocean.requests(since) if not (renews(r) or elects(r))]
-        leased = sum(is_lease(r) for r in asked)
-        if len(asked) == seen and leased >= nodes:
-            return asked
-        seen = len(asked)
+        requested = [r for r in ocean.requests(since) if not (renews(r) or elects(r))]
+        leased = sum(is_lease(r) for r in requested)
+        if len(requested) == seen and leased >= nodes:
+            return requested
+        seen = len(requested)
         await asyncio.sleep(5)
 
 
@@ -141,9 +141,9 @@ async def _idle(ocean: Ocean, pid: int, idle_s: float) -> dict[str, float]:
     while (left := idle_s - (time.monotonic() - began)) > 0.5:
         since = ocean.mark()
         await asyncio.sleep(min(MINUTE_S, left))
-        asked = ocean.requests(since)
-        worst = max(worst, len(others(asked)))
-        everything += asked
+        requested = ocean.requests(since)
+        worst = max(worst, len(others(requested)))
+        everything += requested
     minutes = (time.monotonic() - began) / MINUTE_S
     cpu = cpu_s_of(pid) - cpu
     rest = others(everything)

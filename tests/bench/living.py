@@ -68,11 +68,11 @@ def bars_of_living(figures: dict[str, dict[str, float]]) -> list[Bar]:
     go = {"at 5/s": "21.5", "at 20/s": "23.8", "in a burst": "22.7"}
     bars = []
     for name, _ in RATES:
-        found = figures[f"pods {name}"]
+        actual = figures[f"pods {name}"]
         bars += [
-            Bar(f"{name}: requests for each pod", found["requests_per_pod"], 9, "", go=go[name]),
-            Bar(f"{name}: refused", found["refused_per_pod"], 0.2, "", "<", go="8 to 11"),
-            Bar(f"{name}: CPU", found["cpu_s_per_1000"], 15, "s for 1,000", go="21 to 25"),
+            Bar(f"{name}: requests for each pod", actual["requests_per_pod"], 9, "", go=go[name]),
+            Bar(f"{name}: refused", actual["refused_per_pod"], 0.2, "", "<", go="8 to 11"),
+            Bar(f"{name}: CPU", actual["cpu_s_per_1000"], 15, "s for 1,000", go="21 to 25"),
         ]
     calm, brisk = figures["pods at 5/s"], figures["pods at 20/s"]
     return [
@@ -158,8 +158,8 @@ class Life:
 
     def _below(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
         if new is not None:
-            said = new.annotations[group.DEFAULT.virtual_pod_name]
-            self.created.setdefault(said, time.monotonic())
+            message = new.annotations[group.DEFAULT.virtual_pod_name]
+            self.created.setdefault(message, time.monotonic())
 
     async def make(self, number: int) -> None:
         vnode = self.vnodes[number % len(self.vnodes)]
@@ -199,13 +199,13 @@ async def _measure(life: Life, pid: int, pods: int, rate: float, rest: float) ->
         await until(lambda: len(life.gone) == pods, within=PATIENCE_S)
     took = time.monotonic() - began
     await asyncio.sleep(2.0)  # what is written last
-    asked = others(life.ocean.requests(since))
-    tell(life.name, asked)
+    requested = others(life.ocean.requests(since))
+    tell(life.name, requested)
     waited = sorted(life.created[name] - life.bound[name] for name in life.created)
     shown = sorted(life.running[name] - life.bound[name] for name in life.running)
     return {
-        "requests_per_pod": len(asked) / pods,
-        "refused_per_pod": sum(request.code >= 400 for request in asked) / pods,
+        "requests_per_pod": len(requested) / pods,
+        "refused_per_pod": sum(request.code >= 400 for request in requested) / pods,
         "cpu_s_per_1000": (cpu_s_of(pid) - cpu - rest * took) * 1000 / pods,
         "created_p50_s": statistics.median(waited),
         "created_p90_s": waited[len(waited) * 9 // 10],
@@ -248,6 +248,6 @@ async def _quiet(life: Life, pods: int, quiet_s: float) -> dict[str, float]:
         await asyncio.sleep(REST_S)
         since = life.ocean.mark()
         await asyncio.sleep(quiet_s)
-        asked = [r for r in others(life.ocean.requests(since)) if r.verb != "watch"]
-        tell("at rest", asked)
-    return {"requests": len(asked), "minutes": quiet_s / MINUTE_S}
+        requested = [r for r in others(life.ocean.requests(since)) if r.verb != "watch"]
+        tell("at rest", requested)
+    return {"requests": len(requested), "minutes": quiet_s / MINUTE_S}

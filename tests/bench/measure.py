@@ -39,9 +39,9 @@ def cpu_s_of(pid: int) -> float:
 def peak_mib_of(pid: int) -> float:
     """The most memory that another process ever held at once."""
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
+    actual = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    assert actual is not None
+    return int(actual[1]) / 1024
 
 
 def resident_mib_of(pid: int) -> float:

@@ -191,17 +191,17 @@ def elects(request: AuditedRequest) -> bool:
     return request.resource == "leases" and request.namespace != NODE_LEASES
 
 
-def others(asked: Iterable[AuditedRequest]) -> list[AuditedRequest]:
-    return [request for request in asked if not (renews(request) or elects(request))]
+def others(requested: Iterable[AuditedRequest]) -> list[AuditedRequest]:
+    return [request for request in requested if not (renews(request) or elects(request))]
 
 
-def tell(what: str, asked: Iterable[AuditedRequest]) -> None:
+def tell(what: str, requested: Iterable[AuditedRequest]) -> None:
     """What was asked for, and how often."""
     counted = Counter(
         f"{request.verb} {request.resource or request.uri}"
         + (f"/{request.subresource}" if request.subresource else "")
         + (f" ({request.code})" if request.code >= 300 else "")
-        for request in asked
+        for request in requested
     )
-    said = ", ".join(f"{count} {name}" for name, count in counted.most_common())
-    print(f"bench: {what}: {said}", file=sys.stderr)
+    message = ", ".join(f"{count} {name}" for name, count in counted.most_common())
+    print(f"bench: {what}: {message}", file=sys.stderr)

@@ -152,7 +152,7 @@ async def _converse(
     """Say something twice a second to a command that says it again."""
     query = [("command", "cat"), ("container", "main"), ("stdin", "true"), ("stdout", "true")]
     path = f"/api/v1/namespaces/{proxier_env.name}/pods/echo/exec"
-    said = b""
+    message = b""
     async with (
         proxier_env.computing_api.upgrade(
             "GET", path, protocol="websocket", query=query, headers=handshake()
@@ -164,11 +164,11 @@ async def _converse(
             turn += 1
             words = f"{number} says {turn}\n".encode()
             await _say(tunnel, words)
-            said = b""
-            while len(said) < len(words):
+            message = b""
+            while len(message) < len(words):
                 channel, content = await anext(heard)
-                said += content if channel == Channel.STDOUT else b""
-            tally.wrong += said != words
+                message += content if channel == Channel.STDOUT else b""
+            tally.wrong += message != words
             tally.begun += turn == 1
             tally.pieces += 1
             await asyncio.sleep(0.5)

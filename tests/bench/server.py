@@ -116,9 +116,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 async def _stream(writer: asyncio.StreamWriter, line: bytes) -> None:
     """Initial events as a streaming list where asked for, then changes of the same pods."""
-    asked = _EVENTS.search(line)
-    assert asked, line
-    objects, events = int(asked[1]), int(asked[2])
+    requested = _EVENTS.search(line)
+    assert requested, line
+    objects, events = int(requested[1]), int(requested[2])
     writer.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )

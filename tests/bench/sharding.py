@@ -50,8 +50,8 @@ def measure_placement() -> tuple[Figures, list[Bar]]:
     rolling, worst = _rolling_update(REPLICAS)
     ours |= {"rolling update": rolling, "worst slot": worst, "table KB": _size(pods[:REPLICAS])}
     zipf = {count: _zipf(count) for count in (5, REPLICAS)}
-    for count, (found, bound, plain) in zipf.items():
-        ours |= {f"namespaces on {count}": found, f"no better on {count}": bound}
+    for count, (actual, bound, plain) in zipf.items():
+        ours |= {f"namespaces on {count}": actual, f"no better on {count}": bound}
         figures["ring of 100 tokens"][f"namespaces on {count}"] = plain
     _show(figures)
     five, five_bound, five_ring = zipf[5]
@@ -126,10 +126,10 @@ def _rolling_update(count: int) -> tuple[float, float]:
     moves: Counter[int] = Counter()
     now = 0.0
 
-    def turn(**said: MemberRecord) -> None:
+    def turn(**message: MemberRecord) -> None:
         nonlocal table, now
         now += 1.0
-        members.update(said)
+        members.update(message)
         for name, member in list(members.items()):
             drains = table.draining().items()
             acks = {slot: entry.epoch for slot, entry in drains if entry.owner == member.id}

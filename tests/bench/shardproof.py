@@ -104,7 +104,7 @@ async def main() -> int:
     arguments.add_argument("--objects", type=int, default=5_000)
     arguments.add_argument("--freeze", type=float, default=60.0)
     arguments.add_argument("--lease", type=float, default=6.0)
-    asked = arguments.parse_args()
+    requested = arguments.parse_args()
     assets = await ensure()
     with tempfile.TemporaryDirectory(prefix="kubeocean-proof-") as name:
         root = Path(name)
@@ -118,9 +118,9 @@ async def main() -> int:
         )
         async with cluster:
             client = cluster.client()
-            proof = Proof(cluster, client, "default", root, asked.objects, asked.lease)
+            proof = Proof(cluster, client, "default", root, requested.objects, requested.lease)
             try:
-                figures = await prove(proof, freeze_s=asked.freeze)
+                figures = await prove(proof, freeze_s=requested.freeze)
             finally:
                 await proof.close()
                 await client.close()

@@ -143,18 +143,18 @@ async def _measured(proof: Proof) -> None:
     """Wait until it is known what idle objects cost: a newcomer is filled by that."""
     rest = proof.objects * OBJECT * 1.01
 
-    async def told() -> bool:
+    async def received() -> bool:
         loads = [each.record.loads for each in (await proof.overseer.state()).members]
         return sum(map(len, loads)) == proof.slots and sum(map(sum, map(dict.values, loads))) < rest
 
-    await until(told, within=240, every=0.5, what="loads")
+    await until(received, within=240, every=0.5, what="loads")
 
 
 def _written(proof: Proof, mark: int) -> tuple[float, float]:
     """All writes of all replicas, also those by which they only say that they live; and of these
     the writes of objects."""
-    asked = proof.cluster.audit.requests(since=mark)
-    ours = [each for each in asked if each.user.startswith("shard-") and each.verb not in READS]
+    requested = proof.cluster.audit.requests(since=mark)
+    ours = [each for each in requested if each.user.startswith("shard-") and each.verb not in READS]
     maps = [each for each in ours if each.resource == "configmaps"]
     objects = [each for each in maps if not each.name.endswith("-table")]
     return float(len(ours)), float(len(objects))
@@ -164,7 +164,7 @@ async def _held(proof: Proof) -> list[int]:
     """How many objects each replica has in its cache, once all of them are in one."""
     files = [Path(f"{proof.file}.{name}") for name in proof.replicas]
 
-    def told() -> list[int]:
+    def received() -> list[int]:
         for process in proof.replicas.values():
             assert process.pid is not None
             os.kill(process.pid, signal.SIGUSR2)
@@ -172,7 +172,7 @@ async def _held(proof: Proof) -> list[int]:
         counts = [int(text or 0) for text in texts]
         return counts if sum(counts) == proof.objects else []
 
-    return await until(told, within=60, every=0.5, what="all objects in a cache")
+    return await until(received, within=60, every=0.5, what="all objects in a cache")
 
 
 async def _idle(proof: Proof) -> tuple[float, float]:

@@ -26,7 +26,7 @@ _SERVERS = ("etcd", "kube-apiserver")
 _PATIENCE_S = 600.0
 
 
-async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, float]:
+async def prove_syncers(root: Path, requested: argparse.Namespace) -> dict[str, float]:
     """The figures of one run."""
     assets = await ensure()
 
@@ -43,19 +43,21 @@ async def prove_syncers(root: Path, asked: argparse.Namespace) -> dict[str, floa
             computing, worker, computing_api, worker_api, patience_s=_PATIENCE_S
         )
         binding_env.flags = (
-            f"--leader-election-lease-duration={asked.lease:g}s",
-            f"--leader-election-renew-deadline={asked.lease * 2 / 3:g}s",
-            f"--leader-election-retry-period={asked.lease * 2 / 15:g}s",
+            f"--leader-election-lease-duration={requested.lease:g}s",
+            f"--leader-election-renew-deadline={requested.lease * 2 / 3:g}s",
+            f"--leader-election-retry-period={requested.lease * 2 / 15:g}s",
         )
         try:
             for client in (computing_api, worker_api):
                 await install_our_kinds(client)
-            binding_env.pnodes = await simulated.add(asked.nodes, labels={"test": binding_env.name})
+            binding_env.pnodes = await simulated.add(
+                requested.nodes, labels={"test": binding_env.name}
+            )
             await binding_env.open()
             # The second half comes for as long as a fail-over takes, and some more.
-            every_s = 2 * asked.lease / (asked.pods / 2)
+            every_s = 2 * requested.lease / (requested.pods / 2)
             return await prove(
-                binding_env, root, pods=asked.pods, kill_after_s=2.0, every_s=every_s
+                binding_env, root, pods=requested.pods, kill_after_s=2.0, every_s=every_s
             )
         finally:
             await computing_api.close()
@@ -67,9 +69,9 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--pods", type=int, default=1_000)
     parser.add_argument("--lease", type=float, default=15.0, help="seconds; 6 is quick")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kubeocean-proof-") as name:
-        figures = asyncio.run(prove_syncers(Path(name), asked))
+        figures = asyncio.run(prove_syncers(Path(name), requested))
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=2))
     return 0
 

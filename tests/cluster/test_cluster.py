@@ -160,10 +160,10 @@ async def test_two_clusters_run_side_by_side(new_cluster: NewCluster) -> None:
         tasks = [group.create_task(new_cluster(name=f"side{n}")) for n in range(2)]
     one, two = (task.result() for task in tasks)
     assert one.server != two.server
-    async with _opened(one) as here, _opened(two) as there:
+    async with _opened(one) as here, _opened(two) as existing:
         await here.create(CONFIG_MAPS, _config_map("mine"), namespace="default")
         with pytest.raises(NotFound):
-            await there.get(CONFIG_MAPS, "mine", "default")
+            await existing.get(CONFIG_MAPS, "mine", "default")
 
 
 async def test_files_of_a_cluster_are_private(cluster: Cluster) -> None:
@@ -219,11 +219,11 @@ async def test_a_paused_api_server_answers_after_it_goes_on(sturdy: Cluster) -> 
         sturdy.pause("kube-apiserver")
         server = psutil.Process(sturdy.process("kube-apiserver").pid)
         await until(lambda: server.status() == psutil.STATUS_STOPPED)
-        asked = group.create_task(client.get(NAMESPACES, "default"))
-        done, _ = await asyncio.wait([asked], timeout=0.5)
+        requested = group.create_task(client.get(NAMESPACES, "default"))
+        done, _ = await asyncio.wait([requested], timeout=0.5)
         assert not done
         sturdy.resume("kube-apiserver")
-        assert (await asked).name == "default"
+        assert (await requested).name == "default"
 
 
 async def test_a_component_that_dies_is_reported_with_its_log(sturdy: Cluster) -> None:

@@ -162,8 +162,8 @@ REFUSED: tuple[tuple[Json, str, str], ...] = (
     (a_policy(maxEvictionsPerMinute=0), "spec.maxEvictionsPerMinute", "greater than or equal to 1"),
     (a_policy(coolDownSeconds=-1), "spec.coolDownSeconds", "greater than or equal to 0"),
     *(
-        (a_policy(nodeSelector=a_term(kind, key, operator, *values)), where, said)
-        for where, kind, key, operator, values, said in (
+        (a_policy(nodeSelector=a_term(kind, key, operator, *values)), where, text)
+        for where, kind, key, operator, values, text in (
             ("[0].operator", "matchExpressions", "a", "in", ("x",), 'supported values: "In"'),
             ("[0]", "matchExpressions", "a", "In", (), "In and NotIn need at least one value"),
             ("[0]", "matchExpressions", "a", "Exists", ("x",), "take no values"),
@@ -178,21 +178,21 @@ REFUSED: tuple[tuple[Json, str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("spec", "where", "said"), REFUSED)
+@pytest.mark.parametrize(("spec", "where", "text"), REFUSED)
 async def test_a_server_refuses_what_can_only_be_a_mistake(
-    server: Client, spec: Json, where: str, said: str
+    server: Client, spec: Json, where: str, text: str
 ) -> None:
     with pytest.raises(Invalid) as refused:
         await server.create(RESOURCE_LEASING_POLICIES, body(RESOURCE_LEASING_POLICIES, spec))
     causes = [each for each in refused.value.causes if each.field and each.field != "<nil>"]
-    assert [said in each.message for each in causes] == [True], causes
+    assert [text in each.message for each in causes] == [True], causes
     assert causes[0].field.endswith(where)
-    found = policies.problems(msgspec.convert(spec, PolicySpec))
-    assert found, "a server minds it, and we do not"
+    actual = policies.problems(msgspec.convert(spec, PolicySpec))
+    assert actual, "a server minds it, and we do not"
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "text"),
     [
         ({}, "spec.cluster: Required value"),
         (a_policy(timeWindows=[{"start": "08:00"}]), "spec.timeWindows[0].end: Required value"),
@@ -205,10 +205,10 @@ async def test_a_server_refuses_what_can_only_be_a_mistake(
         (a_policy(timeWindows=[{"start": "08:00", "end": "09:00"}] * 257), "at most 256 items"),
     ],
 )
-async def test_a_server_refuses_what_is_not_a_policy(server: Client, spec: Json, said: str) -> None:
+async def test_a_server_refuses_what_is_not_a_policy(server: Client, spec: Json, text: str) -> None:
     with pytest.raises(Invalid, match="is invalid") as refused:
         await server.create(RESOURCE_LEASING_POLICIES, body(RESOURCE_LEASING_POLICIES, spec))
-    assert said in str(refused.value)
+    assert text in str(refused.value)
 
 
 # Bindings
@@ -237,7 +237,7 @@ async def test_a_server_takes_bindings_as_it_always_did(server: Client, spec: Js
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "text"),
     [
         ({"secretRef": {}}, "spec.clusterID: Required value"),
         ({"clusterID": "c1"}, "spec.secretRef: Required value"),
@@ -256,11 +256,11 @@ async def test_a_server_takes_bindings_as_it_always_did(server: Client, spec: Js
     ],
 )
 async def test_a_server_refuses_bindings_that_cannot_work(
-    server: Client, spec: Json, said: str
+    server: Client, spec: Json, text: str
 ) -> None:
     with pytest.raises(Invalid) as refused:
         await server.create(CLUSTER_BINDINGS, body(CLUSTER_BINDINGS, spec))
-    assert said in str(refused.value)
+    assert text in str(refused.value)
     assert bindings.problems(msgspec.convert(spec, BindingSpec))
 
 
@@ -270,14 +270,14 @@ async def test_a_cluster_id_never_changes(server: Client) -> None:
     async def change(patch: Json) -> None:
         await server.patch(CLUSTER_BINDINGS, made.name, MergePatch(patch))
 
-    said = (
+    text = (
         "spec.clusterID: Forbidden: cannot be changed, because virtual nodes are named after it;"
         " delete the binding and make another"
     )
     for patch in ({"spec": {"clusterID": "c2"}}, {"spec": None}):
         with pytest.raises(Invalid) as refused:
             await change(patch)
-        assert said in str(refused.value)
+        assert text in str(refused.value)
     await change({"spec": {"mountNamespace": "elsewhere", "clusterID": "c1"}})
     after = await server.get(CLUSTER_BINDINGS, made.name)
     assert (after.spec.cluster_id, after.spec.mount_namespace) == ("c1", "elsewhere")
@@ -384,9 +384,9 @@ async def test_two_writers_apply_conditions_side_by_side(server: Client) -> None
 
     other = Client(server.transport, field_manager="somebody-else")
     for writer, verdict in ((server, BINDING_READY), (other, CONNECTION_PASSED)):
-        told = {k: given[k] for k in ("apiVersion", "kind", "metadata")}
-        told["status"] = {"conditions": wire(verdict.condition())}
-        await writer.patch(CLUSTER_BINDINGS, name, ApplyPatch(told), subresource="status")
+        received = {k: given[k] for k in ("apiVersion", "kind", "metadata")}
+        received["status"] = {"conditions": wire(verdict.condition())}
+        await writer.patch(CLUSTER_BINDINGS, name, ApplyPatch(received), subresource="status")
 
     after = await server.get(CLUSTER_BINDINGS, name)
     assert {each.type for each in after.status.conditions or ()} == {"Ready", "Connected"}
@@ -411,12 +411,12 @@ async def test_tables_show_the_columns_of_the_contract(server: Client) -> None:
 
 async def test_kinds_have_short_names_and_a_category(server: Client) -> None:
     listed = await server.request_json("GET", f"/apis/{API_VERSION}")
-    found = {each["name"]: each for each in listed["resources"]}
-    assert found["clusterbindings"]["shortNames"] == ["cb"]
-    assert found["resourceleasingpolicies"]["shortNames"] == ["rlp"]
+    actual = {each["name"]: each for each in listed["resources"]}
+    assert actual["clusterbindings"]["shortNames"] == ["cb"]
+    assert actual["resourceleasingpolicies"]["shortNames"] == ["rlp"]
     for name in ("clusterbindings", "resourceleasingpolicies"):
-        assert found[name]["categories"] == ["kubeocean"]
-        assert f"{name}/status" in found
+        assert actual[name]["categories"] == ["kubeocean"]
+        assert f"{name}/status" in actual
 
 
 # Objects from before
@@ -466,12 +466,12 @@ async def install(client: Client, change: Callable[[Json], Json]) -> None:
 
 
 async def served(client: Client) -> bool:
-    found = [
+    actual = [
         (await client.get(CUSTOM_RESOURCE_DEFINITIONS, each["metadata"]["name"], keep_raw=True))
         for each in definitions()
     ]
     conditions = itertools.chain.from_iterable(
-        each.content().get("status", {}).get("conditions") or () for each in found
+        each.content().get("status", {}).get("conditions") or () for each in actual
     )
     return sum(c["type"] == "Established" and c["status"] == "True" for c in conditions) == 2
 

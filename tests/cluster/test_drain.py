@@ -82,15 +82,15 @@ class DrainEnv:
         made = await self.client.create(BUDGETS, body, namespace=self.namespace)
 
         async def counted() -> bool:
-            found = await self.client.get(BUDGETS, "keep", self.namespace, keep_raw=True)
-            return found.content().get("status", {}).get("currentHealthy") == 1
+            actual = await self.client.get(BUDGETS, "keep", self.namespace, keep_raw=True)
+            return actual.content().get("status", {}).get("currentHealthy") == 1
 
         await until(counted)
         return made.uid
 
     async def pods(self) -> set[str]:
-        found = (await self.client.list(PODS, self.namespace)).items
-        return {pod.name for pod in found if not pod.deleting}
+        actual = (await self.client.list(PODS, self.namespace)).items
+        return {pod.name for pod in actual if not pod.deleting}
 
     async def node(self, number: int) -> Node:
         return await self.client.get(NODES, self.vnode(number))

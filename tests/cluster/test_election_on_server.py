@@ -49,8 +49,8 @@ class Story:
         if not self.path.exists():
             return []
         written = (line.split() for line in self.path.read_text().splitlines())
-        told = (Line(float(at), who, did) for at, who, did in written)
-        return [line for line in told if line.what == what]
+        received = (Line(float(at), who, did) for at, who, did in written)
+        return [line for line in received if line.what == what]
 
     def tenures(self) -> list[str]:
         """Who acted, in the order of time; two that act at a time are many changes."""
@@ -205,8 +205,8 @@ async def test_what_is_written_is_what_client_go_writes(client: Client, namespac
         spec = await spec_of(client, namespace)
         assert (spec.holder_identity, spec.lease_duration_seconds) == ("ann", 4)
         assert spec.lease_transitions == 0
-        for said in (spec.acquire_time, spec.renew_time):
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", said or "")
+        for message in (spec.acquire_time, spec.renew_time):
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", message or "")
         await renewals(client, namespace)
         assert (await spec_of(client, namespace)).acquire_time == spec.acquire_time
     spec = await spec_of(client, namespace)
@@ -233,8 +233,8 @@ async def test_a_lock_changes_only_upon_the_version_that_was_read(
     client: Client, namespace: str
 ) -> None:
     lock = LeaseLock(client, namespace=namespace, name="register")
-    said = "2026-01-01T00:00:00.000000Z"
-    ann = Record("ann", 15, acquired=said, renewed=said)
+    message = "2026-01-01T00:00:00.000000Z"
+    ann = Record("ann", 15, acquired=message, renewed=message)
     bob = replace(ann, holder="bob", transitions=1)
     assert await lock.read() is None
     with pytest.raises(NotFound):

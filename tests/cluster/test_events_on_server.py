@@ -142,8 +142,8 @@ async def test_a_burst_of_the_same_event_costs_few_writes(
     assert event.count is not None
     assert event.count >= 25
     # Only Events: the cluster itself makes things in a new namespace, too.
-    asked = [r for r in audit.requests(since=mark) if r.namespace == namespace]
-    verbs = [r.verb for r in asked if r.resource == "events"]
+    requested = [r for r in audit.requests(since=mark) if r.namespace == namespace]
+    verbs = [r.verb for r in requested if r.resource == "events"]
     assert verbs.count("create") == 1
     assert verbs.count("patch") <= 1
 

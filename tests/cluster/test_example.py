@@ -20,9 +20,9 @@ async def test_the_example_labels_and_is_quiet(
     cluster: Cluster, client: Client, namespace: str, tmp_path: Path
 ) -> None:
     # Into a file: a pipe that nobody reads would stop it, for others have made ConfigMaps too.
-    told = tmp_path / "log"
+    received = tmp_path / "log"
     kubeconfig = cluster.user("seen-example", groups=["system:masters"])
-    with told.open("wb") as log:
+    with received.open("wb") as log:
         words = [sys.executable, str(EXAMPLE), "--kubeconfig", str(kubeconfig)]
         process = subprocess.Popen(words, stderr=log)
     try:
@@ -38,9 +38,9 @@ async def test_the_example_labels_and_is_quiet(
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=20)
-    assert process.returncode == 0, told.read_text()
-    asked = cluster.audit.requests(user="seen-example")
-    assert len([r for r in asked if r.verb == "patch" and r.namespace == namespace]) == 5
+    assert process.returncode == 0, received.read_text()
+    requested = cluster.audit.requests(user="seen-example")
+    assert len([r for r in requested if r.verb == "patch" and r.namespace == namespace]) == 5
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:

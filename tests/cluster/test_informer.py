@@ -34,8 +34,8 @@ def of_test(client: Client, namespace: str, **options: object) -> Informer[Confi
 async def test_it_shows_what_is_there_and_what_becomes(client: Client, namespace: str) -> None:
     before = await make(client, namespace, "before", app="a")
     informer = of_test(client, namespace)
-    told: list[tuple[str | None, str | None]] = []
-    informer.on_change(lambda old, new: told.append((old and old.name, new and new.name)))
+    received: list[tuple[str | None, str | None]] = []
+    informer.on_change(lambda old, new: received.append((old and old.name, new and new.name)))
     async with running(informer):
         await informer.synced()
         assert informer.get(before.key) == before
@@ -45,7 +45,7 @@ async def test_it_shows_what_is_there_and_what_becomes(client: Client, namespace
         await client.delete(CONFIG_MAPS, "before", namespace, uid=before.uid)
         await until(lambda: informer.get(before.key) is None)
         assert [item.name for item in informer.items()] == ["after"]
-    assert told == [(None, "before"), (None, "after"), ("before", None)]
+    assert received == [(None, "before"), (None, "after"), ("before", None)]
 
 
 async def test_a_handler_that_raises_ends_nothing(client: Client, namespace: str) -> None:
@@ -156,21 +156,21 @@ async def test_a_replaced_object_is_two_changes(
     for n in range(5):
         await make(client, namespace, f"other{n}", app="a")
     first = await make(client, namespace, "x", app="a")
-    told: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     async with running(informer):
         await informer.synced()
         assert len(informer) == 6
         informer.on_change(
-            lambda old, new: told.append((old.uid if old else "", new.uid if new else ""))
+            lambda old, new: received.append((old.uid if old else "", new.uid if new else ""))
         )
-        told.clear()
+        received.clear()
         faults.partition()
         await client.delete(CONFIG_MAPS, "x", namespace, uid=first.uid)
         second = await make(client, namespace, "x", app="a")
         faults.heal()
         faults.answer(410, when=watches)
-        await until(lambda: len(told) == 2)
-    assert told == [(first.uid, ""), ("", second.uid)]
+        await until(lambda: len(received) == 2)
+    assert received == [(first.uid, ""), ("", second.uid)]
     await blind.close()
 
 
@@ -232,11 +232,11 @@ async def test_repetition_and_rewinding_change_nothing(
     faults = Faults()
     shaky = cluster.client(wrap=faults.wrap)
     informer = of_test(shaky, namespace)
-    told: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     async with running(informer):
         await informer.synced()
         informer.on_change(
-            lambda old, new: told.append(
+            lambda old, new: received.append(
                 (old.resource_version if old else "", new.resource_version if new else "")
             )
         )
@@ -250,7 +250,7 @@ async def test_repetition_and_rewinding_change_nothing(
         four = await make(client, namespace, "four", app="a")
         await until(lambda: informer.get(four.key))
         assert {o.name for o in informer.items()} == {"three", "four"}
-    assert told == [
+    assert received == [
         ("", one.resource_version),
         (one.resource_version, two.resource_version),
         (two.resource_version, ""),

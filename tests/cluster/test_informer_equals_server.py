@@ -73,7 +73,7 @@ class World:
     faults: Faults
     namespace: str
     streaming: bool
-    told: dict[Key, ConfigMap] = field(default_factory=dict)
+    received: dict[Key, ConfigMap] = field(default_factory=dict)
     newest: dict[Key, int] = field(default_factory=dict)
     clients: list[Client] = field(default_factory=list)
 
@@ -87,21 +87,21 @@ class World:
         self.informer = Informer(
             seen, CONFIG_MAPS, namespace=self.namespace, indexes=indexes, watch=watch
         )
-        self.told, self.newest = {}, {}
+        self.received, self.newest = {}, {}
         self.informer.on_change(self.hear)
         return self.informer
 
     def hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         """Each change must fit onto what was told before, and time must not go back."""
         key = (new or old).key
-        assert self.told.get(key) == old
+        assert self.received.get(key) == old
         if new is not None:
             assert int(new.resource_version) > self.newest.get(key, 0)
             self.newest[key] = int(new.resource_version)
         if new is None:
-            del self.told[key]
+            del self.received[key]
         else:
-            self.told[key] = new
+            self.received[key] = new
 
     async def act(self, what: str, name: str) -> None:
         with suppress(NotFound, AlreadyExists):
@@ -167,10 +167,10 @@ class World:
     async def is_equal(self) -> bool:
         assert self.informer.has_synced
         listing = await self.client.list(CONFIG_MAPS, self.namespace, labels="app=in")
-        there = {item.key: item for item in listing.items}
-        assert {item.key: item for item in self.informer.items()} == there
-        assert self.told == there
-        assert {k for k in there if self.informer.by("name", k.name)} == set(there)
+        existing = {item.key: item for item in listing.items}
+        assert {item.key: item for item in self.informer.items()} == existing
+        assert self.received == existing
+        assert {k for k in existing if self.informer.by("name", k.name)} == set(existing)
         return True
 
 

@@ -39,7 +39,7 @@ async def _ready_nodes(kubeconfig: str | Path, context: str) -> set[str]:
     finally:
         await client.close()
     conditions = {node.name: find_condition(node.status.conditions, "Ready") for node in nodes}
-    return {name for name, found in conditions.items() if found and found.status == "True"}
+    return {name for name, actual in conditions.items() if actual and actual.status == "True"}
 
 
 async def _up(home: Home, *words: str) -> OceanState:
@@ -110,8 +110,8 @@ async def test_an_ephemeral_ocean_leaves_nothing_behind(home: Home, tmp_path: Pa
 async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home) -> None:
     async with home.running("up", "--bare", "--ephemeral", "--workers", "0") as up:
         await up.says("Press Ctrl-C to stop it")
-        found = home.processes().items()
-        (scheduler,) = (pid for pid, line in found if "kube-scheduler" in line.split()[0])
+        actual = home.processes().items()
+        (scheduler,) = (pid for pid, line in actual if "kube-scheduler" in line.split()[0])
         os.kill(scheduler, signal.SIGKILL)
         assert await up.ended() == 1
     assert "kube-scheduler of cluster computing ended with exit code -9" in up.output
@@ -121,17 +121,17 @@ async def test_a_component_that_ends_takes_the_ocean_down_with_a_word(home: Home
 async def test_an_ocean_that_lost_a_part_while_it_started_is_not_up(
     tmp_path: Path, assets: Assets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    message: list[str] = []
     shape = Shape(workers=1, nodes=1)
     ocean = Ocean(
-        tmp_path / "ocean", assets, shape, ephemeral=True, progress=PlainProgress(said.append)
+        tmp_path / "ocean", assets, shape, ephemeral=True, progress=PlainProgress(message.append)
     )
     nodes = ocean.simulated["worker-1"]
     start = nodes.start
 
     async def start_late() -> None:
         ready = "starting computing: done"
-        await until(lambda: any(line.startswith(ready) for line in said), within=60, what=ready)
+        await until(lambda: any(line.startswith(ready) for line in message), within=60, what=ready)
         await ocean.computing.process("kube-scheduler").kill()
         await start()
 

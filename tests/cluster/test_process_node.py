@@ -71,13 +71,13 @@ async def make(admin: Client, place: str, *args: str, **spec: object) -> Key:
 
 async def status(admin: Client, key: Key) -> Json:
     pod = await admin.get(PODS, key.name, key.namespace, keep_raw=True)
-    found: Json = pod.content()["status"]
-    return found
+    actual: Json = pod.content()["status"]
+    return actual
 
 
 async def container(admin: Client, key: Key) -> Json:
-    found: Json = ((await status(admin, key)).get("containerStatuses") or [{}])[0]
-    return found
+    actual: Json = ((await status(admin, key)).get("containerStatuses") or [{}])[0]
+    return actual
 
 
 async def log(admin: Client, key: Key, **query: str) -> str:
@@ -88,8 +88,8 @@ async def log(admin: Client, key: Key, **query: str) -> str:
 async def test_a_node_that_runs_processes_is_ready_and_not_for_everybody(
     admin: Client, node: ProcessNode, place: str
 ) -> None:
-    there = await until(lambda: _ready(admin, node.name), what="a Ready node")
-    assert [taint.key for taint in there.spec.taints or ()] == [TAINT]
+    existing = await until(lambda: _ready(admin, node.name), what="a Ready node")
+    assert [taint.key for taint in existing.spec.taints or ()] == [TAINT]
     stranger = await make(admin, place, "--version", tolerations=[])
 
     async def refused() -> bool:
@@ -116,8 +116,8 @@ async def test_a_program_that_ends_is_over_or_tried_again(
         return (await status(admin, once)).get("phase") == "Succeeded"
 
     async def failed_twice() -> bool:
-        found = await container(admin, fails)
-        return found.get("restartCount", 0) >= 1 and bool(found["lastState"])
+        actual = await container(admin, fails)
+        return actual.get("restartCount", 0) >= 1 and bool(actual["lastState"])
 
     await until(succeeded, what="its success")
     assert (await log(admin, once)).startswith("kubeocean ")
@@ -134,8 +134,8 @@ async def test_what_is_not_ours_is_not_run(admin: Client, node: ProcessNode, pla
         state = (await container(admin, key)).get("state") or {}
         return str((state.get("waiting") or {}).get("message") or "")
 
-    said = await until(lambda: refused(foreign), what="a refusal")
-    assert said == "only kubeocean/kubeocean is run here, not busybox:1"
+    message = await until(lambda: refused(foreign), what="a refusal")
+    assert message == "only kubeocean/kubeocean is run here, not busybox:1"
     assert "not /bin/sh -c id" in await until(lambda: refused(shell), what="a refusal")
     for key in (foreign, shell):
         await admin.delete(PODS, key.name, key.namespace, uid=None)
@@ -214,8 +214,8 @@ async def test_a_deployment_runs_under_its_own_account_and_again_with_the_node(
             os.kill(pid, signal.SIGKILL)
 
     async def again() -> bool:
-        found = await container(admin, first.key)
-        return found["restartCount"] == 1 and bool(found["ready"])
+        actual = await container(admin, first.key)
+        return actual["restartCount"] == 1 and bool(actual["ready"])
 
     await until(again, what="another run")
     assert (await container(admin, first.key))["lastState"]["terminated"]["signal"] == 9
@@ -241,8 +241,8 @@ async def test_pods_outlive_their_node(hub: Cluster, admin: Client, place: str) 
         await until(lambda: _gone(admin, going), what="the end of the one that was deleted")
 
         async def ran_again() -> bool:
-            found = await container(admin, key)
-            return bool(found["restartCount"] > before["containerStatuses"][0]["restartCount"])
+            actual = await container(admin, key)
+            return bool(actual["restartCount"] > before["containerStatuses"][0]["restartCount"])
 
         await until(ran_again, what="another run")
         assert (await status(admin, key))["podIP"] == before["podIP"]
@@ -281,5 +281,5 @@ def _syncer(binding: str) -> Json:
         ("SyncerNamespace", DEFAULT.system_namespace),
     ):
         written = written.replace(f"{{{{.{mark}}}}}", value)
-    found: Json = json.loads(written)
-    return found
+    actual: Json = json.loads(written)
+    return actual

@@ -34,10 +34,10 @@ async def test_a_server_selects_by_labels_as_we_do(client: Client, namespace: st
     for text in [*texts, str(EVERYTHING), str(NOTHING)]:
         selector = LabelSelector.parse(text)
         ours = {name for name, each in carried.items() if selector.matches(each)}
-        for asked in {text, str(selector)}:
-            listed = await client.list(CONFIG_MAPS, namespace, labels=asked)
+        for requested in {text, str(selector)}:
+            listed = await client.list(CONFIG_MAPS, namespace, labels=requested)
             theirs = {item.name for item in listed.items} & carried.keys()
-            assert theirs == ours, asked
+            assert theirs == ours, requested
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ NODE_LABELS: dict[str, dict[str, str]] = {
 
 
 def term(*expressions: tuple[str, str, list[str]], named: tuple[str, str] | None = None) -> Json:
-    found: Json = {
+    actual: Json = {
         "matchExpressions": [{"key": k, "operator": o, "values": v} for k, o, v in expressions]
     }
     if named:
         key, operator, name = "metadata.name", *named
-        found["matchFields"] = [{"key": key, "operator": operator, "values": [name]}]
-    return found
+        actual["matchFields"] = [{"key": key, "operator": operator, "values": [name]}]
+    return actual
 
 
 NODE_SELECTORS: list[list[Json]] = [

@@ -230,8 +230,8 @@ async def test_a_thousand_nodes_are_ready_and_cheap(new_cluster: NewCluster, kwo
     client = cluster.client()
     async with SimulatedNodes(cluster, kwok) as nodes:
         names = await nodes.add(1000, prefix="many")
-        found = (await client.list(NODES)).items
-        assert {node.name for node in found if _ready(node) == "True"} == set(names)
+        actual = (await client.list(NODES)).items
+        assert {node.name for node in actual if _ready(node) == "True"} == set(names)
         assert len(names) == 1000
         spent = psutil.Process(nodes.process.pid).cpu_times()
         assert spent.user + spent.system < 10

@@ -111,10 +111,10 @@ def restarts(metrics: Metrics, cluster: str = "") -> float:
     """How often the watch was begun anew, for whatever reason."""
     labels = {"cluster": cluster, "resource": "configmaps"}
     reasons = ("ended", "gone", "silent", "failed")
-    found = [
+    actual = [
         metrics.value("kubeocean_watch_restarts_total", labels | {"why": why}) for why in reasons
     ]
-    return sum(value or 0.0 for value in found)
+    return sum(value or 0.0 for value in actual)
 
 
 Connecting = Callable[..., Client]
@@ -234,10 +234,10 @@ async def test_whoever_meets_a_revoked_token_asks_again_with_the_one_in_the_file
         await make(client, "later", namespace)
         await until(lambda: shown(informer) == {"later"})
         assert restarts(metrics) == 0
-        asked = len(watched(faults))
+        requested = len(watched(faults))
         async with running(late):
             await late.synced()
-        assert len(watched(faults)) == asked + 1
+        assert len(watched(faults)) == requested + 1
 
         # An upgrade was refused for the pod, not for the token.
         with pytest.raises(NotFound):
@@ -297,8 +297,8 @@ async def test_a_new_certificate_makes_another_user_and_half_of_one_makes_none(
         await until(lambda: shown(informer) == {"during", "after"})
         assert restarts(metrics) == 1
         await name_of(reloading)
-        asked = cluster.audit.requests(since=mark)
-        assert {r.user for r in asked if r.uri == REVIEWS} == {"bob"}
+        requested = cluster.audit.requests(since=mark)
+        assert {r.user for r in requested if r.uri == REVIEWS} == {"bob"}
     await until(lambda: "watch" in {r.verb for r in cluster.audit.requests(user="bob")})
 
 
@@ -343,23 +343,23 @@ async def test_another_server_is_listed_anew_whatever_its_versions_are(
         await cut.synced()
         await left_alone.synced()
         assert shown(cut) == shown(left_alone) == {"of-first"}
-        for here, there in ((first, second), (second, first)):
-            path.write_bytes(there.kubeconfig.read_bytes())
+        for here, existing in ((first, second), (second, first)):
+            path.write_bytes(existing.kubeconfig.read_bytes())
             await clock.advance(LOOK_S)
             before = restarts(metrics)
             assert (await busy.get(NAMESPACES, "default")).uid
-            await until(lambda name=there.name: shown(cut) == {f"of-{name}"})
+            await until(lambda name=existing.name: shown(cut) == {f"of-{name}"})
             assert restarts(metrics) - before <= 2  # cut, and what it knew was void
 
             faults.cut()
-            await until(lambda name=there.name: shown(left_alone) == {f"of-{name}"})
+            await until(lambda name=existing.name: shown(left_alone) == {f"of-{name}"})
             await admins[here.name].close()
             await until(lambda here=here: connections_to(port_of(here)) == 0)
             admins[here.name] = connecting(here.kubeconfig)
 
-            await make(admins[there.name], "new")
+            await make(admins[existing.name], "new")
             await until(lambda: "new" in shown(cut) & shown(left_alone))
-            await admins[there.name].delete(CONFIG_MAPS, "new", "default", uid=None)
+            await admins[existing.name].delete(CONFIG_MAPS, "new", "default", uid=None)
 
 
 # --- TLS

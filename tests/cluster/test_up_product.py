@@ -38,12 +38,12 @@ async def home(tmp_path: Path, assets: Assets) -> AsyncIterator[Home]:
 
 
 async def _ready_nodes(client: Client) -> set[str]:
-    found = set()
+    actual = set()
     for node in (await client.list(NODES)).items:
         condition = find_condition(node.status.conditions, "Ready")
         if condition is not None and condition.status == "True":
-            found.add(node.name)
-    return found
+            actual.add(node.name)
+    return actual
 
 
 def _printed(out: str) -> list[str]:

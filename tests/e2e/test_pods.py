@@ -172,8 +172,8 @@ def deployment(binding_env: BindingEnv) -> Json:
 
 
 async def only_pod(client: Client, namespace: str, labels: str = "app=app") -> Json | None:
-    found = (await client.list(PODS, namespace, labels=labels, keep_raw=True)).items
-    return found[0].content() if len(found) == 1 else None
+    actual = (await client.list(PODS, namespace, labels=labels, keep_raw=True)).items
+    return actual[0].content() if len(actual) == 1 else None
 
 
 def holds(pod: Json | None, condition: str) -> bool:
@@ -231,14 +231,14 @@ async def test_a_deployment_lives_below_and_is_seen_above(
 
     # It is somebody in the computing cluster.
     review = '{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}'
-    said = await inside(
+    text = await inside(
         "wget -qO- --no-check-certificate --header 'Content-Type: application/json' "
         f'--header "Authorization: Bearer $(cat {TOKEN})" '
         f"--post-data '{review}' https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT"
         "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     )
-    assert f"system:serviceaccount:{namespace}:default" in said
-    assert pod["metadata"]["uid"] in said  # bound to this very pod
+    assert f"system:serviceaccount:{namespace}:default" in text
+    assert pod["metadata"]["uid"] in text  # bound to this very pod
 
     # A change is seen inside.
     await binding_env.computing_api.patch(
@@ -251,8 +251,8 @@ async def test_a_deployment_lives_below_and_is_seen_above(
     await until(changed, within=120)
 
     # It has its grace to end, on both sides.
-    found = await binding_env.computing_api.get(DEPLOYMENTS, "app", namespace)
-    await binding_env.computing_api.delete(DEPLOYMENTS, "app", namespace, uid=found.uid)
+    actual = await binding_env.computing_api.get(DEPLOYMENTS, "app", namespace)
+    await binding_env.computing_api.delete(DEPLOYMENTS, "app", namespace, uid=actual.uid)
 
     async def gone() -> bool:
         computing_api = (await binding_env.computing_api.list(PODS, namespace)).items
@@ -293,7 +293,7 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
         PODS, {"metadata": {"name": "bad"}, "spec": spec}, namespace=binding_env.name
     )
 
-    async def told() -> bool:
+    async def received() -> bool:
         pod = (
             await binding_env.computing_api.get(PODS, "bad", binding_env.name, keep_raw=True)
         ).content()
@@ -310,7 +310,7 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
             and any("couldn't parse image name" in event.message for event in events)
         )
 
-    await until(_once_there(told), within=60)
+    await until(_once_there(received), within=60)
     good = StrategicPatch({"spec": {"containers": [{"name": "c", "image": BUSYBOX}]}})
     await binding_env.computing_api.patch(PODS, "bad", good, binding_env.name)
 
@@ -328,10 +328,10 @@ async def test_an_image_name_that_is_none_is_told_above_and_can_be_mended_there(
 
 
 def _once_there(probe: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
-    async def asked() -> bool:
+    async def requested() -> bool:
         try:
             return await probe()
         except (KeyError, IndexError, ValueError):  # parts of a status come later
             return False
 
-    return asked
+    return requested

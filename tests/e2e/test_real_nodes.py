@@ -94,9 +94,9 @@ class TestPods:
         )
         assert forward.stdout is not None
         try:
-            found = re.search(rb"127\.0\.0\.1:(\d+)", await forward.stdout.readline())
-            assert found is not None
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(found[1]))
+            actual = re.search(rb"127\.0\.0\.1:(\d+)", await forward.stdout.readline())
+            assert actual is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(actual[1]))
             writer.write(b"GET / HTTP/1.0\r\n\r\n")
             assert b"hello from web" in await reader.read(-1)
             writer.close()
@@ -124,8 +124,8 @@ class TestPods:
         assert (await kubectl(*run, "cat /settings/colour")).out == "blue"
         account = "/var/run/secrets/kubernetes.io/serviceaccount"
         assert "BEGIN CERTIFICATE" in (await kubectl(*run, f"cat {account}/ca.crt")).out
-        asked = ASK.format(path=f"/api/v1/namespaces/{real_namespace}/configmaps/settings")
-        assert json.loads((await kubectl(*run, asked)).out)["data"] == {"colour": "blue"}
+        requested = ASK.format(path=f"/api/v1/namespaces/{real_namespace}/configmaps/settings")
+        assert json.loads((await kubectl(*run, requested)).out)["data"] == {"colour": "blue"}
         # Another namespace is not its business: the server knows who asks.
         denied = await kubectl(*run, ASK.format(path="/api/v1/namespaces/default/configmaps/x"))
         assert "403" in denied.err
@@ -212,8 +212,8 @@ class TestNodes:
             assert len({real_node.address, second.address, foreign.address}) == 3
             await run_pod("there", WAIT, nodeName="node-2", nodeSelector=None)
             run = ("exec", "-n", real_namespace, "there", "--", "sh", "-c")
-            asked = f"timeout 5 wget -q -O - http://{here['status']['podIP']}:8080/"
-            assert (await kubectl(*run, asked)).out == "hello from here\n"
+            requested = f"timeout 5 wget -q -O - http://{here['status']['podIP']}:8080/"
+            assert (await kubectl(*run, requested)).out == "hello from here\n"
 
             version = f"timeout 5 wget -q -O - https://169.254.77.1:{port}/version"
             assert (await kubectl(*run, version)).code != 0  # closed until it is opened
@@ -297,8 +297,10 @@ class TestNodes:
         )
         try:
             assert starter.stdout is not None
-            said = json.loads(await starter.stdout.readline())
-            traces = Traces.collect(said["init"], said["link"], said["cgroup"], str(tmp_path))
+            message = json.loads(await starter.stdout.readline())
+            traces = Traces.collect(
+                message["init"], message["link"], message["cgroup"], str(tmp_path)
+            )
         finally:
             starter.send_signal(signal.SIGKILL)
             await starter.communicate()

@@ -98,8 +98,10 @@ class Shore:
         run = self.node.pod(replica.key)
         assert run is not None
         lines = run.logs["proxier"].read_text().splitlines()
-        told = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return sum(each["msg"] == "Served kubelet request" for each in told)
+        received = [
+            json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")
+        ]
+        return sum(each["msg"] == "Served kubelet request" for each in received)
 
     async def kubectl(self, *words: str, within: float) -> str:
         """What it prints; nothing if it fails, or is not done in time."""
@@ -280,10 +282,10 @@ async def test_a_kubelet_soon_shows_that_a_replica_is_gone(
 
 def pids(word: str) -> list[int]:
     """The programs, not shells, that were called with it as a word of its own."""
-    found = []
+    actual = []
     for entry in os.scandir("/proc"):
         with suppress(OSError):
             words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
             if entry.name.isdigit() and word.encode() in words:
-                found.append(int(entry.name))
-    return found
+                actual.append(int(entry.name))
+    return actual

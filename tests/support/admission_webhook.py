@@ -35,15 +35,15 @@ class Webhook:
     """What it says to every new pod of a namespace; empty if all may come."""
 
     refusal: str = ""
-    asked: int = 0
+    requests: int = 0
     deaf: bool = False  # it answers with nothing that makes sense
 
     async def review(self, request: web.Request) -> web.Response:
-        asked: Json = await request.json()
-        self.asked += 1
+        requested: Json = await request.json()
+        self.requests += 1
         if self.deaf:
             return web.Response(status=503)
-        answer: Json = {"uid": asked["request"]["uid"], "allowed": not self.refusal}
+        answer: Json = {"uid": requested["request"]["uid"], "allowed": not self.refusal}
         if self.refusal:
             answer["status"] = {"message": self.refusal}
         kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}

@@ -100,7 +100,7 @@ class Home:
     def processes(self) -> dict[int, str]:
         """The command lines of all processes that have anything to do with this home."""
         mark = os.fsencode(self.root)
-        found: dict[int, str] = {}
+        actual: dict[int, str] = {}
         for entry in os.scandir("/proc"):
             if not entry.name.isdigit():
                 continue
@@ -110,5 +110,5 @@ class Home:
             except OSError:
                 continue
             if mark in words or place.startswith(mark):
-                found[int(entry.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
-        return found
+                actual[int(entry.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
+        return actual

@@ -104,7 +104,7 @@ class ControllerEnv:
         except NotFound:
             return None
 
-    async def told(self, about: str, reason: str) -> list[Event]:
+    async def events_about(self, about: str, reason: str) -> list[Event]:
         """Return the events about a cluster-scoped object of the computing cluster."""
         fields = f"involvedObject.name={about},reason={reason}"
         return (await self.computing_api.list(EVENTS, "default", fields=fields)).items

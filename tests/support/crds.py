@@ -29,8 +29,8 @@ async def install_our_kinds(client: Client) -> None:
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, ApplyPatch(definition, force=True))
 
         async def served(name: str = name) -> bool:
-            found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name, keep_raw=True)
-            conditions = found.content().get("status", {}).get("conditions") or []
+            actual = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name, keep_raw=True)
+            conditions = actual.content().get("status", {}).get("conditions") or []
             held = {c["type"] for c in conditions if c["status"] == "True"}
             assert "NonStructuralSchema" not in held, conditions
             return "Established" in held

@@ -60,9 +60,9 @@ class AssetWorld:
     def make(self) -> AssetWorld:
         (self.root / "bin").mkdir(parents=True)
         for tool in ("cat", "env", "sleep", "sort", "touch"):
-            found = shutil.which(tool)
-            assert found is not None
-            (self.root / "bin" / tool).symlink_to(found)
+            actual = shutil.which(tool)
+            assert actual is not None
+            (self.root / "bin" / tool).symlink_to(actual)
         return self
 
     def install_go(self, version: str = "go1.26.8", *, mode: str = ":") -> None:

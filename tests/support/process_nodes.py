@@ -29,11 +29,11 @@ async def running_node(node: ProcessNode) -> AsyncIterator[None]:
 
 def processes(node: ProcessNode) -> dict[int, str]:
     """What runs for its pods."""
-    found: dict[int, str] = {}
+    actual: dict[int, str] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 words = Path(entry.path, "cmdline").read_bytes().decode("utf-8", "replace")
                 if f"kubeocean_pod={node.root}" in words:
-                    found[int(entry.name)] = words.replace("\0", " ")
-    return found
+                    actual[int(entry.name)] = words.replace("\0", " ")
+    return actual

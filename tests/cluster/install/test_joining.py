@@ -199,7 +199,7 @@ async def test_a_binding_that_is_being_deleted_cannot_be_joined(
     with pytest.raises(ConfigError, match="is being deleted"):
         await make_join(join_request).run()
     leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
-    assert (await leave.unbind(patience_s=0, force=True, say=lambda said: None)).gone
+    assert (await leave.unbind(patience_s=0, force=True, say=lambda message: None)).gone
     await make_join(join_request).run()
 
 
@@ -230,7 +230,7 @@ async def test_leave_revokes_the_credential_and_deletes_the_roles(
     access = await credential(computing_applier, join_request)
     assert await works(access)
     leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
-    gone = await leave.unbind(patience_s=10, force=False, say=lambda said: None)
+    gone = await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     assert gone.gone
     await leave.forget(silent)
     kept = await leave.clean(worker_applier, join_request.worker, silent, force=False)
@@ -295,7 +295,7 @@ async def test_leave_refuses_an_unknown_name_unless_objects_remain(
             await leave.check(worker, values)
     await make_join(join_request).run()
     await leave.check(None, values)
-    await leave.unbind(patience_s=10, force=False, say=lambda said: None)
+    await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     await leave.forget(silent)
     with pytest.raises(ConfigError, match="no such binding"):
         await leave.check(None, values)
@@ -324,7 +324,7 @@ async def test_leave_reports_pods_and_copies_that_are_left(
     for name in ("one", "two"):
         metadata = {"name": name, "namespace": home, "labels": labels}
         await worker_applier.client.create(SECRETS, {"metadata": metadata})
-    await leave.unbind(patience_s=10, force=False, say=lambda said: None)
+    await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     kept = await leave.clean(worker_applier, join_request.worker, silent, force=True)
     assert kept[0] == f"2 Secrets of {join_request.name}"
     assert f"{DEFAULT.cluster_binding}={join_request.name}" in kept[1]
@@ -344,7 +344,7 @@ async def test_a_policy_that_lends_to_another_cluster_is_neither_changed_nor_del
     with pytest.raises(ConfigError, match="lends to another computing cluster"):
         await make_join(join_request).run()
     leave, results = Leave(join_request.name, computing_applier, domain=DEFAULT), Results()
-    await leave.unbind(patience_s=10, force=False, say=lambda said: None)
+    await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     await leave.clean(worker_applier, join_request.worker, results.note, force=True)
     assert results[f"ResourceLeasingPolicy {join_request.name}"] is ApplyResult.FOREIGN
     assert await worker_applier.client.get(RESOURCE_LEASING_POLICIES, join_request.name)
@@ -361,7 +361,7 @@ async def test_accounts_stay_while_another_binding_needs_them(
     await make_join(other).run()
     revoked = await credential(computing_applier, join_request)
     leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
-    await leave.unbind(patience_s=10, force=False, say=lambda said: None)
+    await leave.unbind(patience_s=10, force=False, say=lambda message: None)
     kept = await leave.clean(worker_applier, join_request.worker, silent, force=False)
     assert len(kept) == 1
     assert other.name in kept[0]
@@ -388,10 +388,10 @@ async def test_a_binding_without_a_manager_is_removed_by_force_only(
     await computing_applier.client.create(NODES, {"metadata": {"name": vnode, **marks}})
     await computing_applier.client.create(NODES, {"metadata": {"name": foreign, "labels": labels}})
     leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
-    waiting = await leave.unbind(patience_s=0, force=False, say=lambda said: None)
+    waiting = await leave.unbind(patience_s=0, force=False, say=lambda message: None)
     assert not waiting.gone
     assert DEFAULT.finalizer_syncer in waiting.waits_for
-    assert (await leave.unbind(patience_s=0, force=True, say=lambda said: None)).gone
+    assert (await leave.unbind(patience_s=0, force=True, say=lambda message: None)).gone
     with pytest.raises(NotFound):
         await computing_applier.client.get(NODES, vnode)
     await computing_applier.client.delete(

@@ -243,7 +243,7 @@ async def questions(client: Client, namespaces: tuple[str, ...]) -> list[Permiss
     return permissions
 
 
-async def allowed(client: Client, asked: list[Permission]) -> set[Permission]:
+async def allowed(client: Client, requested: list[Permission]) -> set[Permission]:
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     turns = asyncio.Semaphore(AT_ONCE)
@@ -254,17 +254,17 @@ async def allowed(client: Client, asked: list[Permission]) -> set[Permission]:
             answer = await client.request_json("POST", path, body=body, idempotent=True)
         return bool(answer["status"]["allowed"])
 
-    answers = await asyncio.gather(*map(ask, asked))
-    return {each for each, answer in zip(asked, answers, strict=True) if answer}
+    answers = await asyncio.gather(*map(ask, requested))
+    return {each for each, answer in zip(requested, answers, strict=True) if answer}
 
 
-def granted(rights: Rights, asked: Permission) -> bool:
+def granted(rights: Rights, requested: Permission) -> bool:
     permissions = set(rights.permissions())
-    anywhere = asked._replace(namespace="")
+    anywhere = requested._replace(namespace="")
     return (
-        asked in permissions
+        requested in permissions
         or anywhere in permissions
-        or (asked.verb, asked.group, asked.resource) in EVERYBODY
+        or (requested.verb, requested.group, requested.resource) in EVERYBODY
     )
 
 
@@ -275,10 +275,10 @@ async def credential(computing_applier: Applier, join_request: JoinRequest) -> S
     )
 
 
-async def may_do(source: AccessSource, asked: list[Permission]) -> set[Permission]:
+async def may_do(source: AccessSource, requested: list[Permission]) -> set[Permission]:
     client = Client(HttpTransport(source), cluster="worker")
     try:
-        return await allowed(client, asked)
+        return await allowed(client, requested)
     finally:
         await client.close()
 

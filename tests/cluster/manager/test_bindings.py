@@ -193,8 +193,8 @@ async def test_a_credential_that_the_worker_rejects_is_no_connection(
         broken = path.read_text().replace("token: ", "token: not")
         assert broken != path.read_text()
         await env.bind(broken.encode(), mountNamespace=namespace)
-        said = await env.wait_for_condition("Connected", "False", "ConnectivityFailed")
-        assert "Unauthorized" in said
+        reported = await env.wait_for_condition("Connected", "False", "ConnectivityFailed")
+        assert "Unauthorized" in reported
         await env.write_secret(path.read_bytes())
         await env.make_ready()
 

@@ -254,7 +254,7 @@ async def test_a_foreign_csinode_is_left_alone(controller_env: ControllerEnv) ->
     )
     vnode = await controller_env.lend(pnode)
     async with controller_env.syncing(CsiNodes) as csinodes:
-        (event,) = await until(lambda: controller_env.told(name, "NameTaken"))
+        (event,) = await until(lambda: controller_env.events_about(name, "NameTaken"))
         assert event.involved_object.uid == vnode.uid
         assert isinstance(await csinodes.reconcile(Key("", pnode)), Stuck)
         await controller_env.take_back(vnode)
@@ -275,7 +275,7 @@ async def test_a_copy_is_created_when_the_foreign_csinode_is_deleted(
     foreign = await controller_env.computing_api.create(CSI_NODES, body)
     await controller_env.lend(pnode)
     async with controller_env.syncing(CsiNodes):
-        await until(lambda: controller_env.told(name, "NameTaken"))
+        await until(lambda: controller_env.events_about(name, "NameTaken"))
         await controller_env.computing_api.delete(CSI_NODES, name, uid=foreign.uid)
         await until(lambda: has_drivers(controller_env, pnode, EBS))
 

@@ -484,7 +484,7 @@ async def test_a_foreign_pod_of_our_name_is_left_alone(env: ControllerEnv) -> No
     foreign = await env.computing_api.create(PODS, pod_body(pod.name, "", 1), namespace=NAMESPACE)
     await place(env, pnode, 80)
     async with env.syncing(HostPorts) as hostports:
-        (event,) = await until(lambda: env.told(vnode.name, "NameTaken"))
+        (event,) = await until(lambda: env.events_about(vnode.name, "NameTaken"))
         assert event.involved_object.uid == vnode.uid
         assert isinstance(await hostports.reconcile(vnode.key), Stuck)
         stored = await env.computing_api.get(PODS, pod.name, NAMESPACE)

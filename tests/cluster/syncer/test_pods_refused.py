@@ -283,9 +283,9 @@ async def refusing_webhook(case: Case) -> None:
         await env.run()
         words = (env.ppod_name(), "door.example.com", webhook.refusal)
         await case.reports("FailedCreatePod", CREATED, *words)
-        before = webhook.asked
+        before = webhook.requests
         await case.rests()
-        assert webhook.asked - before <= MOST
+        assert webhook.requests - before <= MOST
         assert case.attempts("POST", "/pods") <= MOST, case.sent
         webhook.refusal = ""
         await case.runs()
@@ -334,7 +334,7 @@ async def known(case: Case, webhook: Webhook, kind: Resource[Any]) -> None:
     async def asks() -> bool:
         with suppress(ApiError):
             await case.env.worker_api.create(kind, body, dry_run=True)
-        return webhook.asked > 0
+        return webhook.requests > 0
 
     await until(asks)
 

@@ -136,8 +136,8 @@ async def test_a_node_that_is_being_reclaimed_moves_while_it_has_pods(
     async with binding_env.syncing():
         (vnode,) = await until(binding_env.vnodes)
         await binding_env.guest(namespace, "p", vnode.name)
-        found = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
-        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=found.uid)
+        actual = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=actual.uid)
 
         async def tainted() -> bool:
             keys = {

@@ -357,7 +357,7 @@ async def test_a_worker_that_forbids_reading_is_not_probed_continuously(
     worker_faults.answer(403, times=99, when=lambda r: "/services" in r.path, reason="Forbidden")
     async with controller_env.syncing(ServicesDriver, worker_api=worker_faults):
         (event,) = await until(
-            lambda: controller_env.told(controller_env.name, "ServiceNotMirrored")
+            lambda: controller_env.events_about(controller_env.name, "ServiceNotMirrored")
         )
         assert event.message.startswith(f"Services of {namespace} are not mirrored: ")
         await writes_end(worker_faults)

@@ -216,7 +216,7 @@ async def test_orphans_are_reported_first_and_then_deleted(env: OrphanEnv) -> No
         assert metrics.value(name, {"kind": "Pod", "problem": "Orphan"}) == 1
         assert Key(env.namespace, "gone") in swept.nudged
         (event, *_) = await until(
-            lambda: env.controller_env.told(env.controller_env.name, "OrphanFound")
+            lambda: env.controller_env.events_about(env.controller_env.name, "OrphanFound")
         )
         binding = await env.controller_env.computing_api.get(
             CLUSTER_BINDINGS, env.controller_env.name
@@ -226,7 +226,9 @@ async def test_orphans_are_reported_first_and_then_deleted(env: OrphanEnv) -> No
         await swept.sweep.run_once()
         assert not any([await env.exists(*each) for each in orphans])
         assert metrics.value("kubeocean_sweep_removed_total", {"kind": "Pod"}) == 1
-        await until(lambda: env.controller_env.told(env.controller_env.name, "OrphanRemoved"))
+        await until(
+            lambda: env.controller_env.events_about(env.controller_env.name, "OrphanRemoved")
+        )
         await until(
             lambda: len(swept.sweep.clusters.ppods.by("virtual", f"{env.namespace}/gone")) == 0
         )
@@ -285,7 +287,7 @@ async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
         assert difference.problem is DifferenceKind.LOST
         assert swept.nudged == [virtual.key]
         assert await until(
-            lambda: env.controller_env.told(env.controller_env.name, "InconsistencyFound")
+            lambda: env.controller_env.events_about(env.controller_env.name, "InconsistencyFound")
         )
 
 

@@ -67,7 +67,7 @@ def spec(**fields: object) -> BindingSpec:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         *(
             (
@@ -114,8 +114,8 @@ def spec(**fields: object) -> BindingSpec:
         ),
     ],
 )
-def test_what_is_wrong_is_said(bad: BindingSpec, said: str) -> None:
-    assert [str(each) for each in problems(bad)] == [said]
+def test_what_is_wrong_is_said(bad: BindingSpec, message: str) -> None:
+    assert [str(each) for each in problems(bad)] == [message]
 
 
 def test_pods_may_all_that_is_not_denied() -> None:

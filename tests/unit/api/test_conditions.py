@@ -18,7 +18,7 @@ def facts_of(verdict: ConditionTemplate) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "text"),
     [
         (conditions.POLICY_VALID, "Valid True ValidationPassed"),
         (conditions.POLICY_INVALID, "Valid False ValidationError"),
@@ -37,8 +37,8 @@ def facts_of(verdict: ConditionTemplate) -> set[str]:
         (conditions.PROXIER_CREATED, "ProxierReady True ProxierCreated"),
     ],
 )
-def test_types_and_reasons_are_those_of_the_contract(verdict: ConditionTemplate, said: str) -> None:
-    assert f"{verdict.type} {verdict.status} {verdict.reason}" == said
+def test_types_and_reasons_are_those_of_the_contract(verdict: ConditionTemplate, text: str) -> None:
+    assert f"{verdict.type} {verdict.status} {verdict.reason}" == text
 
 
 def test_a_verdict_becomes_a_condition() -> None:

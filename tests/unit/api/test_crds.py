@@ -18,8 +18,8 @@ from kubeocean.runtime.objects import Json, Object
 
 def schema_of(definition: Json) -> Json:
     (version,) = definition["spec"]["versions"]
-    found: Json = version["schema"]["openAPIV3Schema"]
-    return found
+    actual: Json = version["schema"]["openAPIV3Schema"]
+    return actual
 
 
 @pytest.mark.parametrize("name", ["clusterbindings.yaml", "resourceleasingpolicies.yaml"])

@@ -127,7 +127,7 @@ def test_nothing_is_wrong_with_a_good_policy(good: PolicySpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (spec(cluster=""), "spec.cluster: must name a ClusterBinding (got '')"),
         *(
@@ -190,14 +190,14 @@ def test_nothing_is_wrong_with_a_good_policy(good: PolicySpec) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(bad: PolicySpec, said: str) -> None:
-    found = problems(bad)
-    assert [str(each) for each in found] == [said]
-    assert blocking(found) == found
+def test_what_is_wrong_is_said(bad: PolicySpec, message: str) -> None:
+    actual = problems(bad)
+    assert [str(each) for each in actual] == [message]
+    assert blocking(actual) == actual
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         (
             limit(percent=0),
@@ -218,10 +218,10 @@ def test_what_is_wrong_is_said(bad: PolicySpec, said: str) -> None:
         ),
     ],
 )
-def test_what_earlier_versions_ran_with_does_not_block(odd: PolicySpec, said: str) -> None:
-    found = problems(odd)
-    assert [str(each) for each in found] == [said]
-    assert blocking(found) == ()
+def test_what_earlier_versions_ran_with_does_not_block(odd: PolicySpec, message: str) -> None:
+    actual = problems(odd)
+    assert [str(each) for each in actual] == [message]
+    assert blocking(actual) == ()
 
 
 def test_all_problems_are_found_in_the_order_of_the_fields() -> None:

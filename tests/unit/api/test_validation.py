@@ -10,13 +10,13 @@ def test_a_problem_names_field_message_and_value() -> None:
 
 
 def test_a_long_value_is_cut() -> None:
-    said = str(Problem("spec.a", "x" * 1000, "is too long"))
-    assert len(said) < 250
-    assert said.endswith("…)")
+    message = str(Problem("spec.a", "x" * 1000, "is too long"))
+    assert len(message) < 250
+    assert message.endswith("…)")
 
 
 def test_problems_are_told_in_one_line() -> None:
     assert describe([]) == ""
-    found = [Problem("a", 1, "is odd", blocks=False), Problem("b", 2, "is bad")]
-    assert describe(found) == "a: is odd (got 1); b: is bad (got 2)"
-    assert blocking(found) == (found[1],)
+    actual = [Problem("a", 1, "is odd", blocks=False), Problem("b", 2, "is bad")]
+    assert describe(actual) == "a: is odd (got 1); b: is bad (got 2)"
+    assert blocking(actual) == (actual[1],)

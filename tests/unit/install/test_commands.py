@@ -68,7 +68,7 @@ def test_a_dry_run_shows_no_credential() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (("install", "--size", "huge"), "--size: must be one of small, medium, large (got 'huge')"),
         (("install", "--replicas", "0"), "replicas: must be at least 1 (got 0)"),
@@ -86,10 +86,10 @@ def test_a_dry_run_shows_no_credential() -> None:
         (("join", "berlin", "--server", "http://w"), "--server: must be a URL such as https"),
     ],
 )
-def test_an_error_names_the_option_and_its_value(words: tuple[str, ...], said: str) -> None:
+def test_an_error_names_the_option_and_its_value(words: tuple[str, ...], text: str) -> None:
     code, out, err = run(*words, "--dry-run")
     assert (code, out) == (2, "")
-    assert said in err
+    assert text in err
 
 
 def test_join_needs_the_kubeconfig_of_the_worker() -> None:

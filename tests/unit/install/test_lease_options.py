@@ -36,7 +36,7 @@ def test_a_quantity_is_validated_as_in_a_syncer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("message", "meant"),
     [
         ("20:00-06:00", TimeWindow("20:00", "06:00")),
         ("20:00-06:00 Mon-Fri", TimeWindow("20:00", "06:00", WEEK)),
@@ -44,8 +44,8 @@ def test_a_quantity_is_validated_as_in_a_syncer() -> None:
         ("08:00-09:00 Sun-Mon", TimeWindow("08:00", "09:00", ("Sunday", "Monday"))),
     ],
 )
-def test_a_window_is_a_time_span_with_days(said: str, meant: TimeWindow) -> None:
-    assert windows([said]) == (meant,)
+def test_a_window_is_a_time_span_with_days(message: str, meant: TimeWindow) -> None:
+    assert windows([message]) == (meant,)
 
 
 @pytest.mark.parametrize("wrong", ["20:00", "evening", "20:00-06:00 Someday"])
@@ -92,7 +92,7 @@ def test_the_join_command_of_a_binding_repeats_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cluster_id", "said"),
+    ("name", "cluster_id", "message"),
     [
         ("berlin", "Not an id", "--cluster-id.*Not an id"),
         ("a-name-that-is-too-long-for-an-id", "", "NAME: must be at most.*other --cluster-id"),
@@ -100,6 +100,6 @@ def test_the_join_command_of_a_binding_repeats_its_options() -> None:
         ("Berlin!", "berlin", "NAME.*Berlin!"),
     ],
 )
-def test_an_invalid_name_is_refused(name: str, cluster_id: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_name_is_refused(name: str, cluster_id: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         JoinRequest(name=name, cluster_id=cluster_id)

@@ -63,7 +63,7 @@ def test_roles_of_other_mount_namespaces_have_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("message", "meant"),
     [
         ([], ()),
         (["none"], ()),
@@ -72,8 +72,8 @@ def test_roles_of_other_mount_namespaces_have_other_names() -> None:
         (["metrics", "volumes"], (AddOn.VOLUMES, AddOn.METRICS)),
     ],
 )
-def test_add_ons_are_parsed_from_names(said: list[str], meant: tuple[AddOn, ...]) -> None:
-    assert add_ons(said) == meant
+def test_add_ons_are_parsed_from_names(message: list[str], meant: tuple[AddOn, ...]) -> None:
+    assert add_ons(message) == meant
 
 
 def test_an_unknown_add_on_is_named_with_the_known_ones() -> None:

@@ -219,7 +219,7 @@ class Seeker:
             *self._argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
 
-    async def said(self, text: str) -> str:
+    async def message(self, text: str) -> str:
         """Wait for a line with that text."""
         assert self._child.stdout is not None
         while line := (await self._child.stdout.readline()).decode():
@@ -251,21 +251,21 @@ async def test_of_concurrent_builds_one_works_and_the_others_wait(
     world.install_go(mode=f'while [ ! -e "{world.root}/go-on" ]; do sleep 0.05; done')
     seekers += [Seeker(world, *CONTROL_PLANE) for _ in range(3)]
     await seekers[0].start()
-    await seekers[0].said("building controlplane")
+    await seekers[0].message("building controlplane")
     for seeker in seekers[1:]:
         await seeker.start()
-        await seeker.said("waiting for another build")
+        await seeker.message("waiting for another build")
     (world.root / "go-on").touch()
     assert [await seeker.ended() for seeker in seekers] == [0, 0, 0]
     assert len(world.builds) == 1
-    found = {line for seeker in seekers for line in seeker.lines if line.startswith("etcd=")}
-    assert len(found) == 1
+    actual = {line for seeker in seekers for line in seeker.lines if line.startswith("etcd=")}
+    assert len(actual) == 1
 
 
 def _running_go(world: AssetWorld) -> list[str]:
     """The shells of the fake go, which have its path in their command line."""
     mark = str(world.root / "bin" / "go").encode()
-    found = []
+    actual = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -273,8 +273,8 @@ def _running_go(world: AssetWorld) -> list[str]:
             except OSError:
                 continue
             if mark in words:
-                found.append(entry.name)
-    return found
+                actual.append(entry.name)
+    return actual
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

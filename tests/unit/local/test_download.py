@@ -33,7 +33,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.url = ""
 
     @property
@@ -41,7 +41,7 @@ class Mirror:
         return Mirrors(self.url, self.url, self.url)
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
+        self.requested.append(request.path)
         body = self.files.get(request.path)
         return web.Response(status=404) if body is None else web.Response(body=body)
 
@@ -99,9 +99,9 @@ async def test_releases_are_downloaded_checked_and_cached(
     assets = await world.finder(mirrors=mirror.mirrors).ensure(names)
     contents = [assets.path(name).read_bytes() for name in names]
     assert contents == [b"#!api", b"#!etcd", b"#!kwok"]
-    mirror.asked.clear()
+    mirror.requested.clear()
     await world.finder(mirrors=mirror.mirrors).ensure(names)
-    assert mirror.asked == []
+    assert mirror.requested == []
 
 
 async def test_a_wrong_checksum_throws_the_file_away_and_the_build_steps_in(
@@ -121,7 +121,7 @@ async def test_what_has_no_published_checksum_is_not_downloaded(
     mirror.publish_kwok(b"kwok", None)
     with pytest.raises(LocalError, match="no checksum is published for it"):
         await world.finder(mirrors=mirror.mirrors).ensure(["kwok"])
-    assert KWOK not in mirror.asked
+    assert KWOK not in mirror.requested
 
 
 async def test_what_a_release_lacks_is_built_and_the_rest_kept(

@@ -58,7 +58,7 @@ def test_the_flags_of_existing_charts_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--leader-election-renew-deadline=20s"], "--leader-election-lease-duration: must be"),
         (["--leader-election-retry-period=9s"], "--leader-election-renew-deadline: must be more"),
@@ -68,8 +68,8 @@ def test_the_flags_of_existing_charts_are_accepted() -> None:
         (["--cluster-binding-name=b"], "--cluster-binding-name: there is no such flag"),
     ],
 )
-def test_what_makes_no_sense_is_named(words: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_makes_no_sense_is_named(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read(*words)
 
 

@@ -65,7 +65,7 @@ def test_permissions_on_one_resource_in_one_namespace_are_summarized() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "version", "old"),
+    ("message", "version", "old"),
     [
         ({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}, "v1.34.4", False),
         ({"major": "1", "minor": "28", "gitVersion": "v1.28.0"}, "v1.28.0", False),
@@ -75,8 +75,10 @@ def test_permissions_on_one_resource_in_one_namespace_are_summarized() -> None:
         ({"major": "9" * 5000, "minor": "1", "gitVersion": "v9"}, "v9", False),
     ],
 )
-def test_versions_of_servers_are_parsed(said: dict[str, object], version: str, old: bool) -> None:
-    assert release_of(said) == (version, old)
+def test_versions_of_servers_are_parsed(
+    message: dict[str, object], version: str, old: bool
+) -> None:
+    assert release_of(message) == (version, old)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("{{if}}", "syncer template deployment.yaml:1: a value is missing"),
         ("a: {{.Nmae}}", "there is no variable .Nmae"),
@@ -288,8 +288,8 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
         ("1: 2", "a key must be text"),
     ],
 )
-def test_a_template_without_a_valid_object_is_refused(text: str, said: str) -> None:
-    assert said in complaint(Component.SYNCER, SYNCER | {"deployment.yaml": text})
+def test_a_template_without_a_valid_object_is_refused(text: str, reported: str) -> None:
+    assert reported in complaint(Component.SYNCER, SYNCER | {"deployment.yaml": text})
 
 
 def test_a_missing_template_is_named() -> None:

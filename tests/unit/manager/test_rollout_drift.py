@@ -60,7 +60,7 @@ def test_defaults_equal_quantities_and_fields_of_others_are_no_drift() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("spec", "replicas"), 0, ".spec.replicas"),
         (("metadata", "labels", "a"), "c", ".metadata.labels.a"),
@@ -100,14 +100,14 @@ def test_defaults_equal_quantities_and_fields_of_others_are_no_drift() -> None:
     ],
 )
 def test_fields_of_the_template_that_differ_are_named(
-    path: tuple[Any, ...], value: Any, said: str
+    path: tuple[Any, ...], value: Any, message: str
 ) -> None:
     stored = live()
     at: Any = stored
     for step in path[:-1]:
         at = at[step]
     at[path[-1]] = value
-    assert drift(WANTED, stored) == (said,)
+    assert drift(WANTED, stored) == (message,)
 
 
 def test_ports_of_a_service_are_merged_and_those_of_a_network_policy_are_not() -> None:

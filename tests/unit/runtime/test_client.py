@@ -31,7 +31,7 @@ LOST = Unreachable("reset", sent=True)
 NEVER_SENT = Unreachable("refused", sent=False)
 
 
-def asked(request: Request) -> tuple[str, str, dict[str, str]]:
+def requested(request: Request) -> tuple[str, str, dict[str, str]]:
     return request.method, request.path, dict(request.query)
 
 
@@ -54,7 +54,7 @@ async def test_reading_asks_for_one_or_for_many() -> None:
     await client.get(PODS, "x", "ns", subresource="status")
     await client.list(PODS, "ns", labels="a=b", fields="c=d", page=7)
     await client.list(NODES, page=0)
-    assert [asked(request) for request in server.requests] == [
+    assert [requested(request) for request in server.requests] == [
         ("GET", "/api/v1/namespaces/ns/pods/x/status", {}),
         (
             "GET",
@@ -74,7 +74,7 @@ async def test_writing_says_who_writes() -> None:
     await client.update(PODS, {"metadata": meta}, subresource="status")
     await client.post(PODS, "x", "eviction", {"kind": "Eviction"}, "ns")
     pods, one = "/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods/x"
-    assert [asked(request) for request in server.requests] == [
+    assert [requested(request) for request in server.requests] == [
         ("POST", pods, {"fieldManager": "me"}),
         ("POST", pods, {"fieldManager": "me", "dryRun": "All"}),
         ("PUT", f"{one}/status", {"fieldManager": "me"}),
@@ -95,7 +95,7 @@ async def test_a_patch_says_what_it_is(patch: Patch, query: dict[str, str]) -> N
     server = Scripted()
     await Client(server).patch(PODS, "x", patch, "ns", subresource="status")
     (request,) = server.requests
-    assert asked(request) == (
+    assert requested(request) == (
         "PATCH",
         "/api/v1/namespaces/ns/pods/x/status",
         {"fieldManager": "kubeocean"} | query,
@@ -163,7 +163,7 @@ async def test_anything_else_can_be_asked_for() -> None:
     assert await client.request_json("GET", "/version") == {"gitVersion": "v1"}
     assert await client.request("GET", "/metrics", accept="text/plain", query=[("a", "b")])
     assert server.requests[1].accept == "text/plain"
-    assert asked(server.requests[1]) == ("GET", "/metrics", {"a": "b"})
+    assert requested(server.requests[1]) == ("GET", "/metrics", {"a": "b"})
     await client.close()
     assert server.closed
 
@@ -228,9 +228,9 @@ async def test_an_answer_that_cannot_be_read_is_the_servers_failure(nonsense: by
 
 
 async def test_a_refusal_says_what_was_being_done() -> None:
-    said = b'{"kind":"Status","message":"no such pod","reason":"NotFound","code":404}'
+    message = b'{"kind":"Status","message":"no such pod","reason":"NotFound","code":404}'
     with pytest.raises(NotFound, match="could not get pods ns/x: no such pod"):
-        await Client(Scripted(answer(404, said))).get(PODS, "x", "ns")
+        await Client(Scripted(answer(404, message))).get(PODS, "x", "ns")
 
 
 # --- again, and for how long

@@ -63,10 +63,10 @@ async def test_an_object_may_have_a_name_and_a_way_to_stop() -> None:
 
 
 def test_readiness_is_an_attribute_or_a_method_and_is_asked_anew() -> None:
-    full, syncing, asked = Full(), Syncing(), Asked()
-    components = components_of([full, syncing, asked])
+    full, syncing, requested = Full(), Syncing(), Asked()
+    components = components_of([full, syncing, requested])
     assert [component.ready() for component in components] == [False, False, False]
-    full.ready = syncing.has_synced = asked.answer = True
+    full.ready = syncing.has_synced = requested.answer = True
     assert [component.ready() for component in components] == [True, True, True]
 
 

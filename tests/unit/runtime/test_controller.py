@@ -144,18 +144,18 @@ async def test_stuck_tells_the_hook_and_backs_off_from_a_second(
 ) -> None:
     stuck = Stuck("NameTaken", "pod x belongs to someone else")
     reconcile = Reconciler(clock, *[stuck] * 5)
-    told: list[tuple[str, Stuck]] = []
+    received: list[tuple[str, Stuck]] = []
     controller = Controller(
         NAME,
         reconcile,
-        on_stuck=lambda key, what: told.append((key, what)),
+        on_stuck=lambda key, what: received.append((key, what)),
         clock=clock,
         metrics=metrics,
     )
     async with running(controller):
         controller.enqueue("a")
         await clock.advance(1000)
-    assert told == [("a", stuck)] * 5
+    assert received == [("a", stuck)] * 5
     assert reconcile.times == [0, 1, 3, 7, 15, 31]
     assert results(metrics) == {"requeue": 5, "success": 1}
     assert errors(metrics) == 0
@@ -175,20 +175,20 @@ async def test_a_hook_may_be_a_coroutine_and_its_failure_is_an_error(
     clock: VirtualClock, metrics: Metrics
 ) -> None:
     reconcile = Reconciler(clock, Stuck("NameTaken", "not ours"), Stuck("NameTaken", "not ours"))
-    told = 0
+    received = 0
 
     async def hook(key: str, stuck: Stuck) -> None:
-        nonlocal told
+        nonlocal received
         await asyncio.sleep(0)
-        told += 1
-        if told == 1:
+        received += 1
+        if received == 1:
             raise NotFound("object is gone")
 
     controller = Controller(NAME, reconcile, on_stuck=hook, clock=clock, metrics=metrics)
     async with running(controller):
         controller.enqueue("a")
         await clock.advance(10)
-    assert told == 2
+    assert received == 2
     assert results(metrics) == {"error": 1, "requeue": 1, "success": 1}
 
 

@@ -37,7 +37,7 @@ def token(source: Any) -> str:
     return str(held.reveal())
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def message(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
@@ -128,20 +128,20 @@ async def test_half_a_rotation_keeps_the_old_pair_and_is_said_once(
     for _ in range(3):
         assert not await source.refresh()
     assert source.current() is before
-    assert len(said(caplog)) == 1
-    assert "Kept old credentials" in said(caplog)[0]
-    assert "does not match the client certificate" in said(caplog)[0]
+    assert len(message(caplog)) == 1
+    assert "Kept old credentials" in message(caplog)[0]
+    assert "does not match the client certificate" in message(caplog)[0]
 
     (tmp_path / "key").unlink()
     assert not await source.refresh()
-    assert len(said(caplog)) == 2
+    assert len(message(caplog)) == 2
 
     (tmp_path / "key").write_bytes(other.key)
     assert await source.refresh()
     assert source.current().certificate == other.certificate
-    assert "Reloaded credentials after earlier failure" in said(caplog)[2]
+    assert "Reloaded credentials after earlier failure" in message(caplog)[2]
     assert not await source.refresh()
-    assert len(said(caplog)) == 3
+    assert len(message(caplog)) == 3
 
 
 async def test_a_file_that_is_put_right_as_it_was_is_recovered(
@@ -155,7 +155,7 @@ async def test_a_file_that_is_put_right_as_it_was_is_recovered(
     os.rename(tmp_path / "aside", path)
     assert not await source.refresh()
     assert source.current() is before
-    assert ["Reloaded" in line for line in said(caplog)] == [False, True]
+    assert ["Reloaded" in line for line in message(caplog)] == [False, True]
 
 
 async def test_a_token_file_is_read_again_every_minute_and_when_rejected(tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ async def test_a_plugin_that_appears_without_being_allowed_is_not_run(
     write(path, kubeconfig({"exec": {"command": "aws"}}))
     assert not await source.refresh()
     assert token(source) == "a"
-    assert "'aws'" in said(caplog)[0]
-    assert "allow_exec=True" in said(caplog)[0]
+    assert "'aws'" in message(caplog)[0]
+    assert "allow_exec=True" in message(caplog)[0]
 
 
 # --- plugins
@@ -406,14 +406,14 @@ async def test_a_later_failure_keeps_the_old_credential_and_is_said_once(
         assert not await source.refresh()
     assert token(source) == "a"
     assert plugin.runs == 4
-    assert len(said(caplog)) == 1
-    assert "failed with exit code 7" in said(caplog)[0]
+    assert len(message(caplog)) == 1
+    assert "failed with exit code 7" in message(caplog)[0]
 
     plugin.gives("b")
     await plugin.clock.advance(5)
     assert await source.refresh()
     assert token(source) == "b"
-    assert "Reloaded credentials after earlier failure" in said(caplog)[1]
+    assert "Reloaded credentials after earlier failure" in message(caplog)[1]
 
 
 async def test_a_plugin_may_give_a_certificate(plugin: Plugin) -> None:
@@ -534,7 +534,7 @@ async def test_an_empty_token_keeps_the_old_one(
     (tmp_path / "token").write_bytes(b"")
     assert not await source.refresh(rejected=True)
     assert token(source) == "a"
-    assert "token: is empty" in said(caplog)[0]
+    assert "token: is empty" in message(caplog)[0]
 
 
 @pytest.mark.parametrize(

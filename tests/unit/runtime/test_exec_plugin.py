@@ -25,8 +25,8 @@ someone = identity()
 
 def answer(version: str = V1, **status: object) -> str:
     """A line of shell that prints these credentials."""
-    said = {"apiVersion": version, "kind": "ExecCredential", "status": status}
-    return f"printf %s {shlex.quote(json.dumps(said))}\n"
+    message = {"apiVersion": version, "kind": "ExecCredential", "status": status}
+    return f"printf %s {shlex.quote(json.dumps(message))}\n"
 
 
 def plugin(directory: Path, script: str, *, cluster: Any = None, **described: Any) -> ExecPlugin:
@@ -36,9 +36,9 @@ def plugin(directory: Path, script: str, *, cluster: Any = None, **described: An
     program.chmod(0o755)
     exec_ = {"apiVersion": V1, "interactiveMode": "Never", "command": "./plugin"} | described
     path = write(directory / "config", kubeconfig({"exec": exec_}, cluster))
-    found = read_kubeconfig(path, allow_exec=True).plugin
-    assert found is not None
-    return found
+    actual = read_kubeconfig(path, allow_exec=True).plugin
+    assert actual is not None
+    return actual
 
 
 async def run(one: ExecPlugin, **environ: str) -> Credential:
@@ -152,8 +152,8 @@ async def test_a_bare_name_is_looked_for_in_the_path(tmp_path: Path) -> None:
 async def test_a_program_that_is_not_installed_comes_with_the_hint(tmp_path: Path) -> None:
     hint = "See \x1b[31mexample.com"
     one = plugin(tmp_path, "", command="no-such-program", installHint=hint)
-    said = await complaint(one)
-    assert said == (
+    message = await complaint(one)
+    assert message == (
         "the credential plugin 'no-such-program' is not installed\nSee U+001B[31mexample.com"
     )
     one = plugin(tmp_path, "", command="./no-such-program")
@@ -178,8 +178,8 @@ async def test_arguments_that_no_program_can_be_given(tmp_path: Path) -> None:
 
 async def test_its_failure_comes_with_what_it_said(tmp_path: Path) -> None:
     one = plugin(tmp_path, "echo please log in >&2; exit 3")
-    said = await complaint(one)
-    assert said == (
+    message = await complaint(one)
+    assert message == (
         f"the credential plugin '{tmp_path}/plugin' failed with exit code 3: please log in"
     )
     one = plugin(tmp_path, "exit 1")
@@ -194,10 +194,10 @@ async def test_what_it_said_is_shown_without_secrets(tmp_path: Path) -> None:
         env=[{"name": "PASSWORD", "value": "sesame-1"}, {"name": "ONE", "value": "1"}],
         args=["--client-secret", "sesame-2", "--password=sesame-3", "s3same" * 5],
     )
-    said = await complaint(one)
-    assert said.endswith("U+001B[1mbad: … … … … end")
-    assert "sesame" not in said
-    assert len(said) < 600
+    message = await complaint(one)
+    assert message.endswith("U+001B[1mbad: … … … … end")
+    assert "sesame" not in message
+    assert len(message) < 600
     assert "sesame" not in repr(one)
 
 
@@ -238,10 +238,10 @@ BAD_ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("script", "said"), BAD_ANSWERS)
-async def test_a_bad_answer(tmp_path: Path, script: str, said: str) -> None:
+@pytest.mark.parametrize(("script", "message"), BAD_ANSWERS)
+async def test_a_bad_answer(tmp_path: Path, script: str, message: str) -> None:
     text = await complaint(plugin(tmp_path, script))
-    assert text.startswith(f"the credential plugin '{tmp_path}/plugin' {said}")
+    assert text.startswith(f"the credential plugin '{tmp_path}/plugin' {message}")
     assert "sesame" not in text.lower()
 
 
@@ -290,7 +290,7 @@ def alive(pid: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("described", "said"),
+    ("described", "message"),
     [
         ({"apiVersion": None}, "apiVersion: must be client.authentication.k8s.io/v1 or "),
         ({"apiVersion": V1 + "alpha1"}, "apiVersion: must be client.authentication.k8s.io/v1 or"),
@@ -307,10 +307,10 @@ def alive(pid: str) -> bool:
         ({"env": [{"name": "A", "value": 3}]}, "env[0].value: must be a string, not of type int"),
     ],
 )
-def test_a_bad_description(tmp_path: Path, described: Any, said: str) -> None:
+def test_a_bad_description(tmp_path: Path, described: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plugin(tmp_path, "", **described)
-    assert f"config (context here): users[admin].exec.{said}" in str(caught.value)
+    assert f"config (context here): users[admin].exec.{message}" in str(caught.value)
     assert "sesame" not in str(caught.value)
 
 

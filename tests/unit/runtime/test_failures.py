@@ -23,7 +23,7 @@ GARBLED = aiohttp.ClientResponseError(ABOUT, (), message="Bad head: x\ny")
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "sent"),
+    ("error", "text", "sent"),
     [
         (TimeoutError(), "it did not answer in time", True),
         (aiohttp.ConnectionTimeoutError("x"), "it did not answer in time", False),
@@ -45,6 +45,6 @@ GARBLED = aiohttp.ClientResponseError(ABOUT, (), message="Bad head: x\ny")
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_each_failure_is_a_sentence_and_a_verdict(error: Exception, said: str, sent: bool) -> None:
-    assert explain(error) == said
+def test_each_failure_is_a_sentence_and_a_verdict(error: Exception, text: str, sent: bool) -> None:
+    assert explain(error) == text
     assert never_sent(error) is not sent

@@ -40,9 +40,9 @@ class Example:
 
 
 def read(*words: str) -> Example:
-    found = parse(Example, ["--name=x", *words])
-    assert found is not None
-    return found
+    actual = parse(Example, ["--name=x", *words])
+    assert actual is not None
+    return actual
 
 
 def refused(*words: str) -> str:
@@ -197,8 +197,8 @@ def test_other_numbers_are_refused(written: str) -> None:
 def test_what_is_written_is_read(count: int, verbose: bool, name: str) -> None:
     words = [f"--count={count}", f"--verbose={str(verbose).lower()}"]
     for spelled in ([f"--name=x{name}"], ["-name", f"x{name}"]):
-        found = read(*words, *spelled)
-        assert (found.count, found.verbose, found.name) == (count, verbose, f"x{name}")
+        actual = read(*words, *spelled)
+        assert (actual.count, actual.verbose, actual.name) == (count, verbose, f"x{name}")
 
 
 words = st.one_of(
@@ -211,8 +211,8 @@ words = st.one_of(
 @given(st.lists(words))
 def test_any_command_line_is_read_or_refused(line: list[str]) -> None:
     try:
-        found = parse(Example, line)
+        actual = parse(Example, line)
     except ConfigError as error:
         assert str(error)
     else:
-        assert found is None or found.name
+        assert actual is None or actual.name

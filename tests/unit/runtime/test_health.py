@@ -138,11 +138,11 @@ async def test_a_check_that_hangs_fails_at_the_deadline() -> None:
             ended.set()
 
     health.add_readiness("stuck", hangs)
-    asked = asyncio.create_task(health.readiness())
+    requested = asyncio.create_task(health.readiness())
     await clock.advance(1.9)
-    assert not asked.done()
+    assert not requested.done()
     await clock.advance(0.2)
-    assert (await asked).reasons["stuck"] == "no answer within 2 s"
+    assert (await requested).reasons["stuck"] == "no answer within 2 s"
     assert ended.is_set()
 
 
@@ -155,9 +155,9 @@ async def test_a_failure_is_logged_when_it_starts_and_when_it_ends(log: io.Strin
     reason.clear()
     for _ in range(3):
         await health.readiness()
-    said = [json.loads(line) for line in log.getvalue().splitlines()]
-    assert [line["msg"] for line in said] == ["Check failed", "Check passed again"]
-    assert (said[0]["check"], said[0]["reason"]) == ("upstream", "down")
+    message = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [line["msg"] for line in message] == ["Check failed", "Check passed again"]
+    assert (message[0]["check"], message[0]["reason"]) == ("upstream", "down")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "ping", "twice"])
@@ -184,9 +184,9 @@ async def test_metrics_are_served_as_text() -> None:
 async def test_metrics_are_served_as_openmetrics_and_gzip_where_asked() -> None:
     metrics = Metrics()
     metrics.counter("jobs_total", "Jobs").inc()
-    asked = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+    requested = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
     async with served(metrics_app(metrics)) as session:
-        async with session.get("/metrics", headers=asked) as response:
+        async with session.get("/metrics", headers=requested) as response:
             assert response.headers["Content-Encoding"] == "gzip"
             assert response.headers["Content-Type"].startswith("application/openmetrics-text")
             assert gzip.decompress(await response.read()).endswith(b"# EOF\n")

@@ -205,8 +205,8 @@ def test_an_error_names_the_file_that_it_is_in(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_among_several_is_passed_over(tmp_path: Path) -> None:
-    there = write(tmp_path / "config", kubeconfig())
-    assert load_kubeconfig([tmp_path / "none", there]).namespace == "default"
+    existing = write(tmp_path / "config", kubeconfig())
+    assert load_kubeconfig([tmp_path / "none", existing]).namespace == "default"
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_not_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kind": "Pod"}, "config: kind: must be Config: this is no kubeconfig"),
         ({"apiVersion": "v2"}, "config: apiVersion: must be v1: this is no kubeconfig"),
@@ -269,11 +269,11 @@ def test_not_yaml(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_document_that_leads_nowhere(tmp_path: Path, change: Any, said: str) -> None:
+def test_a_document_that_leads_nowhere(tmp_path: Path, change: Any, message: str) -> None:
     write(tmp_path / "config", kubeconfig() | change)
     with pytest.raises(ConfigError) as caught:
         load_kubeconfig(tmp_path / "config")
-    assert str(caught.value).replace(f"{tmp_path}/", "").startswith(said)
+    assert str(caught.value).replace(f"{tmp_path}/", "").startswith(message)
 
 
 def test_an_unknown_context_that_was_asked_for_lists_the_known_ones(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_an_unknown_context_that_was_asked_for_lists_the_known_ones(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("context", "said"),
+    ("context", "message"),
     [
         ({"cluster": ""}, "cluster: does not name a cluster"),
         ({"user": None}, "user: does not name a user"),
@@ -294,12 +294,14 @@ def test_an_unknown_context_that_was_asked_for_lists_the_known_ones(tmp_path: Pa
         ({"namespace": ["a"]}, "namespace: must be a string, not a list"),
     ],
 )
-def test_a_bad_context(tmp_path: Path, context: Any, said: str) -> None:
-    assert complaint(tmp_path, context=context) == f"config (context here): contexts[here].{said}"
+def test_a_bad_context(tmp_path: Path, context: Any, message: str) -> None:
+    assert (
+        complaint(tmp_path, context=context) == f"config (context here): contexts[here].{message}"
+    )
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "message"),
     [
         ({"server": ""}, "server: must be an http or https URL with a host"),
         ({"server": "api:6443"}, "server: must be an http or https URL with a host (got 'api:"),
@@ -335,14 +337,14 @@ def test_a_bad_context(tmp_path: Path, context: Any, said: str) -> None:
         ({"insecure-skip-tls-verify": "yes"}, "insecure-skip-tls-verify: must be true or false"),
     ],
 )
-def test_a_bad_cluster(tmp_path: Path, cluster: Any, said: str) -> None:
+def test_a_bad_cluster(tmp_path: Path, cluster: Any, message: str) -> None:
     text = complaint(tmp_path, cluster=cluster)
-    assert text.startswith(f"config (context here): clusters[sea].{said}")
+    assert text.startswith(f"config (context here): clusters[sea].{message}")
     assert "sesame" not in text
 
 
 @pytest.mark.parametrize(
-    ("user", "said"),
+    ("user", "message"),
     [
         ({"token": 3}, ".token: must be a string, not of type int (quote it)"),
         ({"token": "open\x01sesame"}, ".token: has characters that an HTTP header cannot carry"),
@@ -386,17 +388,17 @@ def test_a_bad_cluster(tmp_path: Path, cluster: Any, said: str) -> None:
         ),
     ],
 )
-def test_a_bad_user(tmp_path: Path, user: Any, said: str) -> None:
+def test_a_bad_user(tmp_path: Path, user: Any, message: str) -> None:
     (tmp_path / "empty").write_text(" \n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     text = complaint(tmp_path, user=user)
-    assert text.startswith(f"config (context here): users[admin]{said}")
+    assert text.startswith(f"config (context here): users[admin]{message}")
     assert "sesame" not in text
 
 
 def test_a_plugin_is_refused_by_name(tmp_path: Path) -> None:
-    said = complaint(tmp_path, user={"exec": {"command": "aws", "args": ["sesame"]}})
-    assert said == (
+    message = complaint(tmp_path, user={"exec": {"command": "aws", "args": ["sesame"]}})
+    assert message == (
         "config (context here): users[admin].exec: wants to run the program 'aws' to get "
         "credentials, which is not allowed; if you trust this file, allow it with allow_exec=True"
     )

@@ -28,14 +28,14 @@ def berlin(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("said", ["America/New_York", ":America/New_York"])
-def test_tz_names_a_zone(said: str, berlin: Path) -> None:
-    assert hours(local_zone({"TZ": said}, localtime=berlin)) == (-5, -4)
+@pytest.mark.parametrize("message", ["America/New_York", ":America/New_York"])
+def test_tz_names_a_zone(message: str, berlin: Path) -> None:
+    assert hours(local_zone({"TZ": message}, localtime=berlin)) == (-5, -4)
 
 
-@pytest.mark.parametrize("said", ["", ":"])
-def test_an_empty_tz_is_utc(said: str, berlin: Path) -> None:
-    assert local_zone({"TZ": said}, localtime=berlin) is UTC
+@pytest.mark.parametrize("message", ["", ":"])
+def test_an_empty_tz_is_utc(message: str, berlin: Path) -> None:
+    assert local_zone({"TZ": message}, localtime=berlin) is UTC
 
 
 def test_tz_may_be_a_file(berlin: Path) -> None:
@@ -49,11 +49,11 @@ def test_without_tz_it_is_the_machines(berlin: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["CST-8", "Mars/Olympus", "../../etc/passwd", "/nowhere", "Europe"]
+    "message", ["CST-8", "Mars/Olympus", "../../etc/passwd", "/nowhere", "Europe"]
 )
-def test_another_tz_is_an_error(said: str) -> None:
+def test_another_tz_is_an_error(message: str) -> None:
     with pytest.raises(ConfigError, match=r"^TZ: is no time zone"):
-        local_zone({"TZ": said})
+        local_zone({"TZ": message})
 
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from kubeocean.runtime.logs import get_level, get_logger
 
 
 def read(*words: str) -> ZapFlags:
-    found = parse(ZapFlags, words)
-    assert found is not None
-    return found
+    actual = parse(ZapFlags, words)
+    assert actual is not None
+    return actual
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_a_weak_pair_is_refused_with_the_reason_of_openssl() -> None:
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     pem = weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     certificate = issue("weak", secret=weak).certificate
-    said = key_problem(certificate, Secret(pem))
-    assert said.startswith("cannot be used with the client certificate (")
+    message = key_problem(certificate, Secret(pem))
+    assert message.startswith("cannot be used with the client certificate (")
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

@@ -35,7 +35,7 @@ def log() -> Iterator[io.StringIO]:
     restore()
 
 
-def said(log: io.StringIO, message: str) -> list[dict[str, Any]]:
+def reported(log: io.StringIO, message: str) -> list[dict[str, Any]]:
     return [x for x in map(json.loads, log.getvalue().splitlines()) if x["msg"] == message]
 
 
@@ -80,15 +80,15 @@ class Drained:
     def __init__(self, seen: list[str], *, waits: bool) -> None:
         self.name = "async" if waits else "plain"
         self.seen = seen
-        self.asked = asyncio.Event()
-        self.stop = self.wait if waits else self.asked.set
+        self.requested = asyncio.Event()
+        self.stop = self.wait if waits else self.requested.set
 
     async def wait(self) -> None:
-        self.asked.set()
+        self.requested.set()
         await asyncio.sleep(0)
 
     async def run(self) -> None:
-        await self.asked.wait()
+        await self.requested.wait()
         self.seen.append(self.name)
 
 
@@ -103,14 +103,14 @@ async def test_a_component_with_stop_ends_by_itself() -> None:
 
 
 async def test_a_component_that_has_ended_is_not_asked_to() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def breaks() -> None:
         raise ValueError("at once")
 
-    parts = [Component("bad", breaks, stop=lambda: asked.append("bad")), Diary().part("a")]
+    parts = [Component("bad", breaks, stop=lambda: requested.append("bad")), Diary().part("a")]
     assert await service(*parts).run() == 1
-    assert asked == []
+    assert requested == []
 
 
 async def test_a_component_that_fails_ends_the_service_with_code_1(log: io.StringIO) -> None:
@@ -123,11 +123,11 @@ async def test_a_component_that_fails_ends_the_service_with_code_1(log: io.Strin
     it = service(diary.part("a"), Component("bad", breaks), diary.part("c"))
     assert await it.run() == 1
     assert diary.lines[-2:] == ["c ended", "a ended"]
-    (line,) = said(log, "Component failed")
+    (line,) = reported(log, "Component failed")
     assert (line["component"], line["level"]) == ("bad", "error")
     assert line["error"].startswith("InvariantError: broken")
     assert "Traceback" in line["exception"]
-    assert said(log, "Stopped service")[0]["code"] == 1
+    assert reported(log, "Stopped service")[0]["code"] == 1
 
 
 async def test_a_component_that_ends_unasked_ends_the_service_with_code_1(
@@ -137,7 +137,7 @@ async def test_a_component_that_ends_unasked_ends_the_service_with_code_1(
         await asyncio.sleep(0)
 
     assert await service(Component("short", returns), Diary().part("a")).run() == 1
-    assert said(log, "Component ended by itself")[0]["component"] == "short"
+    assert reported(log, "Component ended by itself")[0]["component"] == "short"
 
 
 async def test_a_component_that_cancels_itself_ends_the_service_with_code_1(
@@ -147,7 +147,7 @@ async def test_a_component_that_cancels_itself_ends_the_service_with_code_1(
         raise asyncio.CancelledError
 
     assert await service(Component("odd", cancels), Diary().part("a")).run() == 1
-    assert said(log, "Component was cancelled")[0]["component"] == "odd"
+    assert reported(log, "Component was cancelled")[0]["component"] == "odd"
 
 
 async def test_a_component_that_fails_while_ending_makes_code_1() -> None:
@@ -176,7 +176,7 @@ async def test_a_component_that_cannot_be_asked_is_cancelled(log: io.StringIO) -
     it.stop()
     assert await running == 1
     assert diary.lines[2:] == ["b ended", "a ended"]
-    assert said(log, "Component could not be stopped")
+    assert reported(log, "Component could not be stopped")
 
 
 async def test_the_end_takes_no_longer_than_the_deadline(log: io.StringIO) -> None:
@@ -191,7 +191,7 @@ async def test_the_end_takes_no_longer_than_the_deadline(log: io.StringIO) -> No
     await clock.advance(0.2)
     assert await running == 0, "a component that ends when cancelled ended in time"
     assert diary.lines[2:] == ["slow ended", "a ended"]
-    assert said(log, "Component does not stop")[0]["component"] == "slow"
+    assert reported(log, "Component does not stop")[0]["component"] == "slow"
 
 
 async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
@@ -220,7 +220,7 @@ async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
     assert codes == []
     await clock.advance(2.1)
     assert (await running, codes) == (1, [1])
-    assert said(log, "Ended without components")[0]["components"] == ["stubborn"]
+    assert reported(log, "Ended without components")[0]["components"] == ["stubborn"]
 
 
 async def test_a_second_stop_ends_everything_at_once(log: io.StringIO) -> None:
@@ -237,7 +237,7 @@ async def test_a_second_stop_ends_everything_at_once(log: io.StringIO) -> None:
     await clock.advance(0)
     assert await running == 1
     assert sorted(diary.lines[2:]) == ["a ended", "b ended"]
-    assert len(said(log, "Stopping service at once")) == 1
+    assert len(reported(log, "Stopping service at once")) == 1
     it.stop()  # nothing is left to stop
 
 
@@ -285,7 +285,7 @@ async def test_the_service_is_ready_when_all_components_are(log: io.StringIO) ->
     assert calls == ["ready"], "once"
     it.stop()
     assert await running == 0
-    assert len(said(log, "Service is ready")) == 1
+    assert len(reported(log, "Service is ready")) == 1
 
 
 async def test_a_cancelled_service_ends_its_components_in_order() -> None:
@@ -319,7 +319,7 @@ async def test_pages_are_served_while_it_runs(log: io.StringIO) -> None:
     it = service(Diary().part("a"), metrics_address=here, health_address=here)
     it.metrics.counter("jobs_total", "Jobs").inc()
     running = asyncio.create_task(it.run())
-    (started,) = await until(lambda: said(log, "Started service"))
+    (started,) = await until(lambda: reported(log, "Started service"))
     async with ClientSession() as session:
         async with session.get(f"http://{started['metrics']}/metrics") as response:
             assert "jobs_total 1.0" in await response.text()
@@ -333,11 +333,11 @@ async def test_a_port_in_use_ends_the_start_with_code_1(log: io.StringIO) -> Non
     diary = Diary()
     first = service(diary.part("a"), health_address=BindAddress("127.0.0.1", 0))
     running = asyncio.create_task(first.run())
-    (started,) = await until(lambda: said(log, "Started service"))
+    (started,) = await until(lambda: reported(log, "Started service"))
     port = int(started["health"].rpartition(":")[2])
     taken = BindAddress("127.0.0.1", port, "--health-probe-bind-address")
     assert await service(diary.part("b"), health_address=taken).run() == 1
-    (line,) = said(log, "Could not start service")
+    (line,) = reported(log, "Could not start service")
     assert "--health-probe-bind-address: cannot listen on" in line["error"]
     assert "b started" not in diary.lines
     first.stop()
@@ -351,10 +351,10 @@ async def test_signals_end_the_service_and_are_given_back(log: io.StringIO) -> N
     running = asyncio.create_task(it.run())
     await until(lambda: it.ready)
     os.kill(os.getpid(), signal.SIGUSR1)
-    await until(lambda: said(log, "Changed log level"))
+    await until(lambda: reported(log, "Changed log level"))
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 0
-    assert said(log, "Stopping service")[0]["why"] == "SIGTERM"
+    assert reported(log, "Stopping service")[0]["why"] == "SIGTERM"
     assert [signal.getsignal(number) for number in numbers] == before
 
 

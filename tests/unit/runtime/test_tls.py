@@ -29,8 +29,8 @@ def shake(
         listening.load_cert_chain(path)
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     here = context.wrap_bio(down, up, server_hostname=name)
-    there = listening.wrap_bio(up, down, server_side=True)
-    waiting = [here, there]
+    existing = listening.wrap_bio(up, down, server_side=True)
+    waiting = [here, existing]
     while waiting:
         for side in tuple(waiting):
             try:
@@ -38,7 +38,7 @@ def shake(
             except ssl.SSLWantReadError:
                 continue
             waiting.remove(side)
-    return here, there
+    return here, existing
 
 
 def test_plain_http_needs_no_context() -> None:
@@ -91,8 +91,8 @@ def test_the_client_certificate_is_shown_to_the_server() -> None:
         certificate=client.certificate,
         private_key=Secret(client.key),
     )
-    _, there = shake(ssl_context(access))
-    shown = there.getpeercert()
+    _, existing = shake(ssl_context(access))
+    shown = existing.getpeercert()
     assert shown is not None
     assert shown["subject"] == ((("commonName", "client"),),)
 

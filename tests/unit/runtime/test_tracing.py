@@ -41,7 +41,7 @@ class Collector:
         return web.Response(body=b"", content_type="application/x-protobuf")
 
     def spans(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
+        actual: dict[str, dict[str, Any]] = {}
         for body in self.bodies:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 about = {a.key: a.value.string_value for a in resource.resource.attributes}
@@ -51,7 +51,7 @@ class Collector:
                             a.key: getattr(a.value, a.value.WhichOneof("value") or "")
                             for a in s.attributes
                         }
-                        found[s.name] = {
+                        actual[s.name] = {
                             "resource": about,
                             "attributes": values,
                             "trace": s.trace_id.hex(),
@@ -60,7 +60,7 @@ class Collector:
                             "status": (s.status.code, s.status.message),
                             "events": [e.name for e in s.events],
                         }
-        return found
+        return actual
 
 
 @pytest.fixture
@@ -138,9 +138,9 @@ async def test_spans_arrive_with_their_parents_and_attributes(collector: Collect
     assert outer_["attributes"] == {"key": "a/b", "tries": 2, "outcome": "done", "fast": True}
     assert inner["attributes"] == {"names": "['x', 'y']"}
     assert headers["traceparent"].startswith(f"00-{inner['trace']}-{inner['id']}-0")
-    told = outer_["resource"]
-    assert told["service.name"] == "syncer"
-    assert (told["service.version"], told["service.instance.id"]) == ("1.2", "pod-1")
+    received = outer_["resource"]
+    assert received["service.name"] == "syncer"
+    assert (received["service.version"], received["service.instance.id"]) == ("1.2", "pod-1")
     assert tracing.trace_headers() == {}
 
 
@@ -171,9 +171,9 @@ async def test_log_lines_inside_a_span_have_its_trace_id(collector: Collector) -
     logs.get_logger("x").info("Outside")
     await asyncio.to_thread(finish)
     restore()
-    said = {line["msg"]: line for line in map(json.loads, out.getvalue().splitlines())}
-    assert said["Inside"]["trace_id"] == collector.spans()["work"]["trace"]
-    assert "trace_id" not in said["Outside"]
+    reported = {line["msg"]: line for line in map(json.loads, out.getvalue().splitlines())}
+    assert reported["Inside"]["trace_id"] == collector.spans()["work"]["trace"]
+    assert "trace_id" not in reported["Outside"]
     assert collector.paths == ["/custom"]
 
 
@@ -205,7 +205,7 @@ def test_a_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "reported"),
     [
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT.*URL"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://"}, "OTEL_EXPORTER_OTLP_ENDPOINT.*URL"),
@@ -218,6 +218,6 @@ def test_a_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-def test_a_wrong_setting_is_told(environ: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_wrong_setting_is_told(environ: dict[str, str], reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         tracing.configure("x", environ=environ)

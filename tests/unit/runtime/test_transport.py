@@ -309,8 +309,8 @@ async def test_what_is_asked_stands_in_the_request_line_as_it_is() -> None:
         assert request.watches
         await transport.send(request)
         path = "/clusters/a%2Fb/api/v1/x%2Fy"
-        asked = "labelSelector=a+in+%28b%2C+%C3%BC%29&watch=true"
-        assert server.lines == [f"GET {path}?{asked}"]
+        requested = "labelSelector=a+in+%28b%2C+%C3%BC%29&watch=true"
+        assert server.lines == [f"GET {path}?{requested}"]
         assert "X-Mine: 1\r\n" in server.heads[0]
         assert "User-Agent: kubeocean/" in server.heads[0]
 
@@ -427,7 +427,7 @@ async def test_another_name_of_the_server_cuts_whatever_is_open() -> None:
 
 async def test_a_watch_outlives_a_new_way_until_it_ends_itself() -> None:
     """Another proxy or certificate: the same server, so there is no reason to cut."""
-    said = asyncio.Event()
+    message = asyncio.Event()
 
     async def slowly(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -437,7 +437,7 @@ async def test_a_watch_outlives_a_new_way_until_it_ends_itself() -> None:
             await reader.read()
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
-        await said.wait()
+        await message.wait()
         writer.write(b"cd")
         await reader.read()
 
@@ -448,7 +448,7 @@ async def test_a_watch_outlives_a_new_way_until_it_ends_itself() -> None:
             source.next = replace(source.current(), certificate=b"another")
             await transport.send(Request("GET", "/new"))
             assert transport.generation == 0
-            said.set()
+            message.set()
             assert await stream.read() == b"cd"
         await until(lambda: server.open == 1, within=2)
 
@@ -500,9 +500,9 @@ async def test_a_cancelled_request_leaves_no_connection() -> None:
             everything_of(transport, Request("GET", "/x")),
         ]
         for attempt in attempts:
-            asked = len(server.heads)
+            requested = len(server.heads)
             task = asyncio.ensure_future(attempt)
-            await until(lambda asked=asked: len(server.heads) > asked)
+            await until(lambda requested=requested: len(server.heads) > requested)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -172,7 +172,7 @@ async def test_what_was_written_last_still_arrives() -> None:
 
 
 async def test_what_was_said_is_heard_though_nobody_listens_any_more() -> None:
-    said = b"x" * (1 << 15)  # what the kernel of the reader has room for
+    message = b"x" * (1 << 15)  # what the kernel of the reader has room for
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -180,7 +180,7 @@ async def test_what_was_said_is_heard_though_nobody_listens_any_more() -> None:
         await head_of(server, reader)
         writer.write(SWITCHED)
         await reader.read(1)
-        writer.write(said)
+        writer.write(message)
 
     async with serving(handle) as server, opening(server.url) as tunnel:
         await tunnel.write(b"?")
@@ -189,7 +189,7 @@ async def test_what_was_said_is_heard_though_nobody_listens_any_more() -> None:
             while True:
                 await tunnel.write(b"is anybody there?")
                 await asyncio.sleep(0)
-        assert await read_exactly(tunnel, len(said)) == said
+        assert await read_exactly(tunnel, len(message)) == message
 
 
 async def test_a_broken_tunnel_is_unreachable() -> None:
@@ -324,8 +324,8 @@ NOT_HTTP = {
 
 @pytest.mark.parametrize("how", NOT_HTTP)
 async def test_what_is_no_answer_is_unreachable(how: str) -> None:
-    said, why = NOT_HTTP[how]
-    async with server_of(said) as server:
+    message, why = NOT_HTTP[how]
+    async with server_of(message) as server:
         error = await refused(server.url)
     assert isinstance(error, Unreachable)
     assert why in str(error)
@@ -384,8 +384,8 @@ async def test_headers_may_be_repeated_and_in_any_script() -> None:
 
 async def test_a_proxy_is_asked_to_connect_and_then_not_in_the_way() -> None:
     async with echoing() as server, proxying() as proxy:
-        there = proxy.url.replace("//", "//me:secret@")
-        async with opening(server.url, proxy_url=there) as tunnel:
+        existing = proxy.url.replace("//", "//me:secret@")
+        async with opening(server.url, proxy_url=existing) as tunnel:
             assert await tunnel.read() == b"and at once"
             await tunnel.write(b"x" * MIB)
             assert await read_exactly(tunnel, MIB) == b"x" * MIB
@@ -394,7 +394,7 @@ async def test_a_proxy_is_asked_to_connect_and_then_not_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         (b"HTTP/1.1 407 Who are you\r\n\r\n", r"it refused \(407\)"),
         (b"nonsense\r\n\r\n", "not HTTP"),
@@ -402,9 +402,9 @@ async def test_a_proxy_is_asked_to_connect_and_then_not_in_the_way() -> None:
     ],
     ids=["refuses", "babbles", "hangs up"],
 )
-async def test_a_proxy_that_does_not_connect_passed_nothing_on(said: bytes, why: str) -> None:
+async def test_a_proxy_that_does_not_connect_passed_nothing_on(message: bytes, why: str) -> None:
     async with proxying() as proxy:
-        proxy.refuse = said
+        proxy.refuse = message
         with pytest.raises(Unreachable, match=f"through the proxy: .*{why}") as refused:
             async with opening("http://10.255.255.1:80", proxy_url=proxy.url):
                 pass

@@ -132,9 +132,9 @@ async def test_a_server_in_trouble_is_not_hurried(how: str) -> None:
         await follower.clock.advance(60)
         # Doubling from 0.2 s to 5 s: some fifteen to thirty requests a minute.
         assert 10 < len(server.requests) < 40
-        asked = len(server.requests)
+        requested = len(server.requests)
         await follower.clock.advance(60)
-        assert 10 < len(server.requests) - asked < 30
+        assert 10 < len(server.requests) - requested < 30
 
 
 async def test_patience_returns_with_the_first_word() -> None:

@@ -234,7 +234,7 @@ async def test_accounts_that_lost_their_roles(
         missing = await missing_rights(computing_api, DEFAULT)
         assert (missing["kubeocean-manager"], missing["kubeocean-proxier"]) == ((), ())
         viewer = computing.client(wrap=faults.wrap)
-        faults.answer(403, times=1000, when=lambda asked: "accessreviews" in asked.path)
+        faults.answer(403, times=1000, when=lambda requested: "accessreviews" in requested.path)
         try:
             assert await missing_rights(viewer, DEFAULT) == missing
         finally:
@@ -491,7 +491,7 @@ async def test_nothing_is_left_over_where_bindings_cannot_be_read_again(
     client = computing.client(wrap=faults.wrap)
 
     async def fail() -> None:
-        faults.answer(503, times=1000, when=lambda asked: "clusterbindings" in asked.path)
+        faults.answer(503, times=1000, when=lambda requested: "clusterbindings" in requested.path)
 
     try:
         diagnosis = await examined(client, joined.name, Meanwhile(fail))

@@ -32,7 +32,7 @@ def container(*args: str, **more: object) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (pod(container("syncer")), ""),
         (pod(container(command=["/syncer"])), ""),
@@ -48,10 +48,10 @@ def container(*args: str, **more: object) -> Json:
         ),
     ],
 )
-def test_only_our_own_programs_are_run(given: Json, said: str) -> None:
-    found = refusal(given)
-    assert found.startswith(said)
-    assert bool(found) is bool(said)
+def test_only_our_own_programs_are_run(given: Json, message: str) -> None:
+    actual = refusal(given)
+    assert actual.startswith(message)
+    assert bool(actual) is bool(message)
 
 
 def test_what_is_installed_is_run_as_it_is() -> None:
@@ -92,7 +92,7 @@ def test_a_proxier_listens_on_its_own_address_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "found"),
+    ("args", "actual"),
     [
         (("syncer", "--metrics-bind-address=0"), {"health-probe-bind-address": 8081}),
         (
@@ -105,9 +105,9 @@ def test_a_proxier_listens_on_its_own_address_only() -> None:
     ],
 )
 def test_where_a_program_listens_is_what_its_flags_say(
-    args: tuple[str, ...], found: dict[str, int]
+    args: tuple[str, ...], actual: dict[str, int]
 ) -> None:
-    assert listens(container(*args)) == found
+    assert listens(container(*args)) == actual
 
 
 def test_the_downward_api_tells_of_the_pod() -> None:
@@ -117,8 +117,8 @@ def test_the_downward_api_tells_of_the_pod() -> None:
         for n, path in enumerate(paths)
     ]
     one = container("syncer", env=[*env, {"name": "PLAIN", "value": "x"}, {"name": "EMPTY"}])
-    found = program(one, pod(one), PLACE, {}).env
-    assert [found[name] for name in ("V0", "V1", "V2", "PLAIN", "EMPTY")] == [
+    actual = program(one, pod(one), PLACE, {}).env
+    assert [actual[name] for name in ("V0", "V1", "V2", "PLAIN", "EMPTY")] == [
         "b", "", "here", "x", "",
     ]  # fmt: skip
 
@@ -128,8 +128,8 @@ def test_paths_of_mounts_are_those_of_this_machine() -> None:
         env=[{"name": "A", "value": "/etc/t/x.yaml"}, {"name": "B", "value": "/etc/two"}],
         volumeMounts=[{"name": "syncer-template", "mountPath": "/etc/t/"}],
     )
-    found = program(one, pod(one), PLACE, {}).env
-    assert (found["A"], found["B"]) == ("/pods/x/volumes/s/x.yaml", "/etc/two")
+    actual = program(one, pod(one), PLACE, {}).env
+    assert (actual["A"], actual["B"]) == ("/pods/x/volumes/s/x.yaml", "/etc/two")
 
 
 def test_little_of_our_environment_goes_along() -> None:

@@ -8,7 +8,7 @@ from kubeocean.runtime.objects import Json
 T0, T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"
 
 
-def told(*containers: ContainerState, old: Json | None = None, now: str = T2) -> Json:
+def received(*containers: ContainerState, old: Json | None = None, now: str = T2) -> Json:
     return status(containers, old or {}, address="127.2.0.2", host="127.2.0.1", now=now)
 
 
@@ -19,7 +19,7 @@ def condition(document: Json, kind: str) -> Json:
 def test_a_container_that_waits_says_why() -> None:
     one = ContainerState("c", "i")
     waiting([one], "ErrImagePull", "not ours")
-    document = told(one)
+    document = received(one)
     assert document["phase"] == "Pending"
     (entry,) = document["containerStatuses"]
     assert entry["state"] == {"waiting": {"reason": "ErrImagePull", "message": "not ours"}}
@@ -31,10 +31,10 @@ def test_a_pod_is_ready_when_all_its_containers_are() -> None:
         ContainerState("a", "i", started_at=T0, ready=True),
         ContainerState("b", "i", started_at=T0),
     )
-    first = told(one, two)
+    first = received(one, two)
     assert (first["phase"], condition(first, "Ready")["status"]) == ("Running", "False")
     two.ready = True
-    second = told(one, two, old=first, now=T2)
+    second = received(one, two, old=first, now=T2)
     assert condition(second, "Ready") == {
         "type": "Ready",
         "status": "True",
@@ -44,15 +44,15 @@ def test_a_pod_is_ready_when_all_its_containers_are() -> None:
 
 def test_nothing_changes_while_nothing_changes() -> None:
     one = ContainerState("a", "i", started_at=T0, ready=True)
-    first = told(one, now=T1)
-    assert told(one, old=first, now=T2) == first
+    first = received(one, now=T1)
+    assert received(one, old=first, now=T2) == first
 
 
 def test_a_run_that_ended_is_remembered() -> None:
     one = ContainerState("a", "i", started_at=T0, ready=True)
     one.end(-15, T1)
     one.reason = "CrashLoopBackOff"
-    (entry,) = told(one)["containerStatuses"]
+    (entry,) = received(one)["containerStatuses"]
     assert entry["state"]["waiting"]["reason"] == "CrashLoopBackOff"
     assert entry["lastState"]["terminated"] == {
         "exitCode": 143,
@@ -73,7 +73,7 @@ def test_a_pod_whose_programs_are_over_has_succeeded_or_failed() -> None:
     two.over = True
     assert phase([one, two]) == "Failed"
     assert phase([one]) == "Succeeded"
-    (entry,) = told(one)["containerStatuses"]
+    (entry,) = received(one)["containerStatuses"]
     assert entry["state"]["terminated"]["reason"] == "Completed"
 
 
@@ -83,6 +83,6 @@ def test_a_run_that_nobody_saw_the_end_of_was_one() -> None:
         {"name": "a", "restartCount": 2, "state": {"running": {"startedAt": T0}}},
         {"name": "b", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
     ]
-    found = remembered({"spec": spec, "status": {"containerStatuses": told_before}})
-    assert [(each.name, each.restarts) for each in found] == [("a", 3), ("b", 2), ("c", 0)]
+    actual = remembered({"spec": spec, "status": {"containerStatuses": told_before}})
+    assert [(each.name, each.restarts) for each in actual] == [("a", 3), ("b", 2), ("c", 0)]
     assert [each.restarts for each in remembered({"spec": spec})] == [0, 0, 0]

@@ -44,9 +44,9 @@ def test_a_probe_asks_where_the_program_really_is() -> None:
     )
     assert probe(manager, "startupProbe", "127.3.3.3", {}) is None
     https = {"readinessProbe": {"httpGet": {"port": 10250, "scheme": "HTTPS", "path": "/healthz"}}}
-    found = probe(https, "readinessProbe", "127.3.3.3", {})
-    assert found is not None
-    assert found.url == "https://127.3.3.3:10250/healthz"
+    actual = probe(https, "readinessProbe", "127.3.3.3", {})
+    assert actual is not None
+    assert actual.url == "https://127.3.3.3:10250/healthz"
 
 
 def test_pods_of_two_nodes_have_different_addresses(tmp_path: Path) -> None:

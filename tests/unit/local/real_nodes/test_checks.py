@@ -49,8 +49,10 @@ def test_programs_that_are_there_are_not_missed(tmp_path: Path) -> None:
 def test_the_script_installs_what_the_check_asks_for() -> None:
     script = SCRIPT.read_text()
     needed = dict(re.findall(r"^need (\S+) (.+)$", script, re.MULTILINE))
-    asked = {package: " ".join(sorted(names)) for package, names in checks.PACKAGES.items()}
-    assert {package: " ".join(sorted(words.split())) for package, words in needed.items()} == asked
+    requested = {package: " ".join(sorted(names)) for package, names in checks.PACKAGES.items()}
+    assert {
+        package: " ".join(sorted(words.split())) for package, words in needed.items()
+    } == requested
     assert {"containernetworking-plugins", "busybox-static"} <= set(re.findall(r"[\w-]+", script))
 
 
