@@ -16,6 +16,7 @@ from kubeocean.cli.doctor import doctor
 from kubeocean.cli.down import down
 from kubeocean.cli.drain import drain
 from kubeocean.cli.explain import explain
+from kubeocean.cli.fleet import fleet
 from kubeocean.cli.install import install
 from kubeocean.cli.join import join
 from kubeocean.cli.kubeconfig import kubeconfig
@@ -78,4 +79,5 @@ app.command(context_settings=GO_FLAGS)(manager)
 app.command(context_settings=GO_FLAGS)(syncer)
 app.command(context_settings=GO_FLAGS)(proxier)
 app.add_typer(shards)
+app.add_typer(fleet)
 app.command()(repair)

@@ -17,6 +17,7 @@ from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.errors import ConfigError
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.process.startup import open_client, trace
+from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
@@ -34,7 +35,8 @@ class Replica:
     """This replica, as its settings describe it; the stack closes its clients.
 
     - `prepared`: returns when the caches are filled enough to work on a slot.
-    - `control`: a client of the computing cluster without rate limit and fence.
+    - `control`: a client of the cluster with the Lease, without rate limit and fence.
+    - `cluster`: name of that cluster in logs and metrics.
     - `sharing`: the controllers of `--sharding`; its ring is a component of the service.
 
     :raises KubeoceanError: the access to the cluster, or the namespace of the Lease, is not known.
@@ -49,6 +51,7 @@ class Replica:
         prepared: Callable[[], Awaitable[None]],
         metrics: Metrics,
         environ: Mapping[str, str],
+        cluster: str = "computing",
     ) -> None:
         self.identity = unique_identity()
         trace(stack, service, instance=self.identity, environ=environ)
@@ -57,7 +60,8 @@ class Replica:
         )
         self._stack = stack
         self._metrics = metrics
-        self.control = control = open_client(stack, self.counted(source), "computing")
+        self._cluster = cluster
+        self.control = control = open_client(stack, self.counted(source), cluster)
         self.sharing: SharedControllers | None = None
         self._election: Election | None = None
         self._exclusive_start: ExclusiveStart | None = None
@@ -82,9 +86,14 @@ class Replica:
         )
 
     def client(self, *, qps: float, burst: int) -> Client:
-        """A fenced and rate-limited client of the computing cluster."""
+        """A fenced and rate-limited client of the cluster with the Lease."""
         transport = self.fenced(self.counted(self._source))
-        return open_client(self._stack, transport, "computing", qps=qps, burst=burst)
+        return open_client(self._stack, transport, self._cluster, qps=qps, burst=burst)
+
+    @property
+    def access(self) -> Access:
+        """The present access to the cluster with the Lease."""
+        return self._source.current()
 
     def counted(self, source: AccessSource) -> Transport:
         """A transport to a cluster that counts its requests."""

@@ -29,6 +29,7 @@ from kubeocean.runtime.redaction import Secret
 __all__ = [
     "SERVICE_ACCOUNT_ROOT",
     "AccessSource",
+    "FileAccess",
     "InClusterAccess",
     "KubeconfigAccess",
     "StaticAccess",
@@ -166,7 +167,30 @@ class KubeconfigAccess:
             self._access = access
 
 
-class InClusterAccess:
+class FileAccess:
+    """Access that `load` builds from files, reloaded when one of them changes.
+
+    `load` gets a function that reads a file, and calls it for every file that it uses. The
+    constructor loads, and raises the ConfigError of `load`.
+    """
+
+    def __init__(
+        self, load: Callable[[Callable[[Path], bytes]], Loaded], *, clock: Clock | None = None
+    ) -> None:
+        self._files = _Reloading(load, clock or RealClock())
+
+    @property
+    def interval_s(self) -> float:
+        return _LOOK_S
+
+    def current(self) -> Access:
+        return self._files.loaded.access
+
+    async def refresh(self, *, rejected: bool = False) -> bool:
+        return self._files.refresh(force=rejected)
+
+
+class InClusterAccess(FileAccess):
     """The ServiceAccount of the pod that this runs in, as Kubernetes mounts it.
 
     The constructor reads; it raises ConfigError outside a cluster.
@@ -180,19 +204,7 @@ class InClusterAccess:
         clock: Clock | None = None,
     ) -> None:
         server = _service(environ)
-        self._files = _Reloading(
-            lambda read: _service_account(server, Path(root), read), clock or RealClock()
-        )
-
-    @property
-    def interval_s(self) -> float:
-        return _LOOK_S
-
-    def current(self) -> Access:
-        return self._files.loaded.access
-
-    async def refresh(self, *, rejected: bool = False) -> bool:
-        return self._files.refresh(force=rejected)
+        super().__init__(lambda read: _service_account(server, Path(root), read), clock=clock)
 
 
 def default_access(

@@ -1,0 +1,193 @@
+"""The hub of a fleet: its controllers, and the process that runs them.
+
+Replicas compete for a Lease; only the leader runs the controllers, and the others are ready
+standbys. A leader that loses its Lease exits with code 1, and none of its later writes are sent.
+The Lease is that of KubeFleet's hub agent, so that only one of both works during an exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from kubeocean.fleet.extensions import OURS, Extensions, chosen
+from kubeocean.fleet.inventory.controller import ClusterProfiles
+from kubeocean.fleet.membership.controller import (
+    FORCE_WAIT,
+    MEMBER_AGENTS,
+    NETWORKING_AGENTS,
+    MemberClusters,
+)
+from kubeocean.fleet.settings import HubSettings
+from kubeocean.process.replicas import Replica
+from kubeocean.process.startup import run_process
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.components import Component, Part, components_of
+from kubeocean.runtime.events import EventRecorder
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.service import Service
+
+__all__ = ["EVENT_SOURCE", "Hub", "NewParts", "Program", "run"]
+
+EVENT_SOURCE: Final = "membercluster-controller"
+
+_SERVICE: Final = "fleet-hub"
+_DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
+
+# Further controllers of a hub; they get its client, which is fenced, its settings and metrics
+NewParts: TypeAlias = Callable[[Client, HubSettings, Metrics], Sequence[Part]]
+
+_log = get_logger(__name__)
+
+
+class Hub:
+    """Membership and inventory of a fleet, and `parts` that run beside them.
+
+    - `threshold`: age of a heartbeat that counts as lost; None for three periods.
+    - `force_wait`: time after which a member that does not leave is removed.
+    - `networking`: whether members also run the networking agents.
+    - `inventory`: whether members have ClusterProfiles.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        parts: Sequence[Part] = (),
+        extensions: Extensions = OURS,
+        threshold: timedelta | None = None,
+        force_wait: timedelta = FORCE_WAIT,
+        networking: bool = False,
+        inventory: bool = True,
+        instance: str = "",
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        metrics = metrics or Metrics()
+        self._events = EventRecorder(
+            client, component=EVENT_SOURCE, instance=instance, clock=clock, metrics=metrics
+        )
+        self._members = MemberClusters(
+            client,
+            self._events,
+            extensions=extensions,
+            threshold=threshold,
+            force_wait=force_wait,
+            expected=NETWORKING_AGENTS if networking else MEMBER_AGENTS,
+            clock=clock,
+            metrics=metrics,
+        )
+        own: list[Part] = [self._events, self._members]
+        if inventory:
+            own.append(
+                ClusterProfiles(
+                    client,
+                    self._members.caches.members,
+                    extensions=extensions,
+                    threshold=threshold,
+                    clock=clock,
+                    metrics=metrics,
+                )
+            )
+        self._components: tuple[Component, ...] = components_of((*own, *parts))
+
+    @property
+    def ready(self) -> bool:
+        """Whether all parts are ready."""
+        return all(component.ready() for component in self._components)
+
+    async def synced(self) -> None:
+        """Return when the caches of members were filled."""
+        await self._members.caches.synced()
+
+    async def run(self) -> None:
+        """Run all controllers until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for component in self._components:
+                group.create_task(_run(component), name=component.name)
+
+
+async def _run(component: Component) -> None:
+    await component.run()
+
+
+async def run(
+    settings: HubSettings,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    new_parts: NewParts | None = None,
+) -> int:
+    """Run a hub until a signal arrives; return the exit code."""
+
+    async def prepare(stack: AsyncExitStack) -> Service:
+        return Program(settings, environ, stack, new_parts).prepare()
+
+    return await run_process("fleet hub", settings, prepare, log=_log)
+
+
+class Program:
+    """The parts of one process; `stack` closes them at the end."""
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        environ: Mapping[str, str],
+        stack: AsyncExitStack,
+        new_parts: NewParts | None = None,
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._stack = stack
+        self._new_parts = new_parts
+        self._metrics = Metrics(process=True)
+
+    def prepare(self) -> Service:
+        """Build the service without sending a request.
+
+        :raises KubeoceanError: a setting or a file is invalid.
+        """
+        settings = self._settings
+        if ignored := list(settings.without_effect()):
+            _log.warning("Ignored flags without effect", flags=ignored)
+        self._replica = Replica(
+            settings,
+            _SERVICE,
+            self._stack,
+            prepared=lambda: self._hub.synced(),
+            metrics=self._metrics,
+            environ=self._environ,
+            cluster="hub",
+        )
+        client = self._replica.client(qps=settings.hub_api_qps, burst=settings.hub_api_burst)
+        parts = self._new_parts(client, settings, self._metrics) if self._new_parts else ()
+        self._hub = Hub(
+            client,
+            parts=parts,
+            extensions=chosen(settings.status_extensions),
+            threshold=settings.cluster_unhealthy_threshold,
+            force_wait=timedelta(seconds=settings.force_delete_wait_s),
+            networking=settings.networking_agents_enabled,
+            inventory=settings.enable_cluster_inventory_apis,
+            instance=self._replica.identity,
+            metrics=self._metrics,
+        )
+        return Service(
+            _SERVICE,
+            [Component("hub", self._work, self._ready)],
+            metrics=self._metrics,
+            metrics_address=settings.metrics_bind_address,
+            health_address=settings.health_probe_bind_address,
+            deadline_s=_DEADLINE_S,
+        )
+
+    async def _work(self) -> None:
+        await self._replica.run(self._hub.run)
+
+    def _ready(self) -> bool:
+        return self._replica.ready(self._hub.ready)

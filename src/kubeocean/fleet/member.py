@@ -1,0 +1,197 @@
+"""The process of a member agent: builds it from its settings and environment, and runs it.
+
+Replicas compete for a Lease in the member's own cluster; the leader plays the member. A leader that
+loses its Lease exits with code 1, and none of its later writes, to the hub or to the member, are
+sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from kubeocean.errors import ConfigError
+from kubeocean.fleet.agent.agent import MemberAgent
+from kubeocean.fleet.agent.collector import Collector
+from kubeocean.fleet.agent.hub_access import HeaderTransport, extra_headers, hub_access
+from kubeocean.fleet.agent.nodes import AzureOptions, NodeProperties
+from kubeocean.fleet.agent.protocols import Applier, PropertyProvider
+from kubeocean.fleet.extensions import chosen
+from kubeocean.fleet.properties.prices import BUILT_IN, PriceList, read_prices
+from kubeocean.fleet.settings import MemberSettings
+from kubeocean.process.replicas import Replica
+from kubeocean.process.startup import open_client, run_process
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.components import Component
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.service import Service
+
+__all__ = ["MakeApplier", "Program", "run"]
+
+ENV_MEMBER_NAME: Final = "MEMBER_CLUSTER_NAME"
+_SERVICE: Final = "fleet-member"
+_DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
+
+# Returns an applier of Works for the clients of hub and member, both fenced, and the member's name
+MakeApplier: TypeAlias = Callable[[Client, Client, str, MemberSettings, Metrics], Applier]
+
+_log = get_logger(__name__)
+
+
+async def run(
+    settings: MemberSettings,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    make_applier: MakeApplier | None = None,
+) -> int:
+    """Run a member agent until a signal arrives; return the exit code."""
+
+    async def prepare(stack: AsyncExitStack) -> Service:
+        return Program(settings, environ, stack, make_applier).prepare()
+
+    return await run_process("fleet member", settings, prepare, log=_log)
+
+
+class Program:
+    """The parts of one process; `stack` closes them at the end."""
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        environ: Mapping[str, str],
+        stack: AsyncExitStack,
+        make_applier: MakeApplier | None = None,
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._stack = stack
+        self._make_applier = make_applier
+        self._metrics = Metrics(process=True)
+
+    def prepare(self) -> Service:
+        """Build the service without sending a request.
+
+        :raises KubeoceanError: a setting, a variable or a file is invalid.
+        """
+        settings, metrics = self._settings, self._metrics
+        if ignored := list(settings.without_effect()):
+            _log.warning("Ignored flags without effect", flags=ignored)
+        name = settings.member_name or self._environ.get(ENV_MEMBER_NAME, "")
+        if not name:
+            raise ConfigError("must be set to the name of the member", source=ENV_MEMBER_NAME)
+        self._replica = Replica(
+            settings,
+            _SERVICE,
+            self._stack,
+            prepared=_nothing,
+            metrics=metrics,
+            environ=self._environ,
+            cluster="member",
+        )
+        member = self._replica.client(qps=settings.member_api_qps, burst=settings.member_api_burst)
+        hub = self._open_hub()
+        make_applier = self._make_applier
+        self._agent = MemberAgent(
+            hub,
+            member,
+            name,
+            self._collector(member),
+            new_applier=(lambda: make_applier(hub, member, name, settings, metrics))
+            if make_applier is not None
+            else None,
+            instance=self._replica.identity,
+            metrics=metrics,
+        )
+        return Service(
+            _SERVICE,
+            [Component("agent", self._work, self._ready)],
+            metrics=metrics,
+            metrics_address=settings.metrics_bind_address,
+            health_address=settings.health_probe_bind_address,
+            deadline_s=_DEADLINE_S,
+        )
+
+    def _open_hub(self) -> Client:
+        settings = self._settings
+        source = hub_access(settings, self._environ, self._replica.control)
+        transport = self._replica.fenced(self._replica.counted(source))
+        if headers := extra_headers(self._environ):
+            transport = HeaderTransport(transport, headers)
+        return open_client(
+            self._stack, transport, "hub", qps=settings.hub_api_qps, burst=settings.hub_api_burst
+        )
+
+    def _collector(self, member: Client) -> Collector:
+        settings, extensions = self._settings, chosen(self._settings.status_extensions)
+        authority = (self._replica.access.ca or b"").decode("utf-8", "replace")
+        built_in = NodeProperties(
+            member,
+            extensions=extensions,
+            certificate_authority=authority,
+            metrics=self._metrics,
+        )
+        match settings.property_provider:
+            case "none" | "":
+                return Collector(built_in)
+            case "azure":
+                options = AzureOptions(
+                    settings.region,
+                    settings.use_cost_properties,
+                    settings.use_available_properties,
+                    _prices(settings.price_list),
+                )
+                azure = NodeProperties(
+                    member,
+                    options=options,
+                    with_namespaces=settings.collect_namespaces,
+                    extensions=extensions,
+                    certificate_authority=authority,
+                    metrics=self._metrics,
+                )
+                return Collector(built_in, azure)
+            case path:
+                return Collector(built_in, _load_provider(path)(member))
+
+    async def _work(self) -> None:
+        await self._replica.run(self._agent.run)
+
+    def _ready(self) -> bool:
+        return self._replica.ready(self._agent.ready)
+
+
+async def _nothing() -> None:
+    """Wait for nothing: an agent has no slots to prepare."""
+
+
+def _prices(path: str) -> PriceList:
+    if not path:
+        return BUILT_IN
+    try:
+        return read_prices(Path(path).read_bytes())
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise ConfigError(message, source="--price-list", value=path) from None
+
+
+def _load_provider(path: str) -> Callable[[Client], PropertyProvider]:
+    """Import the class of a property provider.
+
+    :raises ConfigError: there is no such module or class.
+    """
+    source = "--property-provider"
+    module, colon, name = path.partition(":")
+    if not colon or not module or not name:
+        message = "must be none, azure or package.module:Class"
+        raise ConfigError(message, source=source, value=path)
+    try:
+        provider: Callable[[Client], PropertyProvider] = getattr(
+            importlib.import_module(module), name
+        )
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot be imported: {error}", source=source, value=path) from None
+    return provider

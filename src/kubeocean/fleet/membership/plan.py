@@ -1,0 +1,201 @@
+"""The next step for a MemberCluster. Pure; the first row that fits applies.
+
+    MemberCluster                    namespace                InternalMemberCluster  step
+    deleting without our finalizer                                                   NOTHING
+    deleting                         absent or foreign                               FINALIZE
+    deleting                         terminating                                     AWAIT_REMOVAL
+    deleting                         ours                     absent, all agents     REMOVE
+                                                              left, or Leave and the
+                                                              force wait has passed
+    deleting                         ours                     Join                   ASK_TO_LEAVE
+    deleting                         ours                     Leave                  AWAIT_LEAVE
+    live, no namespace can have its name                                             REFUSE
+    live                             foreign                                         REFUSE
+    live                             of a dead MemberCluster  or terminating         AWAIT_NAMESPACE
+    live                             absent or ours                                  JOIN
+
+A namespace is foreign if it lacks the fleet's label or something else controls it. Foreign
+namespaces are neither written nor deleted. A namespace of an earlier MemberCluster of that name is
+left to the garbage collector: our cache may be older than the MemberCluster that controls it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Final
+
+from kubeocean.api.fleet.clusters import (
+    MEMBER_CLUSTERS,
+    AgentStatus,
+    MemberCluster,
+    MembershipState,
+)
+from kubeocean.api.fleet.conditions import AgentCondition
+from kubeocean.api.fleet.names import (
+    FINALIZER_MEMBER,
+    LABEL_FLEET_RESOURCE,
+    MEMBER_NAMESPACE_PREFIX,
+    TRUE,
+    member_namespace,
+)
+from kubeocean.fleet.health import stored_instant
+from kubeocean.fleet.membership.forge import HubObjects
+from kubeocean.runtime.kinds import Namespace
+from kubeocean.runtime.objects import controller_of, find_condition
+
+__all__ = [
+    "LONGEST_MEMBER_NAME",
+    "Plan",
+    "Step",
+    "agents_have_joined",
+    "agents_have_left",
+    "name_problem",
+    "plan_member",
+]
+
+LONGEST_MEMBER_NAME: Final = 63 - len(MEMBER_NAMESPACE_PREFIX)
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+class Step(Enum):
+    """What to do for a MemberCluster."""
+
+    NOTHING = auto()
+    REFUSE = auto()
+    AWAIT_NAMESPACE = auto()
+    JOIN = auto()
+    ASK_TO_LEAVE = auto()
+    AWAIT_LEAVE = auto()
+    REMOVE = auto()
+    AWAIT_REMOVAL = auto()
+    FINALIZE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step, what a user should know about it, and when to plan again without an event."""
+
+    step: Step
+    message: str = ""
+    again_in: timedelta | None = None
+
+
+def plan_member(
+    member: MemberCluster,
+    objects: HubObjects,
+    expected: Collection[str],
+    force_wait: timedelta,
+    now: datetime,
+) -> Plan:
+    """Return the next step; `expected` are the types of the agents that a member runs."""
+    if member.deleting:
+        return _plan_leave(member, objects, expected, force_wait, now)
+    if problem := name_problem(member.name):
+        return Plan(Step.REFUSE, problem)
+    return _plan_join(member, objects.namespace)
+
+
+def name_problem(name: str) -> str:
+    """Return why no namespace can be made for a member of that name; empty if one can."""
+    if len(name) > LONGEST_MEMBER_NAME:
+        return (
+            f"the name has {len(name)} characters and may have {LONGEST_MEMBER_NAME}: the namespace"
+            f" {MEMBER_NAMESPACE_PREFIX}NAME would be too long; join with a shorter name"
+        )
+    if not _LABEL.fullmatch(name):
+        return (
+            f"the namespace {member_namespace(name)} cannot exist; join with a name of lowercase"
+            " letters, digits and dashes"
+        )
+    return ""
+
+
+def _plan_join(member: MemberCluster, namespace: Namespace | None) -> Plan:
+    if namespace is None:
+        return Plan(Step.JOIN)
+    if _belonged_to_earlier(namespace, member):
+        message = (
+            f"the namespace {namespace.name} belongs to an earlier MemberCluster of this name;"
+            " waiting until it is deleted"
+        )
+        return Plan(Step.AWAIT_NAMESPACE, message)
+    if _is_foreign(namespace, member):
+        message = (
+            f"the namespace {namespace.name} exists and does not belong to the fleet;"
+            " delete it, or join with another name"
+        )
+        return Plan(Step.REFUSE, message)
+    if namespace.deleting:
+        message = f"the namespace {namespace.name} is being deleted; waiting to create it anew"
+        return Plan(Step.AWAIT_NAMESPACE, message)
+    return Plan(Step.JOIN)
+
+
+def _plan_leave(
+    member: MemberCluster,
+    objects: HubObjects,
+    expected: Collection[str],
+    force_wait: timedelta,
+    now: datetime,
+) -> Plan:
+    namespace, internal = objects.namespace, objects.internal
+    if FINALIZER_MEMBER not in (member.metadata.finalizers or ()):
+        return Plan(Step.NOTHING)
+    if (
+        namespace is None
+        or _is_foreign(namespace, member)
+        or _belonged_to_earlier(namespace, member)
+    ):
+        return Plan(Step.FINALIZE)
+    if namespace.deleting:
+        return Plan(Step.AWAIT_REMOVAL, f"waiting until namespace {namespace.name} is deleted")
+    if internal is None or agents_have_left(internal.status.agent_status, expected):
+        return Plan(Step.REMOVE)
+    if internal.spec.state != MembershipState.LEAVE:
+        return Plan(Step.ASK_TO_LEAVE)
+    since = stored_instant(member.metadata.deletion_timestamp) or now
+    left = since + force_wait - now
+    if left <= timedelta():
+        message = f"the agents have not left within {force_wait.total_seconds():g} s"
+        return Plan(Step.REMOVE, message)
+    return Plan(Step.AWAIT_LEAVE, again_in=left)
+
+
+def agents_have_left(agents: Collection[AgentStatus], expected: Collection[str]) -> bool:
+    """Whether every expected agent reports that it has left."""
+    return _all_report(agents, expected, "False")
+
+
+def agents_have_joined(agents: Collection[AgentStatus], expected: Collection[str]) -> bool:
+    """Whether every expected agent reports that it has joined."""
+    return _all_report(agents, expected, "True")
+
+
+def _all_report(agents: Collection[AgentStatus], expected: Collection[str], status: str) -> bool:
+    reports = {
+        agent.type: find_condition(agent.conditions, AgentCondition.JOINED) for agent in agents
+    }
+    joined = [reports.get(type_) for type_ in expected]
+    return all(condition is not None and condition.status == status for condition in joined)
+
+
+def _is_foreign(namespace: Namespace, member: MemberCluster) -> bool:
+    if namespace.labels.get(LABEL_FLEET_RESOURCE) != TRUE:
+        owner = controller_of(namespace)
+        return owner is None or owner.uid != member.uid  # our label may have been removed
+    owner = controller_of(namespace)
+    return owner is not None and owner.uid != member.uid
+
+
+def _belonged_to_earlier(namespace: Namespace, member: MemberCluster) -> bool:
+    owner = controller_of(namespace)
+    return (
+        owner is not None
+        and owner.kind == MEMBER_CLUSTERS.kind
+        and owner.name == member.name
+        and owner.uid != member.uid
+    )

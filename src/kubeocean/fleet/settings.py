@@ -1,0 +1,468 @@
+"""Settings of a hub and of a member: the flags of KubeFleet's agents, and new ones.
+
+Flags that configure parts which Kubeocean has no use for are accepted without effect, so that
+KubeFleet's manifests work unchanged; `without_effect` names those that were given another value
+than their default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.errors import ConfigError
+from kubeocean.fleet.applier.backoff import Backoff
+from kubeocean.process import flags
+from kubeocean.process.settings import ReplicaSettings
+from kubeocean.runtime.flags import (
+    BindAddress,
+    Reader,
+    address,
+    boolean,
+    duration,
+    flag,
+    integer,
+    number,
+    one_of,
+    text,
+)
+from kubeocean.runtime.objects import Key
+
+__all__ = ["HubSettings", "MemberSettings"]
+
+# Leases of KubeFleet's agents: while one of these leads, none of ours does
+HUB_LEASE: Final = "136224848560.hub.fleet.azure.com"
+MEMBER_LEASE: Final = "136224848560.member.fleet.azure.com"
+_MEMBER_LEASE_NAMESPACE: Final = "kube-system"
+_NO_EFFECT: Final = "Accepted for compatibility with KubeFleet; has no effect."
+_SHORTEST_S: Final = 30.0
+_LONGEST_S: Final = 3600.0
+
+T = TypeVar("T")
+
+_EXTENSIONS: Final = (
+    "Add Kubeocean's own conditions and properties to statuses; without them every status has"
+    " KubeFleet's entries and no others."
+)
+
+
+def optional_duration(written: str, flag: str) -> timedelta | None:
+    """Parse a duration; empty means that a default is computed."""
+    return timedelta(seconds=duration(written, flag)) if written else None
+
+
+def secret(written: str, flag: str) -> Key | None:
+    """Parse NAMESPACE/NAME of a Secret; empty means none."""
+    if not written:
+        return None
+    key = Key.parse(written)
+    if not key.namespace or not key.name:
+        raise ConfigError("must be NAMESPACE/NAME", source=flag, value=written)
+    flags.name(key.namespace, flag)
+    flags.name(key.name, flag)
+    return key
+
+
+def _unused(name: str, read: Reader[T], default: str) -> T:
+    return flag(name, read, default, _NO_EFFECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings(ReplicaSettings):
+    """Settings that a hub and a member share."""
+
+    sharding: bool = field(default=False, init=False)
+    allow_exec_plugins: bool = flag(
+        "allow-exec-plugins",
+        boolean,
+        "false",
+        "Run the credential plugins that the kubeconfigs of this process name.",
+    )
+    status_extensions: bool = flag("status-extensions", boolean, "true", _EXTENSIONS)
+    lease_s: float = flag(
+        "leader-lease-duration",
+        duration,
+        "15s",
+        "Time after which other replicas replace a leader that does not renew its Lease.",
+    )
+    renew_s: float = flag(
+        "leader-renew-deadline",
+        duration,
+        "10s",
+        "Time after which a leader that cannot renew its Lease stops.",
+    )
+    retry_s: float = flag(
+        "leader-retry-period",
+        duration,
+        "2s",
+        "Time between two attempts to acquire or renew the Lease.",
+    )
+    enable_pprof: bool = _unused("enable-pprof", boolean, "false")
+    pprof_port: int = _unused("pprof-port", integer, "6065")
+    verbosity: int = _unused("v", integer, "0")
+    add_directory_header: bool = _unused("add_dir_header", boolean, "false")
+
+    def without_effect(self) -> Iterator[str]:
+        """Yield the flags without effect whose value is not their default."""
+        for each in dataclasses.fields(self):
+            declared = each.metadata.get("flag")
+            if declared is None or declared.meaning != _NO_EFFECT:
+                continue
+            if getattr(self, each.name) != each.default:
+                yield f"--{declared.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings(FleetSettings):
+    """Settings of one hub."""
+
+    kubeconfig: str = flag(
+        "kubeconfig",
+        text,
+        "",
+        "Kubeconfig of the hub (default: $KUBECONFIG, then the pod's account).",
+    )
+    leader_election_id: str = flag(
+        "leader-election-id",
+        flags.name,
+        HUB_LEASE,
+        "Name of the Lease with which replicas elect a leader.",
+    )
+    leader_election_namespace: str = flag(
+        "leader-election-namespace",
+        flags.name,
+        SYSTEM_NAMESPACE,
+        "Namespace of the leader election Lease.",
+    )
+    hub_api_qps: float = flag(
+        "hub-api-qps", number, "250", "Requests per second to the hub; 0: unlimited."
+    )
+    hub_api_burst: int = flag(
+        "hub-api-burst", integer, "1000", "Requests that may exceed that rate in a burst."
+    )
+    cluster_unhealthy_threshold: timedelta | None = flag(
+        "cluster-unhealthy-threshold",
+        optional_duration,
+        "",
+        "Age of a member's last heartbeat at which it counts as lost, 30s to 1h"
+        " (default: three times the member's heartbeat period).",
+    )
+    force_delete_wait_s: float = flag(
+        "force-delete-wait-time",
+        duration,
+        "15m",
+        "Time after which a member that does not leave is removed, 30s to 1h.",
+    )
+    networking_agents_enabled: bool = flag(
+        "networking-agents-enabled",
+        boolean,
+        "false",
+        "Wait for the two networking agents when a member joins or leaves.",
+    )
+    enable_cluster_inventory_apis: bool = flag(
+        "enable-cluster-inventory-apis",
+        boolean,
+        "true",
+        "Keep a ClusterProfile for each member that has joined.",
+    )
+    enable_resource_placement: bool = flag(
+        "enable-resource-placement", boolean, "true", "Serve ResourcePlacements."
+    )
+    enable_eviction_apis: bool = flag(
+        "enable-eviction-apis", boolean, "true", "Serve evictions and disruption budgets."
+    )
+    enable_staged_update_run_apis: bool = flag(
+        "enable-staged-update-run-apis", boolean, "true", "Serve staged update runs."
+    )
+    skipped_propagating_apis: str = flag(
+        "skipped-propagating-apis",
+        text,
+        "",
+        "APIs that placements do not select: GROUP, GROUP/VERSION or GROUP/VERSION/KIND,KIND,"
+        " separated by semicolons.",
+    )
+    allowed_propagating_apis: str = flag(
+        "allowed-propagating-apis",
+        text,
+        "",
+        "The only APIs that placements select, in the form of --skipped-propagating-apis.",
+    )
+    skipped_propagating_namespaces: str = flag(
+        "skipped-propagating-namespaces",
+        text,
+        "",
+        "Namespaces that placements do not select, separated by semicolons or commas.",
+    )
+    snapshot_minimum_interval_s: float = flag(
+        "resource-snapshot-creation-minimum-interval",
+        duration,
+        "30s",
+        "Least time between two resource snapshots of a placement.",
+    )
+    changes_collection_s: float = flag(
+        "resource-changes-collection-duration",
+        duration,
+        "15s",
+        "Time for which changes of selected objects are collected into one snapshot.",
+    )
+    enable_workload: bool = flag(
+        "enable-workload",
+        boolean,
+        "false",
+        "The hub runs workloads: PersistentVolumeClaims are not placed on members.",
+    )
+    max_fleet_size: int = flag(
+        "max-fleet-size", integer, "100", "Expected number of members; any number is served."
+    )
+    max_concurrent_cluster_placement: int = _unused(
+        "max-concurrent-cluster-placement", integer, "100"
+    )
+    concurrent_resource_change_syncs: int = _unused(
+        "concurrent-resource-change-syncs", integer, "20"
+    )
+    resync_period_s: float = _unused("resync-period", duration, "6h")
+    work_pending_grace_period_s: float = _unused("work-pending-grace-period", duration, "15s")
+    rate_limiter_base_delay_s: float = _unused("rate-limiter-base-delay", duration, "5ms")
+    rate_limiter_max_delay_s: float = _unused("rate-limiter-max-delay", duration, "60s")
+    rate_limiter_qps: int = _unused("rate-limiter-qps", integer, "10")
+    rate_limiter_bucket_size: int = _unused("rate-limiter-bucket-size", integer, "100")
+    leader_election_qps: float = _unused("leader-election-qps", number, "250")
+    leader_election_burst: int = _unused("leader-election-burst", integer, "1000")
+    enable_v1beta1_apis: bool = _unused("enable-v1beta1-apis", boolean, "true")
+    enable_webhook: bool = _unused("enable-webhook", boolean, "false")
+    webhook_service_name: str = _unused("webhook-service-name", text, "fleetwebhook")
+    webhook_client_connection_type: str = _unused(
+        "webhook-client-connection-type", one_of("url", "service"), "url"
+    )
+    enable_guard_rail: bool = _unused("enable-guard-rail", boolean, "false")
+    whitelisted_users: str = _unused("whitelisted-users", text, "")
+    deny_modify_member_cluster_labels: bool = _unused(
+        "deny-modify-member-cluster-labels", boolean, "false"
+    )
+    enable_pdbs: bool = _unused("enable-pdbs", boolean, "true")
+    use_cert_manager: bool = _unused("use-cert-manager", boolean, "false")
+    enable_admission_policy_manager: bool = _unused(
+        "enable-admission-policy-manager", boolean, "false"
+    )
+    admission_policy_manager_config: str = _unused("admission-policy-manager-config", text, "")
+
+    def __post_init__(self) -> None:
+        ReplicaSettings.__post_init__(self)  # with slots, super() refers to another class
+        _check_range("--force-delete-wait-time", self.force_delete_wait_s)
+        if self.cluster_unhealthy_threshold is not None:
+            seconds = self.cluster_unhealthy_threshold.total_seconds()
+            _check_range("--cluster-unhealthy-threshold", seconds)
+        if self.skipped_propagating_apis and self.allowed_propagating_apis:
+            message = "cannot be used together with --allowed-propagating-apis"
+            raise ConfigError(message, source="--skipped-propagating-apis")
+
+    @property
+    def election_name(self) -> str:
+        """Name of the Lease with which replicas elect a leader."""
+        return self.leader_election_id or HUB_LEASE
+
+    @property
+    def ring_name(self) -> str:
+        """Name of the ring of replicas that share the work."""
+        return "fleet-hub"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings(FleetSettings):
+    """Settings of one member agent."""
+
+    kubeconfig: str = flag(
+        "kubeconfig",
+        text,
+        "",
+        "Kubeconfig of the member's own cluster (default: $KUBECONFIG, then the pod's account).",
+    )
+    leader_election_id: str = flag(
+        "leader-election-id",
+        flags.name,
+        MEMBER_LEASE,
+        "Name of the Lease, in the member, with which replicas elect a leader.",
+    )
+    leader_election_namespace: str = flag(
+        "leader-election-namespace",
+        flags.name,
+        _MEMBER_LEASE_NAMESPACE,
+        "Namespace of the leader election Lease, in the member.",
+    )
+    metrics_bind_address: BindAddress | None = flag(
+        "metrics-bind-address", address, ":8090", "Address of /metrics; 0 disables it."
+    )
+    health_probe_bind_address: BindAddress | None = flag(
+        "health-probe-bind-address",
+        address,
+        ":8091",
+        "Address of /healthz and /readyz; 0 disables them.",
+    )
+    member_name: str = flag(
+        "member-name", flags.name, "", "Name of the member (default: $MEMBER_CLUSTER_NAME)."
+    )
+    hub_kubeconfig: str = flag(
+        "hub-kubeconfig",
+        text,
+        "",
+        "Kubeconfig of the hub; replaces HUB_SERVER_URL and all other variables.",
+    )
+    token_secret: Key | None = flag(
+        "token-secret",
+        secret,
+        "",
+        "NAMESPACE/NAME of a Secret in the member that holds the token for the hub.",
+    )
+    use_ca_auth: bool = flag(
+        "use-ca-auth",
+        boolean,
+        "false",
+        "Authenticate at the hub with the client certificate of $IDENTITY_CERT.",
+    )
+    tls_insecure: bool = flag(
+        "tls-insecure", boolean, "false", "Do not verify the hub's certificate. For tests only."
+    )
+    hub_api_qps: float = flag(
+        "hub-api-qps", number, "50", "Requests per second to the hub; 0: unlimited."
+    )
+    hub_api_burst: int = flag(
+        "hub-api-burst", integer, "500", "Requests to the hub that may exceed that rate in a burst."
+    )
+    member_api_qps: float = flag(
+        "member-api-qps", number, "250", "Requests per second to the member; 0: unlimited."
+    )
+    member_api_burst: int = flag(
+        "member-api-burst", integer, "1000", "Requests to the member that may exceed that rate."
+    )
+    property_provider: str = flag(
+        "property-provider",
+        text,
+        "none",
+        "Source of the member's properties: none for nodes and pods, azure for sizes and costs"
+        " as well, or package.module:Class of your own.",
+    )
+    region: str = flag(
+        "region", text, "", "Region of the member, for costs (default: that of its nodes)."
+    )
+    use_cost_properties: bool = flag(
+        "use-cost-properties-in-azure-provider", boolean, "true", "Report costs (azure)."
+    )
+    use_available_properties: bool = flag(
+        "use-available-res-properties-in-azure-provider",
+        boolean,
+        "true",
+        "Report resources that no pod has requested (azure).",
+    )
+    collect_namespaces: bool = flag(
+        "enable-namespace-collection-in-property-provider",
+        boolean,
+        "false",
+        "Report the namespaces of the member, which lets placements require them (azure).",
+    )
+    price_list: str = flag(
+        "price-list", text, "", "JSON file with prices, instead of the built-in ones (azure)."
+    )
+    deletion_wait_minutes: int = flag(
+        "deletion-wait-time",
+        integer,
+        "5",
+        "Minutes after which objects of a deleted Work no longer block its deletion.",
+    )
+    attempts_with_fixed_delay: int = flag(
+        "work-applier-requeue-rate-limiter-attempts-with-fixed-delay",
+        integer,
+        "1",
+        "Passes over a Work that follow with a fixed delay.",
+    )
+    fixed_delay_s: float = flag(
+        "work-applier-requeue-rate-limiter-fixed-delay-seconds",
+        number,
+        "5",
+        "Seconds of that delay.",
+    )
+    slow_backoff_base: float = flag(
+        "work-applier-requeue-rate-limiter-exponential-base-for-slow-backoff",
+        number,
+        "1.2",
+        "Factor by which later delays grow at first.",
+    )
+    initial_slow_backoff_s: float = flag(
+        "work-applier-requeue-rate-limiter-initial-slow-backoff-delay-seconds",
+        number,
+        "2",
+        "Seconds of the first such delay.",
+    )
+    max_slow_backoff_s: float = flag(
+        "work-applier-requeue-rate-limiter-max-slow-backoff-delay-seconds",
+        number,
+        "15",
+        "Seconds up to which delays grow by that factor.",
+    )
+    fast_backoff_base: float = flag(
+        "work-applier-requeue-rate-limiter-exponential-base-for-fast-backoff",
+        number,
+        "1.5",
+        "Factor by which delays grow after that.",
+    )
+    max_fast_backoff_s: float = flag(
+        "work-applier-requeue-rate-limiter-max-fast-backoff-delay-seconds",
+        number,
+        "900",
+        "Seconds of the longest delay.",
+    )
+    skip_to_fast_backoff: bool = flag(
+        "work-applier-requeue-rate-limiter-skip-to-fast-backoff-for-available-or-diff-reported"
+        "-work-objs",
+        boolean,
+        "true",
+        "Let delays of Works that are available grow by the second factor at once.",
+    )
+    enable_v1alpha1_apis: bool = _unused("enable-v1alpha1-apis", boolean, "false")
+    enable_v1beta1_apis: bool = _unused("enable-v1beta1-apis", boolean, "true")
+    cloud_config: str = _unused("cloud-config", text, "/etc/kubernetes/provider/config.json")
+    hub_pprof_port: int = _unused("hub-pprof-port", integer, "6066")
+    hub_metrics_bind_address: str = _unused("hub-metrics-bind-address", text, ":8080")
+    hub_health_probe_bind_address: str = _unused("hub-health-probe-bind-address", text, ":8081")
+    watch_with_priority_queue: bool = _unused(
+        "enable-watch-work-with-priority-queue", boolean, "false"
+    )
+    watch_reconcile_age: int = _unused("watch-work-reconcile-age", integer, "60")
+
+    def __post_init__(self) -> None:
+        ReplicaSettings.__post_init__(self)
+        if self.hub_kubeconfig and (self.use_ca_auth or self.token_secret is not None):
+            message = "cannot be used together with --use-ca-auth or --token-secret"
+            raise ConfigError(message, source="--hub-kubeconfig", value=self.hub_kubeconfig)
+
+    @property
+    def election_name(self) -> str:
+        """Name of the Lease with which replicas elect a leader."""
+        return self.leader_election_id or MEMBER_LEASE
+
+    @property
+    def ring_name(self) -> str:
+        """Name of the ring of replicas that share the work."""
+        return "fleet-member"
+
+    @property
+    def backoff(self) -> Backoff:
+        """Delays between passes over a Work that no event asks for."""
+        return Backoff(
+            fixed_attempts=self.attempts_with_fixed_delay,
+            fixed_delay_s=self.fixed_delay_s,
+            slow_start_s=self.initial_slow_backoff_s,
+            slow_factor=self.slow_backoff_base,
+            slow_limit_s=self.max_slow_backoff_s,
+            fast_factor=self.fast_backoff_base,
+            fast_limit_s=self.max_fast_backoff_s,
+            skips_to_fast=self.skip_to_fast_backoff,
+        )
+
+
+def _check_range(flag_name: str, seconds: float) -> None:
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise ConfigError("must be 30s to 1h", source=flag_name, value=f"{seconds:g}s")

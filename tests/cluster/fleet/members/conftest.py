@@ -1,0 +1,25 @@
+"""Fixtures: the control planes of a hub and a member, shared by the tests of membership."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubeocean.local.cluster import Programs
+from support.fleet_env import FleetEnv
+
+
+@pytest.fixture(scope="package")
+async def planes(assets: Programs, cluster_roots: Path) -> AsyncIterator[FleetEnv]:
+    async with FleetEnv.start(assets, cluster_roots) as planes:
+        yield planes
+
+
+@pytest.fixture
+async def env(planes: FleetEnv) -> AsyncIterator[FleetEnv]:
+    """The members of this test."""
+    env = planes.of_test()
+    yield env
+    await env.clear()

@@ -1,0 +1,109 @@
+"""The next step for a MemberCluster: every row of the table."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
+from kubeocean.fleet.membership.forge import HubObjects
+from kubeocean.fleet.membership.plan import Plan, Step, name_problem, plan_member
+from kubeocean.runtime.kinds import Namespace
+from support.fleet_objects import NOW, agent, internal, member, namespace, owner
+
+AGENTS = ("MemberAgent",)
+WAIT = timedelta(minutes=15)
+
+
+def plan(
+    of: MemberCluster,
+    space: Namespace | None = None,
+    imc: InternalMemberCluster | None = None,
+    *,
+    now: datetime = NOW,
+    agents: tuple[str, ...] = AGENTS,
+) -> Plan:
+    return plan_member(of, HubObjects(space, internal=imc), agents, WAIT, now)
+
+
+LEAVING = member(deleted=NOW - timedelta(minutes=1))
+EARLIER = (owner(uid="uid-of-an-earlier-one"),)
+
+
+@pytest.mark.parametrize(
+    ("of", "space", "imc", "step"),
+    [
+        (member(), None, None, Step.JOIN),
+        (member(finalizers=()), None, None, Step.JOIN),
+        (member(), namespace(), None, Step.JOIN),
+        (member(), namespace(owners=()), None, Step.JOIN),  # adopted
+        (member(), namespace(labelled=False), None, Step.JOIN),  # its label was removed
+        (member(), namespace(owners=(), labelled=False), None, Step.REFUSE),
+        (member(), namespace(owners=(owner(uid="x", kind="Team"),)), None, Step.REFUSE),
+        (member(), namespace(owners=EARLIER), None, Step.AWAIT_NAMESPACE),
+        (member(), namespace(owners=EARLIER, deleted=True), None, Step.AWAIT_NAMESPACE),
+        (member(), namespace(deleted=True), None, Step.AWAIT_NAMESPACE),
+        (member("a" * 51), None, None, Step.REFUSE),
+        (member("a.b"), None, None, Step.REFUSE),
+        (member(deleted=NOW, finalizers=()), namespace(), None, Step.NOTHING),
+        (member(deleted=NOW, finalizers=("other",)), namespace(), None, Step.NOTHING),
+        (LEAVING, None, None, Step.FINALIZE),
+        (member("a" * 51, deleted=NOW), None, None, Step.FINALIZE),
+        (LEAVING, namespace(owners=(), labelled=False), None, Step.FINALIZE),
+        (LEAVING, namespace(owners=EARLIER), None, Step.FINALIZE),
+        (LEAVING, namespace(deleted=True), internal(agent("False")), Step.AWAIT_REMOVAL),
+        (LEAVING, namespace(), None, Step.REMOVE),
+        (LEAVING, namespace(), internal(agent("False"), state="Leave"), Step.REMOVE),
+        (LEAVING, namespace(), internal(agent("True")), Step.ASK_TO_LEAVE),
+        (LEAVING, namespace(), internal(), Step.ASK_TO_LEAVE),
+        (LEAVING, namespace(), internal(agent("True"), state="Leave"), Step.AWAIT_LEAVE),
+        (LEAVING, namespace(), internal(agent("Unknown"), state="Leave"), Step.AWAIT_LEAVE),
+        (LEAVING, namespace(), internal(state="Leave"), Step.AWAIT_LEAVE),
+    ],
+)
+def test_first_row_that_fits(
+    of: MemberCluster, space: Namespace | None, imc: InternalMemberCluster | None, step: Step
+) -> None:
+    assert plan(of, space, imc).step is step
+
+
+def test_force_wait_counts_from_the_deletion() -> None:
+    deleted = NOW - timedelta(minutes=10)
+    leaving, imc = member(deleted=deleted), internal(agent("True"), state="Leave")
+    early = plan(leaving, namespace(), imc)
+    assert (early.step, early.again_in) == (Step.AWAIT_LEAVE, timedelta(minutes=5))
+    late = plan(leaving, namespace(), imc, now=deleted + WAIT)
+    assert late.step is Step.REMOVE
+    assert "900 s" in late.message
+
+
+def test_force_wait_does_not_end_before_the_agent_was_asked() -> None:
+    leaving = member(deleted=NOW - timedelta(days=1))
+    assert plan(leaving, namespace(), internal(agent("True"))).step is Step.ASK_TO_LEAVE
+
+
+def test_all_expected_agents_must_have_left() -> None:
+    both = ("MemberAgent", "MultiClusterServiceAgent")
+    one = internal(agent("False"), state="Leave")
+    assert plan(LEAVING, namespace(), one, agents=both).step is Step.AWAIT_LEAVE
+    two = internal(agent("False"), agent("False", both[1]), state="Leave")
+    assert plan(LEAVING, namespace(), two, agents=both).step is Step.REMOVE
+
+
+def test_refusal_names_the_remedy() -> None:
+    assert "shorter name" in plan(member("a" * 51)).message
+    foreign = plan(member(), namespace(owners=(), labelled=False))
+    assert foreign.message == (
+        "the namespace fleet-member-a exists and does not belong to the fleet;"
+        " delete it, or join with another name"
+    )
+
+
+@given(st.text("ab-.", min_size=1, max_size=63))
+def test_a_name_is_accepted_exactly_if_its_namespace_can_exist(name: str) -> None:
+    label = f"fleet-member-{name}"
+    can_exist = len(label) <= 63 and "." not in label and label[13] != "-" and label[-1] != "-"
+    assert (name_problem(name) == "") is can_exist

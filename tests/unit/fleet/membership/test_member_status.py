@@ -1,0 +1,92 @@
+"""The status of a MemberCluster: copied reports and the conditions of the hub."""
+
+from __future__ import annotations
+
+from kubeocean.api.fleet.clusters import (
+    MemberStatus,
+    PropertyValue,
+    ResourceUsage,
+)
+from kubeocean.fleet.membership.status import (
+    copy_report,
+    hub_conditions,
+    status_changes,
+    with_conditions,
+)
+from kubeocean.runtime.objects import Condition
+from support.fleet_objects import agent, internal, member
+
+AGENTS = ("MemberAgent",)
+REPORT = MemberStatus(
+    conditions=(Condition("ClusterPropertyProviderStarted", "True", "Started", "", "t1", 7),),
+    properties={"p": PropertyValue("1", "t1")},
+    resource_usage=ResourceUsage({"cpu": "1"}),
+    namespaces={"n": ""},
+    agent_status=(agent("True"),),
+)
+
+
+def test_a_report_is_copied_with_the_generation_of_the_member() -> None:
+    copied = copy_report(member(generation=3), internal(status=REPORT))
+    assert (copied.properties, copied.resource_usage) == (REPORT.properties, REPORT.resource_usage)
+    assert copied.namespaces == {"n": ""}
+    assert [each.observed_generation for each in copied.conditions] == [3]
+    assert [each.last_transition_time for each in copied.conditions] == ["t1"]
+    assert [each.observed_generation for each in copied.agent_status[0].conditions] == [3]
+
+
+def test_an_empty_report_empties_all_but_the_agents() -> None:
+    before = member(status=REPORT)
+    copied = copy_report(before, internal())
+    assert copied.agent_status == REPORT.agent_status
+    assert (copied.properties, copied.namespaces) == ({}, None)
+    assert copied.resource_usage == ResourceUsage()
+    assert copied.conditions == REPORT.conditions  # merged one by one, never removed
+
+
+def test_conditions_keep_their_order() -> None:
+    before = MemberStatus(conditions=(Condition("Joined", "True"), REPORT.conditions[0]))
+    report = MemberStatus(conditions=(Condition("New", "True"), REPORT.conditions[0]))
+    copied = copy_report(member(status=before), internal(status=report))
+    types = [each.type for each in copied.conditions]
+    assert types == ["Joined", "ClusterPropertyProviderStarted", "New"]
+
+
+def test_hub_conditions_by_reports() -> None:
+    def found(*agents: str) -> list[tuple[str, str]]:
+        reports = tuple(agent(status) for status in agents)
+        return [(each.status, each.reason) for each in hub_conditions(reports, AGENTS)]
+
+    ready = ("True", "MemberClusterReadyToJoin")
+    assert found() == [ready, ("Unknown", "MemberClusterJoinStateUnknown")]
+    assert found("Unknown") == [ready, ("Unknown", "MemberClusterJoinStateUnknown")]
+    assert found("True") == [ready, ("True", "MemberClusterJoined")]
+    assert found("False") == [
+        ("False", "MemberClusterNotReadyToJoin"),
+        ("False", "MemberClusterLeft"),
+    ]
+
+
+def test_a_mixture_of_agents_is_unknown() -> None:
+    both = ("MemberAgent", "ServiceExportImportAgent")
+    reports = (agent("True"), agent("False", both[1]))
+    assert hub_conditions(reports, both)[1].status == "Unknown"
+    assert hub_conditions(reports[:1], both)[1].status == "Unknown"
+
+
+def test_transition_times_move_with_the_status_only() -> None:
+    once = with_conditions(MemberStatus(), hub_conditions((), AGENTS), generation=1, now="t1")
+    twice = with_conditions(once, hub_conditions((agent(),), AGENTS), generation=2, now="t2")
+    times = {each.type: each.last_transition_time for each in twice.conditions}
+    assert times == {"ReadyToJoin": "t1", "Joined": "t2"}
+    assert {each.observed_generation for each in twice.conditions} == {2}
+
+
+def test_events_follow_reasons() -> None:
+    once = with_conditions(MemberStatus(), hub_conditions((), AGENTS), generation=1, now="t1")
+    changes = [(each.type, each.reason) for each in status_changes(MemberStatus(), once)]
+    assert changes == [
+        ("Normal", "MemberClusterReadyToJoin"),
+        ("Normal", "MemberClusterJoinStateUnknown"),
+    ]
+    assert list(status_changes(once, once)) == []
