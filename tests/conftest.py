@@ -41,6 +41,7 @@ for name, examples in {"sample": 40, "thorough": 500}.items():
 TOGETHER = {
     "tests/cluster/inspect/doctor",
     "tests/cluster/inspect/explain",
+    "tests/cluster/fleet/placements",
     "tests/cluster/install",
     "tests/cluster/manager",
     "tests/cluster/inspect/status",

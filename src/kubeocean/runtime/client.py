@@ -80,7 +80,10 @@ Patch: TypeAlias = MergePatch | StrategicPatch | JsonPatch | ApplyPatch
 
 
 PAGE: Final = 500
+# PartialObjectMetadata, or whole objects from a server that does not have it
+_METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 TIMEOUT_S: Final = 30.0
+_JSON: Final = "application/json"
 Propagation: TypeAlias = Literal["Background", "Foreground", "Orphan"]
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
@@ -175,17 +178,20 @@ class Client:
         fields: str = "",
         page: int = PAGE,
         keep_raw: bool = False,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
         """Yield the pages of a list. If the continue token expires, listing restarts as one
-        page, which `begins`."""
+        page, which `begins`. With `metadata_only` the server sends no more than metadata."""
         chosen = _selection(labels, fields)
+        accept = _METADATA.format("List") if metadata_only else _JSON
         path = resource.path(namespace)
         doing = f"list {resource}"
         token, limit = "", page
         while True:
             query = (*chosen, *_if("limit", str(limit) if limit else ""), *_if("continue", token))
             try:
-                body = await self._send(self._request("GET", path, query=query), doing)
+                request = self._request("GET", path, query=query, accept=accept)
+                body = await self._send(request, doing)
             except Gone:
                 if not token:
                     raise
@@ -208,11 +214,15 @@ class Client:
         labels: str = "",
         fields: str = "",
         query: Iterable[tuple[str, str]] = (),
+        metadata_only: bool = False,
     ) -> AbstractAsyncContextManager[Stream]:
         """The raw stream of a watch; `runtime.watch` makes sense of it."""
         parameters = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
-        return self.transport.stream(Request("GET", path, query=parameters, timeout_s=None))
+        accept = _METADATA.format("") if metadata_only else _JSON
+        return self.transport.stream(
+            Request("GET", path, query=parameters, accept=accept, timeout_s=None)
+        )
 
     # Writing
 

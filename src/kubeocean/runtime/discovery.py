@@ -65,6 +65,13 @@ class Discovery:
             await self._read()
         return self._known
 
+    async def refresh(self) -> bool:
+        """Read all resources again now; return whether they are others than before."""
+        before = self._known
+        self._read_at = float("-inf")
+        await self._read()
+        return set(self._known) != set(before)
+
     async def of_kind(self, api_version: str, kind: str) -> Resource[Untyped]:
         """The resource that objects of this kind live in.
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 from kubeocean.fleet.applier.manifests import KUBECTL_LAST_APPLIED, SERVER_SET_METADATA
 from kubeocean.runtime.objects import Json
 
-__all__ = ["clean"]
+__all__ = ["UNPLACED_ANNOTATIONS", "clean"]
 
-_ANNOTATIONS: Final = (
+UNPLACED_ANNOTATIONS: Final = (
     KUBECTL_LAST_APPLIED,
     "deployment.kubernetes.io/revision",
 )
@@ -28,7 +28,7 @@ def clean(obj: Json) -> Json:
     cleaned = copy.deepcopy({name: value for name, value in obj.items() if name != "status"})
     metadata = _part(cleaned, "metadata")
     _remove(metadata, *SERVER_SET_METADATA)
-    _remove(_part(metadata, "annotations"), *_ANNOTATIONS)
+    _remove(_part(metadata, "annotations"), *UNPLACED_ANNOTATIONS)
     if not metadata.get("annotations"):
         _remove(metadata, "annotations")
     match cleaned.get("apiVersion"), cleaned.get("kind"):

@@ -1,0 +1,352 @@
+"""Caches of the hub's controllers: the objects of placements, and of members as placing needs them.
+
+ClusterResourcePlacements and ResourcePlacements have objects of different kinds that decode to the
+same structs. A `ScopedCache` holds both kinds of one struct and is read as one; the namespace of a
+key tells which kind an object has. Objects that belong to a placement carry its name in a label.
+
+Of resource snapshots only metadata is cached, of Works everything but the manifests and the reports
+of manifests that are as they should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.clusters import (
+    INTERNAL_MEMBER_CLUSTERS,
+    MEMBER_CLUSTERS,
+    MemberCluster,
+)
+from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED
+from kubeocean.api.fleet.placements import (
+    CLUSTER_RESOURCE_PLACEMENT_STATUSES,
+    ClusterResourcePlacementStatus,
+    Placement,
+)
+from kubeocean.api.fleet.schema import Part
+from kubeocean.api.fleet.snapshots import PolicySnapshot
+from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
+from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkStatus
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.informer import Handler, Informer
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
+
+__all__ = [
+    "CACHED_WORKS",
+    "CachedWork",
+    "HubCaches",
+    "RecentContents",
+    "ScopedCache",
+    "binding_of_work",
+    "parent_of",
+    "placement_of_work",
+]
+
+ContentT = TypeVar("ContentT")
+
+_BY_PARENT: Final = "placement"
+_BY_BINDING: Final = "binding"
+
+
+def parent_of(obj: Object) -> Key | None:
+    """Return the placement that a snapshot or binding belongs to; None if it names none."""
+    name = obj.labels.get(names.LABEL_PARENT_PLACEMENT)
+    return Key(obj.namespace, name) if name else None
+
+
+def placement_of_work(work: Object) -> Key | None:
+    """Return the placement that a Work belongs to; None if it names none."""
+    name = work.labels.get(names.LABEL_PARENT_PLACEMENT)
+    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
+
+
+def binding_of_work(work: Object) -> Key | None:
+    """Return the binding that a Work belongs to; None if it names none."""
+    name = work.labels.get(names.LABEL_PARENT_BINDING)
+    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
+
+
+class RecentContents(Generic[ContentT]):
+    """Contents of objects by identity and version, the least recently used dropped first."""
+
+    def __init__(self, most_bytes: int = 64 << 20) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[tuple[str, str], tuple[ContentT, int]] = OrderedDict()
+
+    def get(self, uid: str, version: str) -> ContentT | None:
+        """Return the content of this version of an object, or None."""
+        entry = self._entries.get((uid, version))
+        if entry is None:
+            return None
+        self._entries.move_to_end((uid, version))
+        return entry[0]
+
+    def put(self, uid: str, version: str, content: ContentT, size: int) -> None:
+        """Keep a content of `size` bytes; one that is larger than the limit is not kept."""
+        if (uid, version) in self._entries or size > self._most_bytes:
+            return
+        self._entries[uid, version] = content, size
+        self._bytes += size
+        while self._bytes > self._most_bytes:
+            _, (_, dropped) = self._entries.popitem(last=False)
+            self._bytes -= dropped
+
+
+class _Unseen:
+    """Keys of objects that this program wrote, by the owner whose reconcile has to see them."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Key, set[Key]] = {}
+
+    def add(self, owner: Key, key: Key) -> None:
+        self._keys.setdefault(owner, set()).add(key)
+
+    async def all_shown(self, owner: Key, caught_up: Callable[[Key], Awaitable[bool]]) -> bool:
+        """Return whether the cache shows the writes for an owner, waiting shortly."""
+        for key in list(self._keys.get(owner, ())):
+            if not await caught_up(key):
+                return False
+            keys = self._keys.get(owner)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._keys[owner]
+        return True
+
+
+class ScopedCache(Generic[ObjectT]):
+    """The informers of the two kinds of one struct, cluster-scoped and namespaced, read as one."""
+
+    def __init__(
+        self,
+        client: Client,
+        cluster: Resource[ObjectT],
+        namespaced: Resource[ObjectT],
+        *,
+        metadata_only: bool = False,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        indexes = {_BY_PARENT: lambda obj: [str(parent)] if (parent := parent_of(obj)) else []}
+        self._cluster, self._namespaced = (
+            Informer(
+                client,
+                resource,
+                indexes=indexes,
+                metadata_only=metadata_only,
+                clock=clock,
+                metrics=metrics,
+            )
+            for resource in (cluster, namespaced)
+        )
+        self._unseen = _Unseen()  # by placement
+
+    @property
+    def informers(self) -> tuple[Informer[ObjectT], Informer[ObjectT]]:
+        return self._cluster, self._namespaced
+
+    def get(self, key: Key) -> ObjectT | None:
+        """Return the cached object, or None."""
+        return self._informer(key).get(key)
+
+    def items(self) -> Iterator[ObjectT]:
+        """Yield all cached objects of both kinds."""
+        yield from self._cluster.items()
+        yield from self._namespaced.items()
+
+    def of(self, placement: Key) -> list[ObjectT]:
+        """Return the objects that belong to a placement, sorted by name."""
+        owned = self._informer(placement).by(_BY_PARENT, str(placement))
+        return sorted(owned, key=lambda obj: obj.name)
+
+    def on_change(self, handler: Handler[ObjectT]) -> None:
+        """Call `handler(old, new)` for each change of an object of either kind."""
+        for informer in self.informers:
+            informer.on_change(handler)
+
+    def wrote(self, obj: ObjectT) -> None:
+        """Record the server's answer to a write of this program."""
+        self._informer(obj.key).wrote(obj)
+        self._note(obj)
+
+    def deleted(self, obj: ObjectT) -> None:
+        """Record that the server accepted a delete of this object."""
+        self._informer(obj.key).deleted(obj)
+        self._note(obj)
+
+    async def caught_up(self, placement: Key) -> bool:
+        """Return whether the cache shows all writes for a placement, waiting shortly."""
+        return await self._unseen.all_shown(placement, self.shows)
+
+    async def shows(self, key: Key) -> bool:
+        """Return whether the cache shows the last write to one object, waiting shortly."""
+        return await self._informer(key).caught_up(key)
+
+    def _note(self, obj: ObjectT) -> None:
+        self._unseen.add(parent_of(obj) or obj.key, obj.key)
+
+    def _informer(self, key: Key) -> Informer[ObjectT]:
+        return self._namespaced if key.namespace else self._cluster
+
+
+class CachedWorkSpec(Part, frozen=True):
+    """Spec of a Work without its manifests."""
+
+    apply_strategy: ApplyStrategy = ApplyStrategy()
+    report_back_strategy: ReportBackStrategy = ReportBackStrategy()
+
+
+class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A Work without its manifests."""
+
+    spec: CachedWorkSpec = CachedWorkSpec()
+    status: WorkStatus = WorkStatus()
+
+
+CACHED_WORKS: Final = Resource(
+    WORKS.group, WORKS.version, WORKS.plural, WORKS.kind, WORKS.namespaced, CachedWork
+)
+_GOOD: Final = frozenset(
+    {WorkCondition.APPLIED, WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED}
+)
+
+
+def _prune_work(work: CachedWork) -> CachedWork:
+    """Drop the reports of manifests that are applied, available and equal to the hub's."""
+    reports = tuple(filter(_is_notable, work.status.manifest_conditions))
+    status = msgspec.structs.replace(work.status, manifest_conditions=reports)
+    return msgspec.structs.replace(work, status=status)
+
+
+def _is_notable(report: ManifestCondition) -> bool:
+    if report.drift_details is not None or report.diff_details is not None:
+        return True
+    return any(each.status != "True" for each in report.conditions if each.type in _GOOD)
+
+
+class HubCaches:
+    """Everything that the controllers of placements read.
+
+    `members` may be given: other controllers of the hub read the same MemberClusters.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        members: Informer[MemberCluster] | None = None,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        def scoped(
+            cluster: Resource[ObjectT],
+            namespaced: Resource[ObjectT],
+            *,
+            metadata_only: bool = False,
+        ) -> ScopedCache[ObjectT]:
+            return ScopedCache(
+                client,
+                cluster,
+                namespaced,
+                metadata_only=metadata_only,
+                clock=clock,
+                metrics=metrics,
+            )
+
+        shared = members is not None
+        if members is None:  # not `or`: an informer without objects is false
+            members = Informer(client, MEMBER_CLUSTERS, clock=clock, metrics=metrics)
+        self.members = members
+        self.internal_members: Informer[Untyped] = Informer(
+            client, _untyped(INTERNAL_MEMBER_CLUSTERS), metadata_only=True, clock=clock,
+            metrics=metrics,
+        )  # fmt: skip
+        self.placements: ScopedCache[Placement] = scoped(CLUSTER.placements, NAMESPACED.placements)
+        self.policy_snapshots: ScopedCache[PolicySnapshot] = scoped(
+            CLUSTER.policy_snapshots, NAMESPACED.policy_snapshots
+        )
+        self.resource_snapshots: ScopedCache[Untyped] = scoped(
+            _untyped(CLUSTER.resource_snapshots),
+            _untyped(NAMESPACED.resource_snapshots),
+            metadata_only=True,
+        )
+        self.bindings: ScopedCache[Binding] = scoped(CLUSTER.bindings, NAMESPACED.bindings)
+        self.works: Informer[CachedWork] = Informer(
+            client,
+            CACHED_WORKS,
+            indexes={
+                _BY_BINDING: lambda work: [str(key)] if (key := binding_of_work(work)) else []
+            },
+            prune=_prune_work,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.mirrors: Informer[ClusterResourcePlacementStatus] = Informer(
+            client, CLUSTER_RESOURCE_PLACEMENT_STATUSES, clock=clock, metrics=metrics
+        )
+        self._unseen_works = _Unseen()  # by binding
+        scoped_informers = (
+            *self.placements.informers,
+            *self.policy_snapshots.informers,
+            *self.resource_snapshots.informers,
+            *self.bindings.informers,
+        )
+        own: list[Informer[Any]] = [
+            self.internal_members, *scoped_informers, self.works, self.mirrors
+        ]  # fmt: skip
+        self._all: list[Informer[Any]] = [self.members, *own]
+        self.parts: tuple[Informer[Any], ...] = tuple(own if shared else self._all)
+
+    async def synced(self) -> None:
+        """Return once every cache has its first listing."""
+        await asyncio.gather(*(informer.synced() for informer in self._all))
+
+    def works_of(self, binding: Key) -> list[CachedWork]:
+        """Return the Works of a binding, sorted by name."""
+        return sorted(self.works.by(_BY_BINDING, str(binding)), key=lambda work: work.name)
+
+    def wrote_work(self, binding: Key, work: CachedWork) -> None:
+        """Record the server's answer to a write of a Work for a binding."""
+        self.works.wrote(work)
+        self._unseen_works.add(binding, work.key)
+
+    def deleted_work(self, binding: Key, work: CachedWork) -> None:
+        """Record that the server accepted the deletion of a Work of a binding."""
+        self.works.deleted(work)
+        self._unseen_works.add(binding, work.key)
+
+    async def works_caught_up(self, binding: Key) -> bool:
+        """Return whether the cache shows all writes of Works for a binding, waiting shortly."""
+        return await self._unseen_works.all_shown(binding, self.works.caught_up)
+
+    def gate(self, *caches: Callable[[Key], Awaitable[bool]]) -> Callable[[Key], Awaitable[bool]]:
+        """Return the gate of a controller that decides from these caches' `caught_up`."""
+
+        async def caught_up(key: Key) -> bool:
+            await self.synced()
+            return all([await cache(key) for cache in caches])
+
+        return caught_up
+
+
+def _untyped(resource: Resource[Any]) -> Resource[Untyped]:
+    """Return the resource for reading metadata only."""
+    return Resource(
+        resource.group,
+        resource.version,
+        resource.plural,
+        resource.kind,
+        resource.namespaced,
+        Untyped,
+    )

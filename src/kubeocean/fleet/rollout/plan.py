@@ -1,0 +1,180 @@
+"""Plan of a rolling update: which bindings get the latest release now, and which are deleted.
+
+With T clusters wanted,
+
+    deletions and updates now  = |ready| - |ready and being deleted| - (T - maxUnavailable)
+    new clusters now           = (T + maxSurge) - |can become ready|
+
+Failed bindings are updated whatever the limits are: they cannot become worse. Then bindings that
+nobody wants are deleted, then others are updated, as long as the first number lasts. Candidates are
+taken in the order of their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from kubeocean.api.fleet.bindings import Binding, BindingState
+from kubeocean.api.fleet.conditions import ROLLOUT_STARTED
+from kubeocean.api.fleet.placements import NamespacedName, Placement
+from kubeocean.api.fleet.policies import PlacementType
+from kubeocean.api.fleet.schema import document
+from kubeocean.api.fleet.strategies import ApplyStrategy, RollingUpdate
+from kubeocean.fleet.rollout.readiness import can_become_ready, has_failed, readiness
+from kubeocean.fleet.steps import fresh
+from kubeocean.runtime.objects import Json
+
+__all__ = [
+    "Release",
+    "RolloutPlan",
+    "plan",
+    "release_patch",
+    "strategy_patch",
+    "target_number",
+]
+
+
+class Release(NamedTuple):
+    """Resource snapshots and overrides for a cluster."""
+
+    snapshot: str
+    cluster_overrides: tuple[str, ...] = ()
+    overrides: tuple[NamespacedName, ...] = ()
+
+    def is_of(self, binding: Binding) -> bool:
+        """Whether a binding has this release."""
+        spec = binding.spec
+        return self == (
+            spec.resource_snapshot_name,
+            spec.cluster_resource_override_snapshots,
+            spec.resource_override_snapshots,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """Bindings to change; `again_s` is when another one becomes ready by the passing of time."""
+
+    release: tuple[Binding, ...] = ()
+    remove: tuple[Binding, ...] = ()
+    hold: tuple[Binding, ...] = ()  # RolloutStarted False
+    confirm: tuple[Binding, ...] = ()  # up to date: RolloutStarted is no longer False
+    again_s: float | None = None
+
+
+def target_number(placement: Placement, bindings: Sequence[Binding]) -> int:
+    """Return how many clusters the placement wants."""
+    policy = placement.spec.policy
+    match policy.placement_type:
+        case PlacementType.PICK_FIXED:
+            return len(policy.cluster_names)
+        case PlacementType.PICK_N:
+            return policy.number_of_clusters or 0
+    wanted = (BindingState.SCHEDULED, BindingState.BOUND)
+    return sum(binding.spec.state in wanted for binding in bindings)
+
+
+def plan(
+    bindings: Sequence[Binding],
+    target: int,
+    release: Release,
+    strategy: RollingUpdate,
+    now: datetime,
+) -> RolloutPlan:
+    """Decide for all bindings of a placement."""
+    ready = leaving = becoming = 0
+    waits: list[float] = []
+    removals: list[Binding] = []
+    updates: list[Binding] = []
+    failed: list[Binding] = []
+    binds: list[Binding] = []
+    confirm: list[Binding] = []
+    blocked = {binding.spec.target_cluster for binding in bindings if binding.deleting}
+    held: list[Binding] = []
+    for binding in sorted(bindings, key=lambda each: each.name):
+        state = binding.spec.state
+        if state == BindingState.SCHEDULED:
+            if not binding.deleting:
+                # The Works of a binding that is being deleted have the same names
+                is_blocked = binding.spec.target_cluster in blocked
+                (held if is_blocked else binds).append(binding)
+            continue
+        is_ready, wait_s = readiness(binding, strategy.unavailable_period_seconds, now)
+        ready += is_ready
+        becoming += can_become_ready(binding)
+        if wait_s is not None:
+            waits.append(wait_s)
+        if binding.deleting:
+            leaving += is_ready
+        elif state == BindingState.UNSCHEDULED:
+            removals.append(binding)
+        elif not release.is_of(binding):
+            (failed if has_failed(binding) else updates).append(binding)
+        elif _is_held(binding):
+            confirm.append(binding)
+    most = max(ready - leaving - (target - _number(strategy.max_unavailable, target)), 0)
+    removed = removals[:most]
+    updated = updates[: most - len(removed)]
+    most_new = max(target + _number(strategy.max_surge, target) - becoming, 0)
+    bound = binds[:most_new]
+    held += [*updates[len(updated) :], *binds[len(bound) :]]
+    return RolloutPlan(
+        release=(*failed, *updated, *bound),
+        remove=tuple(removed),
+        hold=tuple(held),
+        confirm=tuple(confirm),
+        again_s=min(waits, default=None) if held or removals[len(removed) :] else None,
+    )
+
+
+def _number(limit: int | str, target: int) -> int:
+    """Return a limit as a number of clusters; percentages are rounded up."""
+    text = str(limit)
+    if text.endswith("%"):
+        share = text.removesuffix("%")
+        return math.ceil(target * int(share) / 100) if share.isdecimal() else 0
+    return int(text) if text.isdecimal() else 0
+
+
+def _is_held(binding: Binding) -> bool:
+    condition = fresh(binding.status.conditions, ROLLOUT_STARTED.name, binding.metadata.generation)
+    return condition is not None and condition.status == "False"
+
+
+def release_patch(binding: Binding, release: Release, strategy: ApplyStrategy) -> Json:
+    """Return the patch that binds a cluster to a release."""
+    return {
+        "metadata": {"resourceVersion": binding.resource_version},
+        "spec": release_spec(release, strategy),
+    }
+
+
+def release_spec(release: Release, strategy: ApplyStrategy) -> Json:
+    """Return the part of a binding's spec that a release sets."""
+    return {
+        "state": str(BindingState.BOUND),
+        "resourceSnapshotName": release.snapshot,
+        "clusterResourceOverrideSnapshots": list(release.cluster_overrides) or None,
+        "resourceOverrideSnapshots": [document(each) for each in release.overrides] or None,
+        "applyStrategy": strategy_spec(strategy),
+    }
+
+
+def strategy_spec(strategy: ApplyStrategy) -> Json:
+    """Return an apply strategy that leaves nothing of an earlier one in a merge patch."""
+    return {
+        "allowCoOwnership": None,
+        "serverSideApplyConfig": None,
+    } | document(strategy)
+
+
+def strategy_patch(binding: Binding, strategy: ApplyStrategy) -> Json:
+    """Return the patch that gives a binding another apply strategy."""
+    return {
+        "metadata": {"resourceVersion": binding.resource_version},
+        "spec": {"applyStrategy": strategy_spec(strategy)},
+    }

@@ -1,0 +1,232 @@
+"""The controller of the scheduler: runs cycles over the caches and writes their results.
+
+A cycle changes bindings first and writes the status of the policy snapshot last: until the status
+is about the present policy, the placement is shown as pending. A new binding carries the latest
+release if a rolling update allows it, which saves a write for each cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.conditions import SCHEDULED
+from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.placements import Placement
+from kubeocean.api.fleet.snapshots import PolicySnapshot
+from kubeocean.api.fleet.strategies import DeletePropagationPolicy
+from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.scheduler.bindings import BindingPatch, NewBinding, Unscheduling
+from kubeocean.fleet.scheduler.cycle import schedule
+from kubeocean.fleet.scheduler.documents import (
+    binding_document,
+    binding_patch,
+    release_patch,
+    snapshot_status,
+    unschedule_patch,
+)
+from kubeocean.fleet.scheduler.eligibility import ineligibility
+from kubeocean.fleet.scheduler.model import BindingView, MemberView
+from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
+from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
+from kubeocean.fleet.snapshots.plan import latest_policy
+from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, write_status
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, RealClock, text_of
+from kubeocean.runtime.controller import Controller, Done, Outcome
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Json, Key, find_condition
+
+__all__ = ["Scheduler"]
+
+_WORKERS: Final = 8
+_MANY_CLUSTERS: Final = 200  # of which a cycle takes longer than a turn of the event loop may
+
+
+class Scheduler:
+    """Reconciles the bindings of placements of both scopes with their policies."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: HubCaches,
+        *,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._clock = clock or RealClock()
+        self._views: dict[str, MemberView] = {}
+        self.controller: Controller[Key] = Controller(
+            "fleet-scheduler",
+            self.reconcile,
+            workers=_WORKERS,
+            gate=caches.gate(
+                caches.placements.caught_up,
+                caches.policy_snapshots.caught_up,
+                caches.bindings.caught_up,
+            ),
+            clock=self._clock,
+            metrics=metrics,
+        )
+        caches.members.on_change(self._member_changed)
+        caches.placements.on_change(self._placement_changed)
+        caches.policy_snapshots.on_change(self._policy_changed)
+        caches.bindings.on_change(self._binding_changed)
+
+    # Events
+
+    def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
+        before = view_member(old) if old is not None else None
+        after = view_member(new) if new is not None else None
+        if after is not None:
+            self._views[after.name] = after
+        elif before is not None:
+            self._views.pop(before.name, None)
+        now = self._clock.now()
+        change = trigger(before, after, now)
+        if before is None and after is not None and ineligibility(after, now) is None:
+            change = Trigger.CHANGED  # joined while this program did not watch
+        if change is Trigger.NONE:
+            return
+        for placement in self._caches.placements.items():
+            latest = latest_policy(self._caches.policy_snapshots.of(placement.key))
+            condition = find_condition(latest.status.conditions, SCHEDULED.name) if latest else None
+            fulfilled = condition is not None and condition.status == "True"
+            if concerns(change, placement.spec.policy.placement_type, fulfilled=fulfilled):
+                self.controller.enqueue(placement.key)
+
+    def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
+        if new is not None and (old is None or old.deleting != new.deleting):
+            self.controller.enqueue(new.key)
+
+    def _policy_changed(self, old: PolicySnapshot | None, new: PolicySnapshot | None) -> None:
+        if old is not None and new is not None and _policy_marks(old) == _policy_marks(new):
+            return
+        self._enqueue_parent(new if new is not None else old)
+
+    def _binding_changed(self, old: Binding | None, new: Binding | None) -> None:
+        """A binding that somebody else deletes is made again."""
+        if old is None or new is None or old.deleting != new.deleting:
+            self._enqueue_parent(new if new is not None else old)
+
+    def _enqueue_parent(self, obj: PolicySnapshot | Binding | None) -> None:
+        if obj is not None and (placement := parent_of(obj)) is not None:
+            self.controller.enqueue(placement)
+
+    # Cycles
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Run one cycle for a placement, or remove its bindings if it is being deleted."""
+        placement = self._caches.placements.get(key)
+        if placement is None:
+            return Done()
+        if placement.deleting:
+            return await self._delete(placement)
+        if names.FINALIZER_SCHEDULER not in (placement.metadata.finalizers or ()):
+            return Done()  # a policy snapshot follows the finalizers
+        snapshot = latest_policy(self._caches.policy_snapshots.of(key))
+        if snapshot is None:
+            return Done()
+        await self._schedule(placement, snapshot)
+        return Done()
+
+    async def _schedule(self, placement: Placement, snapshot: PolicySnapshot) -> None:
+        arguments = (
+            view_policy(snapshot),
+            list(self._views.values()),
+            [view_binding(binding) for binding in self._caches.bindings.of(placement.key)],
+            self._clock.now(),
+        )
+        if len(self._views) > _MANY_CLUSTERS:
+            result = await asyncio.to_thread(schedule, *arguments)
+        else:
+            result = schedule(*arguments)
+        changes = result.changes
+
+        async def unschedule_one(mark: Unscheduling) -> None:
+            await self._patch(placement, mark.binding, unschedule_patch(mark))
+
+        async def patch_one(patch: BindingPatch) -> None:
+            await self._patch(placement, patch.binding, binding_patch(patch))
+
+        async def release_one(binding: BindingView) -> None:
+            body = release_patch(binding)
+            if body is not None:
+                await self._patch(placement, binding, body)
+
+        async def create_one(new: NewBinding) -> None:
+            body = binding_document(placement, new, changes.to_release)
+            resource = scope_of(placement.key).bindings
+            self._caches.bindings.wrote(await self._client.create(resource, body))
+
+        await in_parallel(unschedule_one, changes.to_unschedule)
+        await in_parallel(patch_one, changes.to_patch)
+        await in_parallel(create_one, changes.to_create)
+        await in_parallel(release_one, changes.to_release)
+        if result.status is not None:
+            now = text_of(self._clock.now())
+            status = snapshot_status(result.status, snapshot.status, now=now)
+            resource = scope_of(placement.key).policy_snapshots
+            written = await write_status(self._client, resource, snapshot, status)
+            if written is not None:
+                self._caches.policy_snapshots.wrote(written)
+
+    async def _patch(self, placement: Placement, binding: BindingView, body: Json) -> None:
+        resource = scope_of(placement.key).bindings
+        written = await self._client.patch(
+            resource, binding.name, MergePatch(body), placement.namespace
+        )
+        self._caches.bindings.wrote(written)
+
+    # Deletion
+
+    async def _delete(self, placement: Placement) -> Outcome:
+        """Delete all bindings, then drop the finalizer; their Works may take longer."""
+        present = placement.metadata.finalizers or ()
+        if names.FINALIZER_SCHEDULER not in present:
+            return Done()
+        bindings = self._caches.bindings.of(placement.key)
+
+        async def delete_one(binding: Binding) -> None:
+            body = _farewell(placement, binding)
+            if body is not None:
+                await self._patch(placement, view_binding(binding), body)
+            if not binding.deleting and await delete(
+                self._client, scope_of(placement.key).bindings, binding
+            ):
+                self._caches.bindings.deleted(binding)
+
+        await in_parallel(delete_one, bindings)
+        kept = [each for each in present if each != names.FINALIZER_SCHEDULER]
+        written = await self._client.patch(
+            scope_of(placement.key).placements,
+            placement.name,
+            finalizers_patch(placement, kept),
+            placement.namespace,
+        )
+        self._caches.placements.wrote(written)
+        return Done()
+
+
+def _policy_marks(snapshot: PolicySnapshot) -> tuple[object, ...]:
+    return snapshot.labels, snapshot.annotations, snapshot.spec
+
+
+def _farewell(placement: Placement, binding: Binding) -> Json | None:
+    """Return the last patch of a binding before its deletion; None if it needs none.
+
+    The scheduler's finalizer is dropped. What becomes of placed objects is noted on the binding:
+    the placement may be gone when its Works are deleted.
+    """
+    body = release_patch(view_binding(binding))
+    policy = placement.spec.strategy.delete_strategy.propagation_policy
+    if policy == DeletePropagationPolicy.ABANDON:
+        noted = binding.annotations.get(names.ANNOTATION_DELETE_PROPAGATION)
+        if noted != policy:
+            body = body or {"metadata": {"resourceVersion": binding.resource_version}}
+            body["metadata"]["annotations"] = {names.ANNOTATION_DELETE_PROPAGATION: str(policy)}
+    return body

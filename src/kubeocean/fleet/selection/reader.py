@@ -1,0 +1,408 @@
+"""Reader: the content of a placement's selection, read from the hub.
+
+The metadata of selected kinds is watched, and only of those. A change that may concern the content
+of a placement is reported to the handlers of `on_change`. `read` evaluates the selectors against
+the watched metadata, and reads whole objects only in versions that it has not read before.
+
+New kinds appear with CustomResourceDefinitions and APIServices: a change of one of these makes the
+reader read the server's discovery again. While a placement names a kind that the server does not
+have, discovery is also read by a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubeocean.api.fleet.placements import Placement
+from kubeocean.api.fleet.schema import document
+from kubeocean.errors import ApiError, ConfigError, NotFound, ServerTimeout
+from kubeocean.fleet.caches import RecentContents
+from kubeocean.fleet.selection.matching import (
+    concerns_content,
+    matches,
+    metadata_document,
+    with_digest,
+)
+from kubeocean.fleet.selection.rules import (
+    ApiFilter,
+    GroupVersionKind,
+    NamespaceFilter,
+    is_placeable,
+)
+from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries, selected
+from kubeocean.fleet.writes import in_parallel
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock, within
+from kubeocean.runtime.components import Part
+from kubeocean.runtime.discovery import ApiResource, Discovery
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.informer_pool import InformerPool, Need
+from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES, Namespace
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+
+__all__ = ["SelectionReader", "SelectionSettings"]
+
+_API_SERVICES: Final = Resource(
+    "apiregistration.k8s.io", "v1", "apiservices", "APIService", False, Untyped
+)
+_ENDPOINTS: Final = GroupVersionKind("", "v1", "Endpoints")
+_READABLE: Final = frozenset({"get", "list", "watch"})
+_MOST_GETS: Final = 20  # objects of a kind in a namespace; more are listed
+_SYNC_S: Final = 20.0  # for the first listing of a kind
+_POLL_S: Final = 10.0  # while a placement names an unknown kind
+_SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server offers a new kind some time after its definition
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSettings:
+    """Kinds and namespaces that are placed, as the flags of the hub set them."""
+
+    apis: ApiFilter = field(default_factory=ApiFilter)
+    namespaces: NamespaceFilter = field(default_factory=NamespaceFilter)
+    hub_runs_workloads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """The kinds that the server has and lets be read and watched."""
+
+    resources: dict[GroupVersionKind, Resource[Untyped]] = field(default_factory=dict)
+    namespaced: dict[GroupVersionKind, bool] = field(default_factory=dict)
+    preferred: frozenset[GroupVersionKind] = frozenset()
+
+
+@dataclass(slots=True)
+class _Selection:
+    """What one placement selects."""
+
+    queries: dict[GroupVersionKind, list[Query]]
+    namespaces: frozenset[str]  # named by Namespace selectors; an empty name stands for all
+    names_unknown_kind: bool
+
+
+class SelectionReader:
+    """Reads what placements select, and reports when that may have changed."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: SelectionSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings or SelectionSettings()
+        self._clock = clock or RealClock()
+        self._discovery = Discovery(client, clock=self._clock)
+        self._kinds = _Kinds()
+        self._by_resource: dict[Resource[Untyped], GroupVersionKind] = {}
+        self._stale = asyncio.Event()
+        self._selections: dict[Key, _Selection] = {}
+        self._handlers: list[Callable[[Key], None]] = []
+        self._contents: RecentContents[Json] = RecentContents()
+        options: dict[str, Any] = {"clock": self._clock, "metrics": metrics}
+        self._pool: InformerPool[Key] = InformerPool(
+            client, self._object_changed, prune=with_digest, **options
+        )
+        self._namespaces: Informer[Namespace] = Informer(
+            client, NAMESPACES, metadata_only=True, **options
+        )
+        self._definitions: Informer[Untyped] = Informer(
+            client, CUSTOM_RESOURCE_DEFINITIONS, metadata_only=True, **options
+        )
+        self._api_services: Informer[Untyped] = Informer(
+            client, _API_SERVICES, metadata_only=True, **options
+        )
+        self._namespaces.on_change(self._namespace_changed)
+        self._definitions.on_change(lambda old, new: self._stale.set())
+        self._api_services.on_change(lambda old, new: self._stale.set())
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the components that a service runs."""
+        return (
+            self._namespaces,
+            self._definitions,
+            self._api_services,
+            ("selected-kinds", self._pool.run),
+            ("discovery", self._follow_discovery),
+        )
+
+    def on_change(self, handler: Callable[[Key], None]) -> None:
+        """Call `handler` with each placement whose selection may have changed."""
+        self._handlers.append(handler)
+
+    def forget(self, placement: Key) -> None:
+        """Stop watching for a placement that is gone."""
+        self._selections.pop(placement, None)
+        self._pool.need(placement, ())
+
+    def namespace_exists(self, name: str) -> bool:
+        """Whether the hub has a namespace that is not being deleted."""
+        namespace = self._namespaces.get(Key("", name))
+        return namespace is not None and not namespace.deleting
+
+    async def read(self, placement: Placement) -> list[Json]:
+        """Return the cleaned objects that a placement selects, in their order.
+
+        :raises ConfigError: the selectors are a mistake of the user.
+        :raises ApiError: objects cannot be read now.
+        """
+        await self._namespaces.synced()
+        if not self._kinds.resources:
+            self._take(await self._discovery.resources())
+        hub = self._hub()
+        selectors = [document(each) for each in placement.spec.resource_selectors]
+        try:
+            wanted = queries(selectors, placement.key, hub)
+        except ConfigError:
+            self._follow(placement, (), hub)  # a namespace or a kind that appears may cure it
+            raise
+        self._follow(placement, wanted, hub)
+        await self._synced(self._needs(wanted))
+        objects = await self._contents_of(wanted)
+        return selected(
+            objects,
+            hub_runs_workloads=self._settings.hub_runs_workloads,
+            services=self._services(wanted),
+        )
+
+    def _hub(self) -> HubKinds:
+        namespaces = {
+            namespace.name: namespace.labels
+            for namespace in self._namespaces.items()
+            if not namespace.deleting
+        }
+        return HubKinds(
+            self._kinds.namespaced,
+            self._kinds.preferred,
+            namespaces,
+            self._settings.apis,
+            self._settings.namespaces,
+        )
+
+    # Watching
+
+    def _follow(self, placement: Placement, wanted: Sequence[Query], hub: HubKinds) -> None:
+        by_kind: dict[GroupVersionKind, list[Query]] = {}
+        for query in wanted:
+            by_kind.setdefault(query.kind, []).append(query)
+        selectors = [
+            (GroupVersionKind(each.group, each.version, each.kind), each.name)
+            for each in placement.spec.resource_selectors
+        ]
+        self._selections[placement.key] = _Selection(
+            by_kind,
+            frozenset(name for kind, name in selectors if kind == NAMESPACE),
+            any(hub.apis.allows(kind) and kind not in hub.kinds for kind, _ in selectors),
+        )
+        self._pool.need(placement.key, self._needs(wanted))
+
+    def _needs(self, wanted: Iterable[Query]) -> set[Need]:
+        needs: set[Need] = set()
+        for query in wanted:
+            resource = self._kinds.resources.get(query.kind)
+            if resource is None:
+                continue
+            needs.add(Need(resource, query.namespace))
+            if query.kind == _ENDPOINTS:
+                needs.add(Need(SERVICES, query.namespace))
+        return needs
+
+    async def _synced(self, needs: Iterable[Need]) -> None:
+        informers = [self._pool.informer(need) for need in needs]
+        # Not by truth: an informer without objects is false
+        missing = [each for each in informers if each is not None and not each.has_synced]
+        if not missing:
+            return
+        try:
+            await within(
+                self._clock,
+                _SYNC_S,
+                lambda: asyncio.gather(*(informer.synced() for informer in missing)),
+            )
+        except TimeoutError:
+            kinds = ", ".join(
+                sorted(str(each.scope.resource) for each in missing if not each.has_synced)
+            )
+            raise ServerTimeout(f"selected kinds could not be listed: {kinds}") from None
+
+    def _object_changed(
+        self, resource: Resource[Untyped], old: Untyped | None, new: Untyped | None
+    ) -> None:
+        if not concerns_content(old, new):
+            return
+        kind = self._by_resource.get(resource)
+        subject = new if new is not None else old
+        if kind is None or subject is None:
+            return
+        for owner in list(self._pool.owners(resource, subject.namespace)):
+            selection = self._selections.get(owner)
+            wanted = selection.queries.get(kind, ()) if selection else ()
+            if any(
+                obj is not None and matches(query, obj) for query in wanted for obj in (old, new)
+            ):
+                self._report(owner)
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        if old is not None and new is not None and _is_same(old, new):
+            return
+        subject = new if new is not None else old
+        assert subject is not None
+        for placement, selection in list(self._selections.items()):
+            if placement.namespace == subject.name or selection.namespaces & {"", subject.name}:
+                self._report(placement)
+
+    def _report(self, placement: Key) -> None:
+        for handler in self._handlers:
+            handler(placement)
+
+    # Kinds
+
+    async def _follow_discovery(self) -> None:
+        while True:
+            self._stale.clear()
+            try:
+                await within(self._clock, _POLL_S, self._stale.wait)
+            except TimeoutError:
+                if any(each.names_unknown_kind for each in self._selections.values()):
+                    await self._refresh()
+                continue
+            for delay_s in _SETTLE_S:
+                await self._clock.sleep(delay_s)
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            changed = await self._discovery.refresh()
+        except ApiError as error:
+            _log.warning("Failed to read the kinds of the hub", error=str(error))
+            return
+        if not changed:
+            return
+        before = self._kinds.resources.keys()
+        self._take(await self._discovery.resources())
+        if before == self._kinds.resources.keys():
+            return
+        for placement, selection in list(self._selections.items()):
+            if (
+                selection.names_unknown_kind
+                or selection.namespaces  # all kinds in it are selected
+                or any(kind not in self._kinds.resources for kind in selection.queries)
+            ):
+                self._report(placement)
+
+    def _take(self, served: Iterable[ApiResource]) -> None:
+        resources: dict[GroupVersionKind, Resource[Untyped]] = {}
+        preferred: dict[tuple[str, str], GroupVersionKind] = {}
+        for each in served:  # preferred versions come first
+            if each.verbs >= _READABLE:
+                kind = GroupVersionKind(each.group, each.version, each.kind)
+                resources.setdefault(kind, each.untyped())
+                preferred.setdefault((each.group, each.kind), kind)
+        self._kinds = _Kinds(
+            resources,
+            {kind: resource.namespaced for kind, resource in resources.items()},
+            frozenset(preferred.values()),
+        )
+        self._by_resource = {resource: kind for kind, resource in resources.items()}
+
+    # Content
+
+    async def _contents_of(self, wanted: Iterable[Query]) -> list[Json]:
+        """Return the objects that each query selects; one that several select comes as often."""
+        chosen: list[tuple[Resource[Untyped], Untyped]] = []
+        for query in wanted:
+            resource = self._kinds.resources[query.kind]
+            informer = self._pool.informer(Need(resource, query.namespace))
+            if informer is not None:
+                chosen += [
+                    (resource, obj)
+                    for obj in self._candidates(informer, query)
+                    if self._may_place(resource, obj)
+                ]
+        missing = {
+            (resource, obj.key): obj
+            for resource, obj in chosen
+            if self._contents.get(obj.uid, obj.resource_version) is None
+        }
+        read = await self._read_all(missing)
+        contents: list[Json] = []
+        for resource, obj in chosen:
+            content = read.get((resource, obj.key)) or self._contents.get(
+                obj.uid, obj.resource_version
+            )
+            if content is not None:
+                contents.append(content)
+        return contents
+
+    @staticmethod
+    def _candidates(informer: Informer[Untyped], query: Query) -> list[Untyped]:
+        if query.name:
+            named = informer.get(Key(query.namespace, query.name))
+            return [named] if named is not None else []
+        return [obj for obj in informer.items() if matches(query, obj)]
+
+    def _may_place(self, resource: Resource[Untyped], obj: Untyped) -> bool:
+        return is_placeable(
+            metadata_document(resource.api_version, resource.kind, obj),
+            hub_runs_workloads=self._settings.hub_runs_workloads,
+            services=(),
+        )
+
+    async def _read_all(
+        self, missing: dict[tuple[Resource[Untyped], Key], Untyped]
+    ) -> dict[tuple[Resource[Untyped], Key], Json]:
+        groups: dict[Need, set[Key]] = {}
+        for resource, key in missing:
+            groups.setdefault(Need(resource, key.namespace), set()).add(key)
+        read: dict[tuple[Resource[Untyped], Key], Json] = {}
+
+        def keep(resource: Resource[Untyped], obj: Untyped) -> None:
+            # Items of a list have neither apiVersion nor kind
+            content = obj.content() | {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+            }
+            read[resource, obj.key] = content
+            self._contents.put(obj.uid, obj.resource_version, content, len(obj.raw))
+
+        async def get(one: tuple[Resource[Untyped], Key]) -> None:
+            resource, key = one
+            try:
+                keep(resource, await self._client.get(resource, *reversed(key), keep_raw=True))
+            except NotFound:
+                return  # deleted since; its event follows
+
+        singles: list[tuple[Resource[Untyped], Key]] = []
+        for need, keys in groups.items():
+            if len(keys) <= _MOST_GETS:
+                singles += [(need.resource, key) for key in keys]
+                continue
+            async for page in self._client.pages(need.resource, need.namespace, keep_raw=True):
+                for obj in page.items:
+                    if obj.key in keys:
+                        keep(need.resource, obj)
+        await in_parallel(get, singles)
+        return read
+
+    def _services(self, wanted: Iterable[Query]) -> frozenset[Key]:
+        """Return the Services in namespaces whose Endpoints are selected."""
+        informers = [
+            self._pool.informer(Need(SERVICES, query.namespace))
+            for query in wanted
+            if query.kind == _ENDPOINTS
+        ]
+        return frozenset(obj.key for each in informers if each is not None for obj in each.items())
+
+
+def _is_same(old: Namespace, new: Namespace) -> bool:
+    return (old.labels, old.deleting) == (new.labels, new.deleting)

@@ -1,0 +1,76 @@
+"""Steps of a placement as conditions: a chain that ends at the first step that is not True.
+
+Bindings, the entries of clusters in a placement's status, and placements all have the same chain;
+which steps it has depends on how objects are written in members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kubeocean.api.fleet.conditions import APPLY, REPORT_DIFF, Step
+from kubeocean.api.fleet.strategies import ApplyStrategy, ApplyStrategyType
+from kubeocean.runtime.objects import Condition, find_condition
+
+__all__ = ["Judgement", "chain_of", "fresh", "settle", "walk"]
+
+
+class Judgement(NamedTuple):
+    """Status, reason and message of a step."""
+
+    status: str
+    reason: str
+    message: str = ""
+
+
+def chain_of(strategy: ApplyStrategy) -> tuple[Step, ...]:
+    """Return the steps after scheduling; with ReportDiff nothing is applied."""
+    return REPORT_DIFF if strategy.type == ApplyStrategyType.REPORT_DIFF else APPLY
+
+
+def walk(
+    chain: Sequence[Step],
+    generation: int,
+    judge: Callable[[Step], Judgement],
+    *,
+    prefix: str = "",
+) -> tuple[Condition, ...]:
+    """Return conditions up to and including the first that is not True."""
+    conditions: list[Condition] = []
+    for step in chain:
+        status, reason, message = judge(step)
+        conditions.append(
+            Condition(
+                f"{prefix}{step.name}", status, reason, message, observed_generation=generation
+            )
+        )
+        if status != "True":
+            break
+    return tuple(conditions)
+
+
+def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condition | None:
+    """Return the condition of this type if it is about this generation."""
+    condition = find_condition(conditions, type_)
+    if condition is None or condition.observed_generation != generation:
+        return None
+    return condition
+
+
+def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tuple[Condition, ...]:
+    """Return `new` with the transition times of `old` where the status is the same."""
+    before = {condition.type: condition for condition in old}
+
+    def since(condition: Condition) -> str:
+        earlier = before.get(condition.type)
+        if earlier is None or earlier.status != condition.status:
+            return now
+        return earlier.last_transition_time or now
+
+    return tuple(
+        msgspec.structs.replace(condition, last_transition_time=since(condition))
+        for condition in new
+    )

@@ -1,0 +1,355 @@
+"""The controller of Works: delivers the release of each binding, and reports its progress.
+
+Works are written as soon as a release is in the binding. The status of the binding is then built
+from the status of its Works; a Work that was just written is given a moment to be processed, so
+that a quick member costs one write of the binding, not two.
+
+When a binding is deleted, its Works are deleted first; the member removes what it placed and then
+the finalizers of the Works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.bindings import Binding, BindingState
+from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.conditions import ROLLOUT_STARTED
+from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.strategies import (
+    DeletePropagationPolicy,
+    ReportBackStrategy,
+    RolloutStrategyType,
+)
+from kubeocean.errors import (
+    BadRequest,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
+from kubeocean.fleet.caches import (
+    CACHED_WORKS,
+    CachedWork,
+    HubCaches,
+    binding_of_work,
+    parent_of,
+    placement_of_work,
+)
+from kubeocean.fleet.snapshots.contents import SnapshotContents
+from kubeocean.fleet.snapshots.plan import Group, groups, usable_group
+from kubeocean.fleet.steps import fresh
+from kubeocean.fleet.works.documents import adjust_patch, replace_patch, work_document
+from kubeocean.fleet.works.plan import (
+    WorksPlan,
+    belong_to_release,
+    desired_works,
+    plan_works,
+)
+from kubeocean.fleet.works.report import awaits_works, report
+from kubeocean.fleet.writes import delete, finalizers_patch, write_status
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, RealClock, text_of
+from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Json, Key, Object
+
+__all__ = ["Works"]
+
+_WORKERS: Final = 32
+_PROCESSING_S: Final = 1.0  # a Work that was just written may be reported on by then
+_PRESET: Final = "preset"
+_DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
+_REFUSED: Final = (BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is remembered of a binding."""
+
+    wrote_works_at: float  # by the clock's monotonic time
+
+
+class Works:
+    """Reconciles the Works and the status of bindings of both scopes."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: HubCaches,
+        contents: SnapshotContents,
+        *,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client, self._caches, self._contents = client, caches, contents
+        self._clock = clock or RealClock()
+        self._records: dict[Key, _Record] = {}
+        self.controller: Controller[Key] = Controller(
+            "fleet-works",
+            self.reconcile,
+            workers=_WORKERS,
+            gate=caches.gate(caches.bindings.shows, caches.works_caught_up),
+            clock=self._clock,
+            metrics=metrics,
+        )
+        caches.bindings.on_change(self._binding_changed)
+        caches.works.on_change(self._work_changed)
+        caches.members.on_change(self._member_changed)
+        caches.resource_snapshots.on_change(self._snapshot_changed)
+
+    # Events
+
+    def _binding_changed(self, old: Binding | None, new: Binding | None) -> None:
+        subject = new if new is not None else old
+        if subject is not None:
+            self.controller.enqueue(subject.key)
+
+    def _work_changed(self, old: CachedWork | None, new: CachedWork | None) -> None:
+        for work in (old, new):
+            if work is not None and (binding := binding_of_work(work)) is not None:
+                self.controller.enqueue(binding)
+        if new is None and old is not None and (placement := placement_of_work(old)) is not None:
+            # Its name is free for another binding of the placement to the same cluster
+            for binding_ in self._caches.bindings.of(placement):
+                if names.member_namespace(binding_.spec.target_cluster) == old.namespace:
+                    self.controller.enqueue(binding_.key)
+
+    def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
+        if (old is None) == (new is None):
+            return
+        name = new.name if new is not None else old.name if old is not None else ""
+        for binding in self._caches.bindings.items():
+            if binding.spec.target_cluster == name:
+                self.controller.enqueue(binding.key)
+
+    def _snapshot_changed(self, old: Object | None, new: Object | None) -> None:
+        """Deliver a release whose last snapshot became visible."""
+        if new is None or (placement := parent_of(new)) is None:
+            return
+        for binding in self._caches.bindings.of(placement):
+            self.controller.enqueue(binding.key)
+
+    # Reconcile
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Bring the Works and the status of one binding up to date."""
+        binding = self._caches.bindings.get(key)
+        if binding is None:
+            self._records.pop(key, None)
+            return await self._remove_orphans(key)
+        if binding.deleting:
+            return await self._delete(binding)
+        placement = parent_of(binding)
+        if placement is None or binding.spec.state not in _DELIVERED_STATES:
+            return Done()
+        if not binding.spec.resource_snapshot_name or not self._has_member(binding):
+            return Done()
+        if not self._is_released(placement, binding):
+            if not self._caches.works_of(key):
+                return Done()
+            return await self._refresh(placement, binding)
+        return await self._deliver(placement, binding)
+
+    def _has_member(self, binding: Binding) -> bool:
+        return self._caches.members.get(Key("", binding.spec.target_cluster)) is not None
+
+    def _is_released(self, placement: Key, binding: Binding) -> bool:
+        """Whether Works may be written.
+
+        With a rolling update the release in the binding suffices. A staged update run sets the
+        condition RolloutStarted when it has started a cluster.
+        """
+        if not self._is_external(placement):
+            return True
+        conditions, generation = binding.status.conditions, binding.metadata.generation
+        started = fresh(conditions, ROLLOUT_STARTED.name, generation)
+        return started is not None and started.status == "True"
+
+    def _is_external(self, placement: Key) -> bool:
+        parent = self._caches.placements.get(placement)
+        return parent is not None and parent.spec.strategy.type == RolloutStrategyType.EXTERNAL
+
+    async def _deliver(self, placement: Key, binding: Binding) -> Outcome:
+        existing = self._caches.works_of(binding.key)
+        group = self._group(placement, binding)
+        if group is None:
+            if belong_to_release(existing, binding):
+                return await self._refresh(placement, binding)  # the snapshots were pruned
+            return await self._report_missing(placement, binding)
+        namespace = names.member_namespace(binding.spec.target_cluster)
+        decided = plan_works(
+            binding.key,
+            desired_works(placement, binding, group, self._report_back(placement)),
+            existing,
+            lambda name: self._caches.works.get(Key(namespace, name)),
+        )
+        if decided.blocked:
+            return await self._report_blocked(placement, binding, decided.blocked[0])
+        if decided:
+            try:
+                await self._write(binding, decided)
+            except _REFUSED as error:
+                return await self._report_failure(placement, binding, str(error))
+            self._records[binding.key] = _Record(self._clock.monotonic())
+            return Done()  # the Works come as events
+        return await self._refresh(placement, binding)
+
+    def _group(self, placement: Key, binding: Binding) -> Group | None:
+        """Return the resource snapshots of the binding's release, if all of them exist."""
+        name = binding.spec.resource_snapshot_name
+        for group in groups(self._caches.resource_snapshots.of(placement)):
+            if group.master is not None and group.master.name == name and group.is_complete:
+                return group
+        return None
+
+    def _report_back(self, placement: Key) -> ReportBackStrategy:
+        parent = self._caches.placements.get(placement)
+        return parent.spec.strategy.report_back_strategy if parent else ReportBackStrategy()
+
+    async def _write(self, binding: Binding, decided: WorksPlan) -> None:
+        # Everything is read before anything is written
+        contents = {
+            work.snapshot.name: (await self._contents.of(work.snapshot)).objects
+            for work in (*decided.create, *(new for _, new in decided.replace))
+        }
+        for work in decided.create:
+            body = work_document(
+                binding,
+                work,
+                contents[work.snapshot.name],
+                preset_finalizer=self._presets_finalizer(binding),
+            )
+            created = await self._client.create(CACHED_WORKS, body)
+            self._caches.wrote_work(binding.key, created)
+        for existing, work in decided.replace:
+            body = replace_patch(existing, work, contents[work.snapshot.name])
+            await self._patch_work(binding.key, existing, body)
+        for existing, work in decided.adjust:
+            await self._patch_work(binding.key, existing, adjust_patch(existing, work))
+        for obsolete in decided.delete:
+            await self._delete_work(binding.key, obsolete)
+
+    def _presets_finalizer(self, binding: Binding) -> bool:
+        cluster = binding.spec.target_cluster
+        member = self._caches.internal_members.get(Key(names.member_namespace(cluster), cluster))
+        if member is None:
+            return False
+        return member.annotations.get(names.ANNOTATION_WORK_FINALIZER) == _PRESET
+
+    async def _patch_work(self, binding: Key, work: CachedWork, body: Json) -> None:
+        written = await self._client.patch(
+            CACHED_WORKS, work.name, MergePatch(body), work.namespace
+        )
+        self._caches.wrote_work(binding, written)
+
+    async def _delete_work(self, binding: Key, work: CachedWork) -> None:
+        if await delete(self._client, CACHED_WORKS, work):
+            self._caches.deleted_work(binding, work)
+
+    # Status
+
+    async def _refresh(self, placement: Key, binding: Binding) -> Outcome:
+        """Write the status of a binding from the status of its Works."""
+        works = self._caches.works_of(binding.key)
+        if awaits_works(binding, works):
+            record = self._records.get(binding.key)
+            if record is not None:
+                left_s = record.wrote_works_at + _PROCESSING_S - self._clock.monotonic()
+                if left_s > 0:
+                    return After(left_s)
+        self._records.pop(binding.key, None)
+        await self._write_status(placement, binding, works)
+        return Done()
+
+    async def _write_status(
+        self, placement: Key, binding: Binding, works: list[CachedWork], sync_error: str = ""
+    ) -> None:
+        status = report(
+            binding,
+            works,
+            is_latest=self._is_latest(placement, binding),
+            sync_error=sync_error,
+            now=text_of(self._clock.now()),
+        )
+        written = await write_status(self._client, scope_of(binding.key).bindings, binding, status)
+        if written is not None:
+            self._caches.bindings.wrote(written)
+
+    def _is_latest(self, placement: Key, binding: Binding) -> bool:
+        if binding.spec.state != BindingState.BOUND or self._is_external(placement):
+            return False
+        group = usable_group(self._caches.resource_snapshots.of(placement))
+        return (
+            group is not None
+            and group.master is not None
+            and group.master.name == binding.spec.resource_snapshot_name
+        )
+
+    async def _report_missing(self, placement: Key, binding: Binding) -> Outcome:
+        name = binding.spec.resource_snapshot_name
+        try:
+            await self._client.get(
+                scope_of(placement).resource_snapshots, name, placement.namespace
+            )
+        except NotFound as error:
+            return await self._report_failure(placement, binding, str(error))
+        return After(_PROCESSING_S)  # the cache does not show all snapshots yet
+
+    async def _report_blocked(self, placement: Key, binding: Binding, work: CachedWork) -> Outcome:
+        error = f"Work {work.key} belongs to another binding"
+        if not work.deleting and placement_of_work(work) != placement:
+            return await self._report_failure(placement, binding, error)
+        return Done()  # its deletion comes as an event
+
+    async def _report_failure(self, placement: Key, binding: Binding, error: str) -> Outcome:
+        works = self._caches.works_of(binding.key)
+        await self._write_status(placement, binding, works, error)
+        return Stuck("SyncWorkFailed", error)
+
+    # Deletion
+
+    async def _delete(self, binding: Binding) -> Outcome:
+        """Delete the Works of a binding, and drop the finalizer when they are gone."""
+        works = self._caches.works_of(binding.key)
+        if not works:
+            present = binding.metadata.finalizers or ()
+            if names.FINALIZER_WORK in present:
+                kept = [each for each in present if each != names.FINALIZER_WORK]
+                written = await self._client.patch(
+                    scope_of(binding.key).bindings,
+                    binding.name,
+                    finalizers_patch(binding, kept),
+                    binding.namespace,
+                )
+                self._caches.bindings.wrote(written)
+            return Done()
+        policy = binding.annotations.get(names.ANNOTATION_DELETE_PROPAGATION)
+        for work in works:
+            if work.deleting:
+                continue
+            if policy == DeletePropagationPolicy.ABANDON:
+                await self._abandon(binding.key, work)
+            await self._delete_work(binding.key, work)
+        return Done()  # each Work that is gone comes as an event
+
+    async def _abandon(self, binding: Key, work: CachedWork) -> None:
+        """Tell the member to leave the placed objects in its cluster."""
+        name, value = names.ANNOTATION_DELETE_PROPAGATION, str(DeletePropagationPolicy.ABANDON)
+        if work.annotations.get(name) != value:
+            metadata = {"resourceVersion": work.resource_version, "annotations": {name: value}}
+            await self._patch_work(binding, work, {"metadata": metadata})
+
+    async def _remove_orphans(self, key: Key) -> Outcome:
+        """Delete Works whose binding was removed without its finalizers."""
+        works = [work for work in self._caches.works_of(key) if not work.deleting]
+        if not works:
+            return Done()
+        try:
+            await self._client.get(scope_of(key).bindings, key.name, key.namespace)
+        except NotFound:
+            for work in works:
+                await self._delete_work(key, work)
+        return Done()

@@ -1,0 +1,86 @@
+"""Documents of Works: a complete one to create, and patches of existing ones.
+
+A Work is complete when it is created, so that its generation stays 1 until something changes.
+Objects come encoded and are spliced in as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.schema import document
+from kubeocean.api.fleet.strategies import ReportBackStrategy, ReportBackType
+from kubeocean.api.fleet.works import WORKS
+from kubeocean.fleet.caches import CachedWork
+from kubeocean.fleet.rollout.plan import strategy_spec
+from kubeocean.fleet.snapshots.documents import owner_reference
+from kubeocean.fleet.works.plan import DesiredWork
+from kubeocean.runtime.objects import Json
+
+__all__ = ["adjust_patch", "replace_patch", "work_document"]
+
+
+def work_document(
+    binding: Binding, work: DesiredWork, objects: Sequence[msgspec.Raw], *, preset_finalizer: bool
+) -> Json:
+    """Return a Work to create in the namespace of the binding's cluster.
+
+    `preset_finalizer` spares an agent that asks for it the write that would add its finalizer.
+    A ResourceBinding cannot own an object of another namespace: its Works are found by labels.
+    """
+    metadata: Json = {
+        "name": work.name,
+        "namespace": names.member_namespace(binding.spec.target_cluster),
+        "labels": work.labels,
+        "annotations": work.annotations,
+    }
+    if preset_finalizer:
+        metadata["finalizers"] = [names.FINALIZER_WORK]
+    if not binding.namespace:
+        resource = scope_of(binding.key).bindings
+        metadata["ownerReferences"] = [owner_reference(resource, binding, controller=False)]
+    spec: Json = {
+        "workload": {"manifests": list(objects)},
+        "applyStrategy": document(work.apply_strategy),
+    }
+    if work.report_back.type != ReportBackType.DISABLED:
+        spec["reportBackStrategy"] = document(work.report_back)
+    return {
+        "apiVersion": WORKS.api_version,
+        "kind": WORKS.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def replace_patch(existing: CachedWork, work: DesiredWork, objects: Sequence[msgspec.Raw]) -> Json:
+    """Return the patch that gives a Work the manifests of another release."""
+    patch = adjust_patch(existing, work)
+    patch["spec"]["workload"] = {"manifests": list(objects)}
+    return patch
+
+
+def adjust_patch(existing: CachedWork, work: DesiredWork) -> Json:
+    """Return the patch of everything but the manifests."""
+    return {
+        "metadata": {
+            "resourceVersion": existing.resource_version,
+            "labels": work.labels,
+            "annotations": work.annotations,
+        },
+        "spec": {
+            "applyStrategy": strategy_spec(work.apply_strategy),
+            "reportBackStrategy": _report_back(work.report_back),
+        },
+    }
+
+
+def _report_back(strategy: ReportBackStrategy) -> Json | None:
+    if strategy.type == ReportBackType.DISABLED:
+        return None
+    return {"destination": None} | document(strategy)

@@ -1,0 +1,93 @@
+"""Writes of the hub's controllers: a whole status at once, finalizers, and many requests at a time.
+
+Each write names the resourceVersion or the UID that was decided on. The server answers a write that
+was decided on an older version with a conflict, and the controller decides again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kubeocean.api.fleet.schema import document
+from kubeocean.errors import Conflict, NotFound
+from kubeocean.runtime.client import Client, JsonPatch, MergePatch
+from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
+
+__all__ = [
+    "delete",
+    "finalizers_patch",
+    "in_parallel",
+    "status_patch",
+    "write_status",
+]
+
+_IN_FLIGHT: Final = 32  # requests of one reconcile at a time
+
+T = TypeVar("T")
+
+
+def status_patch(resource_version: str, status: msgspec.Struct) -> JsonPatch:
+    """Return the patch that replaces a whole status, and nothing else, of this version."""
+    return JsonPatch(
+        [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
+            {"op": "add", "path": "/status", "value": document(status)},
+        ]
+    )
+
+
+async def write_status(
+    client: Client, resource: Resource[ObjectT], obj: ObjectT, status: msgspec.Struct
+) -> ObjectT | None:
+    """Replace the status of an object; return the object as written, None if it was equal.
+
+    :raises Conflict: the object has changed since it was read.
+    """
+    has_status: Any = obj
+    if has_status.status == status:
+        return None
+    patch = status_patch(obj.resource_version, status)
+    return await client.patch(resource, obj.name, patch, obj.namespace, subresource="status")
+
+
+def finalizers_patch(obj: Object, finalizers: Sequence[str]) -> MergePatch:
+    """Return the patch that gives this version of an object exactly these finalizers."""
+    metadata: Json = {"resourceVersion": obj.resource_version, "finalizers": list(finalizers)}
+    return MergePatch({"metadata": metadata})
+
+
+async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
+    """Delete this very object; return whether it was still there."""
+    try:
+        await client.delete(resource, obj.name, obj.namespace, uid=obj.uid)
+    except (Conflict, NotFound):
+        return False  # gone, or another object has the name
+    return True
+
+
+async def in_parallel(
+    write: Callable[[T], Awaitable[object]], subjects: Iterable[T], limit: int = _IN_FLIGHT
+) -> None:
+    """Call `write` for each subject, `limit` at a time.
+
+    All calls end before the first error is raised: one refused write holds up no other.
+    """
+    waiting = iter(list(subjects))
+    errors: list[Exception] = []
+
+    async def work() -> None:
+        for subject in waiting:
+            try:
+                await write(subject)
+            except Exception as error:  # raised below, when all calls have ended
+                errors.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(limit):
+            group.create_task(work())
+    if errors:
+        raise errors[0]
