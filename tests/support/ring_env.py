@@ -16,6 +16,7 @@ from kubeocean.runtime.controller import Done, Outcome
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
+from kubeocean.sharding import ResourceHandler
 from kubeocean.sharding.config import Config, read_config
 from kubeocean.sharding.controller import ShardedController
 from kubeocean.sharding.ring import Ring
@@ -29,8 +30,10 @@ __all__ = [
     "MANY",
     "SLOTS",
     "Act",
+    "Call",
     "Deaf",
     "Notes",
+    "Recorder",
     "Replica",
     "RingEnv",
     "config",
@@ -77,6 +80,38 @@ class Act:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a replica's handler."""
+
+    replica: str
+    what: str
+    key: str
+    uid: str
+    data: str
+
+
+class Recorder(ResourceHandler[ConfigMap]):
+    """Handler of a replica that records its calls in the ring's list."""
+
+    def __init__(self, replica: str, calls: list[Call]) -> None:
+        self._replica = replica
+        self._calls = calls
+
+    async def handle_add(self, obj: ConfigMap) -> None:
+        self._record("add", obj)
+
+    async def handle_update(self, old: ConfigMap, new: ConfigMap) -> None:
+        self._record("update", new)
+
+    async def handle_delete(self, obj: ConfigMap) -> None:
+        self._record("delete", obj)
+
+    def _record(self, what: str, obj: ConfigMap) -> None:
+        data = (obj.data or {}).get("text", "")
+        self._calls.append(Call(self._replica, what, str(obj.key), obj.uid, data))
+
+
 @dataclass
 class Notes(ShardNotifier):
     """What a replica was told; `hold` keeps it from letting go."""
@@ -85,6 +120,7 @@ class Notes(ShardNotifier):
     lost: list[int] = field(default_factory=list)
     reassigned: list[tuple[int, str, str]] = field(default_factory=list)
     resources: dict[int, Sequence[str]] = field(default_factory=dict)
+    lost_resources: dict[int, Sequence[str]] = field(default_factory=dict)
     hold: asyncio.Event | None = None
 
     async def on_shard_gained(self, shard: int, resources: Sequence[str]) -> None:
@@ -95,6 +131,7 @@ class Notes(ShardNotifier):
         if self.hold is not None:
             await self.hold.wait()
         self.lost.append(shard)
+        self.lost_resources[shard] = resources
 
     async def on_shard_reassigned(self, shard: int, old: str, new: str) -> None:
         self.reassigned.append((shard, name_of(old), name_of(new)))
@@ -110,7 +147,9 @@ class Replica:
         *,
         clock: Clock | None = None,
         reconcile: Callable[[Replica, Key], Any] | None = None,
+        handles: bool = False,
         workers: int = 4,
+        options: dict[str, Any] | None = None,
         **sections: dict[str, Any],
     ) -> None:
         self.name = name
@@ -129,11 +168,13 @@ class Replica:
             self.ring,
             self.client,
             CONFIG_MAPS,
-            reconcile=self.reconcile,
+            reconcile=None if handles else self.reconcile,
+            handler=Recorder(name, ring_env.calls) if handles else None,
             namespace=ring_env.namespace,
             labels=APP,
             workers=workers,
             clock=clock,
+            **(options or {}),
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -199,6 +240,7 @@ class RingEnv:
         self.namespace = namespace
         self.replicas: list[Replica] = []
         self.acts: list[Act] = []
+        self.calls: list[Call] = []
 
     @classmethod
     @asynccontextmanager
@@ -249,6 +291,10 @@ class RingEnv:
                 inside[act.key], epochs[act.key] = act, act.epoch
             else:
                 del inside[act.key]
+
+    def handled(self, what: str) -> Counter[tuple[str, str]]:
+        """Return how often the handlers were called so for each object, by key and UID."""
+        return Counter((call.key, call.uid) for call in self.calls if call.what == what)
 
     async def share(self, replicas: Iterable[Replica], *, within: float = 90) -> None:
         """Wait until these have all slots among them, each about the same."""

@@ -34,6 +34,7 @@ __all__ = [
     "release",
     "rollback",
     "shards",
+    "switch",
     "unfreeze",
     "unpin",
 ]
@@ -330,6 +331,43 @@ def rollback(
 
 
 @shards.command()
+def switch(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Path of the new configuration."),
+    ] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="Return to the configuration before the present one.")
+    ] = False,
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = None,
+    namespace: NamespaceOption = "",
+    ring: RingOption = "",
+) -> None:
+    """Change the configuration that all replicas must share; stop all replicas before.
+
+    Replicas with another number of shards, algorithm, filter, domain or election than the ring
+    refuse to start. Stop all replicas, run this command, and start them with the new configuration.
+    """
+
+    async def work(admin: RingAdmin) -> None:
+        from kubeocean.errors import ConfigError
+        from kubeocean.sharding.config import load
+
+        if (config is None) != back:
+            raise ConfigError("give either --config or --back")
+        if back:
+            state = await admin.switch_back()
+        else:
+            state = await admin.switch(load({"CONFIG_FILE": str(config)}))
+        typer.echo(f"{admin.names.ring}: epoch {state.table.epoch}, start the replicas with")
+        for field, value in state.identity.items():
+            typer.echo(f"  {field}: {value}")
+
+    _RingReference(kubeconfig, context, namespace, ring).run(work)
+
+
+@shards.command()
 @_table_command
 def release(slots: SlotsArgument, yes: Annotated[bool, _YES] = False) -> _Change:
     """Take shards from an owner that is known to be dead, without waiting for its confirmation."""
@@ -432,6 +470,7 @@ def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
             "released": each.record.released,
             "capacity": each.record.capacity,
             "template": each.record.template,
+            "address": each.record.address,
             "renewed": each.renewed.isoformat() if each.renewed else None,
             "shards": encode_slots(table.owned_by(each.record.id)),
             "count": len(table.owned_by(each.record.id)),
@@ -448,6 +487,11 @@ def _document(admin: RingAdmin, state: RingState) -> dict[str, object]:
         "epoch": table.epoch,
         "slots": table.slots,
         "frozen": table.frozen,
+        "written": state.written,
+        "configuration": dict(state.identity),
+        "earlierConfigurations": [
+            {"configuration": dict(each.identity), "until": each.until} for each in state.earlier
+        ],
         "assigner": state.assigner,
         "drained": sorted(table.drained),
         "pins": {str(slot): name for slot, name in sorted(table.pins.items())},

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from kubeocean.sharding.admission import admission_objects, guard
     from kubeocean.sharding.algorithms.base import Algorithm
     from kubeocean.sharding.config import Config, load
-    from kubeocean.sharding.controller import Children, ResourceHandler, ShardedController
+    from kubeocean.sharding.controller import Children, ShardedController
     from kubeocean.sharding.exclusive_start import ExclusiveStart
     from kubeocean.sharding.fencing import NotOurs
+    from kubeocean.sharding.handlers import Change, ResourceHandler
     from kubeocean.sharding.metrics import MetricsPage
     from kubeocean.sharding.names import Names
     from kubeocean.sharding.ring import GaveUp, Ring
@@ -32,9 +33,10 @@ else:
             "admission": ("admission_objects", "guard"),
             "algorithms.base": ("Algorithm",),
             "config": ("Config", "load"),
-            "controller": ("Children", "ResourceHandler", "ShardedController"),
+            "controller": ("Children", "ShardedController"),
             "exclusive_start": ("ExclusiveStart",),
             "fencing": ("NotOurs",),
+            "handlers": ("Change", "ResourceHandler"),
             "metrics": ("MetricsPage",),
             "names": ("Names",),
             "ring": ("GaveUp", "Ring"),
@@ -46,6 +48,7 @@ else:
 
 __all__ = [
     "Algorithm",
+    "Change",
     "Children",
     "Config",
     "ExclusiveStart",

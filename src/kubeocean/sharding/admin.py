@@ -4,6 +4,9 @@
 version from which it decided. All guarantees of the replicas stay valid, so every operation may be
 used while they work, and also while no planner is elected.
 
+`switch` changes the configuration that all replicas of a ring must share. It needs a ring whose
+replicas have all stopped: replicas with two configurations would work on the same keys.
+
 The table and expired Leases stay when the last replica has ended, so that replicas which start
 again resume with their slots. `remove_ring_objects` deletes them when no replica will start again.
 """
@@ -11,16 +14,28 @@ again resume with their slots. `remove_ring_objects` deletes them when no replic
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from kubeocean.errors import ConfigError, Conflict, Forbidden, NotFound
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, Lease
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import ObjectT, Resource
+from kubeocean.sharding.config import Config
+from kubeocean.sharding.handover import HANDOVER, HandoverPages
 from kubeocean.sharding.heartbeat import MEMBER, may_see, record_of
+from kubeocean.sharding.identity import (
+    EARLIER,
+    SLOTS_FIELD,
+    ConfigurationRecord,
+    Identity,
+    differences,
+    identity_of,
+    with_filter,
+)
 from kubeocean.sharding.members import MemberRecord
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.stores import (
@@ -31,10 +46,11 @@ from kubeocean.sharding.stores import (
     admission_view,
     loaded_of,
 )
-from kubeocean.sharding.table import Table, name_of
+from kubeocean.sharding.table import Table, empty_table, name_of
 
 __all__ = ["Member", "RingAdmin", "RingState", "find_rings", "remove_ring_objects"]
 
+_PATIENCE: Final = 1.2  # of the duration of a Lease, until its replica is dead
 _TRIES: Final = 30  # while shards change hands, the planner writes many times a second
 
 
@@ -54,6 +70,9 @@ class RingState:
     table: Table
     members: tuple[Member, ...]
     assigner: str
+    identity: Identity = field(default_factory=dict)
+    earlier: tuple[ConfigurationRecord, ...] = ()
+    written: str = ""
 
     @property
     def living(self) -> list[str]:
@@ -91,7 +110,14 @@ class RingAdmin:
         """
         loaded = await self._load()
         members = await self._members()
-        return RingState(loaded.table, members, await self._assigner())
+        return RingState(
+            loaded.table,
+            members,
+            await self._assigner(),
+            loaded.identity,
+            loaded.earlier,
+            loaded.written,
+        )
 
     async def change(self, change: Callable[[RingState], Table]) -> tuple[Table, Table]:
         """Write the result of `change`, and repeat it on a conflicting write; return the table
@@ -113,6 +139,78 @@ class RingAdmin:
             else:
                 return loaded.table, after
         raise AssertionError("unreachable")
+
+    async def switch(self, config: Config, *, clock: Clock | None = None) -> RingState:
+        """Let the ring run with another configuration, and return its new state.
+
+        Slots get new owners when replicas with that configuration start. Pins are removed, and so
+        are hand-overs: objects may be in other slots now.
+
+        :raises ConfigError: replicas of the ring still run, or the configuration is the present
+            one.
+        """
+        recorded = (await self._load()).identity
+        identity = identity_of(config, config.algorithm())
+        return await self._replace(with_filter(identity, recorded, config.sharding.filter), clock)
+
+    async def switch_back(self, *, clock: Clock | None = None) -> RingState:
+        """Let the ring run with the configuration before the present one.
+
+        :raises ConfigError: there is none, or replicas of the ring still run.
+        """
+        earlier = (await self._load()).earlier
+        if not earlier:
+            raise ConfigError("has no earlier configuration", field="ring", value=self.names.ring)
+        return await self._replace(earlier[-1].identity, clock)
+
+    async def _replace(self, identity: Identity, clock: Clock | None) -> RingState:
+        clock = clock or RealClock()
+        await self._check_stopped(clock)
+        loaded = await self._load()
+        theirs = {**loaded.identity, SLOTS_FIELD: str(loaded.table.slots)}
+        if not differences(identity, theirs):
+            raise ConfigError("has this configuration already", field="ring", value=self.names.ring)
+        slots = int(identity[SLOTS_FIELD])
+        # The epoch is larger than that of every grant, and of every object written under one.
+        table = replace(
+            empty_table(self.names.ring, slots),
+            epoch=loaded.table.epoch + 1,
+            drained=loaded.table.drained,
+        )
+        before = ConfigurationRecord(theirs, clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        upon = replace(loaded, identity={}, earlier=(*loaded.earlier, before)[-EARLIER:])
+        tables = TableStore(
+            self._store,
+            key=self.names.table,
+            ring=self.names.ring,
+            slots=slots,
+            identity=identity,
+            clock=clock,
+        )
+        await tables.save(table, upon)
+        await HandoverPages(self._client, namespace=self.namespace, names=self.names).clear()
+        return await self.state()
+
+    async def _check_stopped(self, clock: Clock) -> None:
+        """:raises ConfigError: a replica renews its Lease."""
+        before = {each.record.id: each.record for each in await self._members()}
+        silent = [record for record in before.values() if not record.released]
+        if silent:
+            # A replica that crashed left its Lease; it is dead if it does not renew it.
+            await clock.sleep(_PATIENCE * max(record.lease_s for record in silent))
+        alive = [
+            each.record.id
+            for each in await self._members()
+            if not each.record.released
+            and (each.record.id not in before or before[each.record.id].pulse != each.record.pulse)
+        ]
+        if alive:
+            raise ConfigError(
+                f"still has running replicas: {', '.join(alive)}; stop all of them first, for "
+                "example with `kubectl scale --replicas=0`",
+                field="ring",
+                value=self.names.ring,
+            )
 
     async def _load(self) -> LoadedTable:
         stored = await self._store.load(self.names.table)
@@ -177,6 +275,9 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         leases = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
         for lease in leases.items:
             await _delete(client, LEASES, lease)
+        pages = await client.list(CONFIG_MAPS, namespace, labels=names.selects(HANDOVER))
+        for page in pages.items:
+            await _delete(client, CONFIG_MAPS, page)
         await _delete(client, CONFIG_MAPS, table)
     except (NotFound, Conflict):
         return  # another client removes it, or a replica uses it
@@ -188,7 +289,8 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
     _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
 
 
-async def _delete(client: Client, kind: Resource[ObjectT], found: ObjectT) -> None:
+async def _delete(client: Client, kind: Resource[ObjectT], obj: ObjectT) -> None:
     """Delete the object if it is unchanged since it was read."""
-    where, version = (found.name, found.namespace), found.resource_version
-    await client.delete(kind, *where, uid=found.uid, resource_version=version)
+    await client.delete(
+        kind, obj.name, obj.namespace, uid=obj.uid, resource_version=obj.resource_version
+    )

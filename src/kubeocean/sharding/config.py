@@ -147,11 +147,13 @@ class NodeSection:
     """Section `node`: this replica, and its timeouts for others.
 
     `template` is the version of the program: in a rolling update, a replica of another one takes
-    the shards of the one that leaves. Who is silent for `state.leaseDuration` loses its shards;
-    after `nodeTimeout` its Lease is removed, too, and it is no longer reported.
+    the shards of the one that leaves. A replica that is silent for `state.leaseDuration` loses its
+    shards; after `nodeTimeout` its Lease is removed, and it is no longer reported. `address` is
+    published for other replicas (`NodeInfo.address`).
     """
 
     identity: str = key("identity", text, "")
+    address: str = key("address", text, "")
     predecessor: str = key("predecessor", text, "")
     template: str = key("template", text, "")
     capacity: float = key("capacity", positive, 1.0)

@@ -9,10 +9,13 @@ when the shard is lost. Objects that it creates for another object (its *childre
 same shard: `pods.stamped` marks them.
 
 With `handler` instead of `reconcile`, a `ResourceHandler` is called with additions, updates and
-deletions. `HandlerReconciler` derives these calls from a level-triggered reconcile: it remembers
-which version of each object was handled and calls the handler with the difference, so several
-changes at once are not lost and failed calls are retried. When a shard is lost, this memory is
-dropped: the new owner handles its objects as *added*, and no deletion is reported.
+deletions (see `handlers`). The new owner of a shard handles its objects as *added*. Deletions are
+handled in one of two ways:
+
+    deletions="observed"    as an informer does: a deletion around the hand-over of a shard is
+                            handled by the new owner; one that nobody observed, because the owner
+                            crashed, is missed
+    deletions="guaranteed"  a finalizer keeps every handled object until `handle_delete` returned
 """
 
 from __future__ import annotations
@@ -20,14 +23,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
-from kubeocean.errors import ConfigError, NotFound
-from kubeocean.runtime.client import Client
+import msgspec
+
+from kubeocean.errors import BadRequest, ConfigError, Gone, NotFound
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.controller import Controller, Done, Outcome, StuckHook
-from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource, Untyped
-from kubeocean.sharding.fencing import fenced, stamped, under
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import (
+    Json,
+    Key,
+    Meta,
+    Object,
+    ObjectT,
+    Resource,
+    Untyped,
+    decode_list,
+)
+from kubeocean.runtime.selectors import LabelSelector
+from kubeocean.sharding.batches import BatchSizes
+from kubeocean.sharding.fencing import NotOurs, current_grant, fenced, stamped, under
+from kubeocean.sharding.handlers import (
+    HandlerReconciler,
+    Presence,
+    ResourceHandler,
+    has_batches,
+)
+from kubeocean.sharding.handover import Handled
+from kubeocean.sharding.identity import filter_field
 from kubeocean.sharding.metrics import Loads, WorkMetrics
 from kubeocean.sharding.ring import Ring, WakingClock
 from kubeocean.sharding.selection import (
@@ -43,64 +68,12 @@ from kubeocean.sharding.selection import (
 from kubeocean.sharding.slot_cache import SlotCache
 from kubeocean.sharding.slot_lifecycle import Ended, Running
 
-__all__ = ["Children", "HandlerReconciler", "ReconcileWork", "ResourceHandler", "ShardedController"]
+__all__ = ["DELETIONS", "Children", "ReconcileWork", "ShardedController"]
 
+DELETIONS: Final = ("observed", "guaranteed")
+_BATCH_WORKERS: Final = 4  # batches of that many slots fill at a time
 
-class ResourceHandler(Generic[ObjectT]):
-    """Handler of additions, updates and deletions of one kind. Override the methods you need; a
-    call that raises is retried."""
-
-    async def handle_add(self, obj: ObjectT) -> None:
-        """Handle an object that is new, or new to this replica."""
-
-    async def handle_update(self, old: ObjectT, new: ObjectT) -> None:
-        """Handle an object that changed since it was last handled."""
-
-    async def handle_delete(self, obj: ObjectT) -> None:
-        """Handle the deletion of an object, given as it was last handled."""
-
-    def should_process(self, obj: ObjectT) -> bool:
-        """Whether it matters at all."""
-        return True
-
-    def get_resource_key(self, obj: ObjectT) -> str:
-        """Return the sharding key of an object. It must depend on nothing but the name."""
-        return str(obj.key)
-
-
-class HandlerReconciler(Generic[ObjectT]):
-    """A reconciler that calls a handler."""
-
-    def __init__(
-        self,
-        handler: ResourceHandler[ObjectT],
-        read: Callable[[Key], Awaitable[ObjectT | None]],
-    ) -> None:
-        self._handler = handler
-        self._read = read
-        self._handled: dict[Key, ObjectT] = {}
-
-    async def reconcile(self, key: Key) -> Outcome:
-        old, new = self._handled.get(key), await self._read(key)
-        if new is not None and not self._handler.should_process(new):
-            new = None
-        if old is not None and (new is None or new.uid != old.uid):
-            await self._handler.handle_delete(old)
-            del self._handled[key]
-            old = None
-        if new is None:
-            return Done()
-        if old is None:
-            await self._handler.handle_add(new)
-        elif old.resource_version != new.resource_version:
-            await self._handler.handle_update(old, new)
-        self._handled[key] = new
-        return Done()
-
-    def forget(self, keys: Collection[Key]) -> None:
-        """Forget objects that another replica owns now."""
-        for key in keys:
-            self._handled.pop(key, None)
+_log = get_logger(__name__)
 
 
 class ReconcileWork(NamedTuple):
@@ -134,7 +107,18 @@ class _Caches(Generic[ObjectT]):
 
 
 class ShardedController(Generic[ObjectT]):
-    """A controller of one resource in a ring."""
+    """Controller of one resource in a ring.
+
+    - `reconcile` or `handler`: what is called; exactly one of them.
+    - `children`: kinds of objects that the controlled objects own.
+    - `namespace`, `labels`: the objects that the controller works on; all without them.
+    - `workers`: how many keys, or batches, are worked on at a time in this replica.
+    - `deadline_s`: a reconcile or handler call that takes longer is cancelled and retried.
+    - `deletions`: `observed` or `guaranteed`, for a handler.
+    - `resync_s`: how often unchanged objects are handled again; never without it.
+    - `batch_size`, `batch_delay_s`: bounds of the batches of `handle_batch`.
+    - `on_stuck`: called with every `Stuck` that `reconcile` returns.
+    """
 
     def __init__(
         self,
@@ -151,11 +135,16 @@ class ShardedController(Generic[ObjectT]):
         keep_raw: bool = False,
         workers: int = 4,
         deadline_s: float | None = None,
+        deletions: str = "observed",
+        resync_s: float | None = None,
+        batch_size: int = 100,
+        batch_delay_s: float = 0.1,
         on_stuck: StuckHook[ReconcileWork] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if (reconcile is None) == (handler is None):
             raise ConfigError("either reconcile or handler is needed", field=f"controller {name}")
+        _check_options(name, deletions, resync_s, has_handler=handler is not None)
         self.name = name
         self.ring = ring
         self.resource = resource
@@ -167,8 +156,23 @@ class ShardedController(Generic[ObjectT]):
         self._keep_raw = keep_raw
         self._clock = clock or WakingClock()
         self._handler = handler
-        self._adapter = HandlerReconciler(handler, self.read) if handler is not None else None
-        self._reconcile = self._adapter.reconcile if self._adapter else reconcile
+        self._deletions = deletions
+        self._resync_s = resync_s
+        self._selector = LabelSelector.parse(labels, field="labels")
+        self._reconcile = reconcile
+        self._adapter: HandlerReconciler[ObjectT] | None = None
+        if handler is not None:
+            guaranteed = deletions == "guaranteed"
+            self._adapter = HandlerReconciler(
+                handler,
+                self,
+                check=self._check_grant,
+                finalizer=ring.names.finalizer(name) if guaranteed else "",
+                sizes=BatchSizes(batch_size, batch_delay_s, self._clock),
+            )
+            if has_batches(handler):
+                workers = max(workers, batch_size * _BATCH_WORKERS)
+        self._processed: dict[int, dict[Key, str]] = {}  # resourceVersion after the last reconcile
         self._caches: _Caches[ObjectT] | None = None
         self._chosen = asyncio.Event()
         self._running = Running()
@@ -215,6 +219,80 @@ class ShardedController(Generic[ObjectT]):
         except NotFound:
             return None
 
+    async def locate(self, key: Key, uid: str) -> tuple[Presence, ObjectT | None]:
+        """Return where an object is that is not in the cache, and the object if it exists.
+
+        An object whose slot label was removed or changed gets the right one.
+        """
+        selection = self.objects.selection
+        if not selection.labels(()):
+            return Presence.GONE, None  # the server filters by no label that could have changed
+        try:
+            obj = await self._plain.get(
+                self.resource, key.name, key.namespace, keep_raw=self._keep_raw
+            )
+        except NotFound:
+            return Presence.GONE, None
+        if obj.uid != uid:
+            return Presence.GONE, None
+        if not self._selector.matches(obj.labels):
+            return Presence.DESELECTED, obj
+        await self._restore_label(obj)
+        return Presence.HIDDEN, obj
+
+    async def recall(self, key: Key, uid: str, version: str) -> ObjectT:
+        """Return a deleted object as it was at a resourceVersion; only its metadata if the API
+        server does not remember that version."""
+        if version:
+            query = [
+                ("fieldSelector", f"metadata.name={key.name}"),
+                ("resourceVersion", version),
+                ("resourceVersionMatch", "Exact"),
+            ]
+            try:
+                body = await self._plain.request(
+                    "GET", self.resource.path(key.namespace), query=query
+                )
+                _, items = decode_list(self.resource.type, body, keep_raw=self._keep_raw)
+            except (Gone, BadRequest, msgspec.DecodeError) as error:
+                _log.info("Could not read deleted object", object=str(key), error=str(error))
+            else:
+                if items and items[0].uid == uid:
+                    return items[0]
+        meta = Meta(name=key.name, namespace=key.namespace, uid=uid)
+        return self.resource.type(metadata=meta)
+
+    async def set_finalizer(self, obj: ObjectT, finalizer: str, *, present: bool) -> ObjectT:
+        """Add or remove a finalizer of an object and return the object as it is then."""
+        others = [each for each in obj.metadata.finalizers or () if each != finalizer]
+        meta = {
+            "uid": obj.uid,
+            "resourceVersion": obj.resource_version,
+            "finalizers": [*others, finalizer] if present else others,
+        }
+        patch = MergePatch(self.stamped({"metadata": meta}))
+        try:
+            written = await self.client.patch(self.resource, obj.name, patch, obj.namespace)
+        except NotFound:
+            if present:
+                raise
+            return obj
+        if present:
+            self.wrote(written)
+        return written
+
+    def is_processed(self, key: Key | str) -> bool:
+        """Return whether this replica has worked on the object in its present version.
+
+        The key of an object is `namespace/name`.
+        """
+        wanted = Key.parse(key) if isinstance(key, str) else key
+        obj = self._caches.objects.get(wanted) if self._caches is not None else None
+        slot = self.objects.slot_of(obj) if obj is not None else None
+        if obj is None or slot is None:
+            return False
+        return self._processed.get(slot, {}).get(wanted) == obj.resource_version
+
     def shard_of(self, obj: Any) -> int:
         """The shard of an object, of which only the name counts."""
         key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
@@ -245,9 +323,12 @@ class ShardedController(Generic[ObjectT]):
     async def run(self) -> None:
         """Work until `stop`."""
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow())
+            tasks = [group.create_task(self._follow())]
+            if self._resync_s is not None:
+                tasks.append(group.create_task(self._resync(self._resync_s)))
             await self._controller.run()
-            following.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def stop(self) -> None:
         """Take no more keys, and wait for running reconciles."""
@@ -259,7 +340,25 @@ class ShardedController(Generic[ObjectT]):
             for cache in self._ready().all():
                 group.create_task(cache.run())
 
+    async def _resync(self, period_s: float) -> None:
+        """Enqueue all keys of this replica at intervals."""
+        while True:
+            await self._clock.sleep(period_s)
+            if self._caches is None:
+                continue
+            for slot in self.ring.serving:
+                keys = self._caches.objects.keys(slot)
+                if self._adapter is not None:
+                    self._adapter.resync(keys)
+                for key in keys:
+                    self._controller.enqueue(ReconcileWork(slot, key))
+
     # As a workload of the ring
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether deletions depend on what the previous owner of a slot handled."""
+        return self._adapter is not None and self._deletions == "observed"
 
     async def prepare(self) -> None:
         """Choose how to filter, and make the caches for it."""
@@ -267,7 +366,7 @@ class ShardedController(Generic[ObjectT]):
         selection = await choose(
             self._plain,
             self.resource,
-            asked=ring.config.sharding.filter,
+            asked=ring.filter_of(self.name),
             slots=ring.slots,
             label=ring.names.slot_label,
             slot_of=self.shard_of,
@@ -284,6 +383,7 @@ class ShardedController(Generic[ObjectT]):
             )
             cache.on_change(self._child_changed)
             self._caches.children[str(kind.resource)] = cache
+        await self.ring.identify(filter_field(self.name), selection.name)
         self._chosen.set()
 
     async def lead(self) -> None:
@@ -294,6 +394,7 @@ class ShardedController(Generic[ObjectT]):
                 self._plain,
                 self.resource,
                 label=self.ring.names.slot_label,
+                slots=self.ring.slots,
                 slot_of=self.shard_of,
                 namespace=self._namespace,
                 among=self._labels,
@@ -308,7 +409,11 @@ class ShardedController(Generic[ObjectT]):
     def start(self, slots: Collection[int]) -> None:
         caches = self._ready()
         for slot in slots:
-            for key in caches.objects.keys(slot):
+            keys = set(caches.objects.keys(slot))
+            if self._adapter is not None:
+                self._adapter.start(slot)
+                keys |= set(self._adapter.keys(slot))
+            for key in keys:
                 self._controller.enqueue(ReconcileWork(slot, key))
             # The owner of a child may be gone; its children still need a reconcile.
             for cache in caches.children.values():
@@ -317,6 +422,19 @@ class ShardedController(Generic[ObjectT]):
 
     async def idle(self, slot: int) -> None:
         await self._running.idle(slot)
+        if self._adapter is None or self._caches is None:
+            return
+        # Deletions that were observed here: the next owner never saw the object.
+        cached = self._caches.objects
+        for key in [key for key in self._adapter.keys(slot) if cached.get(key) is None]:
+            try:
+                async with self._running.of(slot):
+                    with under(self.ring.grant(slot)):
+                        await self._adapter.reconcile(slot, key)
+            except (Ended, NotOurs):
+                return
+            except Exception as error:
+                _log.warning("Left deletion to the next owner", object=str(key), error=str(error))
 
     def cancel(self, slots: Collection[int]) -> None:
         self._running.cancel(slots)
@@ -324,11 +442,12 @@ class ShardedController(Generic[ObjectT]):
     def drop(self, slots: Collection[int]) -> None:
         if self._caches is None:
             return
-        if self._adapter is not None:
-            for slot in slots:
-                self._adapter.forget(self._caches.objects.keys(slot))
         for cache in self._caches.all():
             cache.drop(slots)
+        for slot in slots:
+            self._processed.pop(slot, None)
+            if self._adapter is not None:
+                self._adapter.drop(slot)
         self._loads.drop(slots)
 
     def busy(self) -> Collection[int]:
@@ -342,10 +461,18 @@ class ShardedController(Generic[ObjectT]):
             return {}
         return self._loads.measure(self.ring.tenancy.serving, self._caches.objects.count)
 
-    # One turn
+    def handled(self, slot: int) -> Handled:
+        if self._adapter is None or self._caches is None:
+            return Handled()
+        return self._adapter.handled(slot, self._caches.objects.version)
+
+    def inherit(self, slot: int, handled: Handled) -> None:
+        if self._adapter is not None:
+            self._adapter.inherit(slot, handled)
+
+    # One reconcile
 
     async def _turn(self, work: ReconcileWork) -> Outcome:
-        assert self._reconcile is not None
         if not self.ring.owns(work.slot):
             return Done()  # deleted while the gate waited
         began = self._clock.monotonic()
@@ -367,27 +494,65 @@ class ShardedController(Generic[ObjectT]):
 
     async def _guarded(self, work: ReconcileWork) -> Outcome:
         """Reconcile, unless the object's slot label is wrong."""
-        assert self._reconcile is not None
-        obj, selection = self.get(work.key), self.objects.selection
-        if obj is not None and isinstance(selection, SlotLabel):
-            right = self.shard_of(obj)
-            if right != work.slot:
-                # Who changes a label must not get two replicas to work on one key.
-                label = self.ring.names.slot_label
-                await put_slot(self.client, self.resource, obj, label=label, slot=right)
+        obj = self.get(work.key)
+        if isinstance(self.objects.selection, SlotLabel):
+            if obj is not None and await self._restore_label(obj, found_in=work.slot):
                 return Done()
-        return await self._reconcile(work.key)
+            if obj is None and self._adapter is None and await self._is_hidden(work.key):
+                return Done()
+        if self._adapter is not None:
+            outcome = await self._adapter.reconcile(work.slot, work.key)
+        else:
+            assert self._reconcile is not None
+            outcome = await self._reconcile(work.key)
+        processed = self._processed.setdefault(work.slot, {})
+        if obj is None:
+            processed.pop(work.key, None)
+        else:
+            processed[work.key] = obj.resource_version
+        return outcome
+
+    async def _is_hidden(self, key: Key) -> bool:
+        """Return whether an object is missing in the cache only for its slot label; restore it."""
+        try:
+            obj = await self._plain.get(self.resource, key.name, key.namespace)
+        except NotFound:
+            return False
+        return self._selector.matches(obj.labels) and await self._restore_label(obj)
+
+    async def _restore_label(self, obj: ObjectT, *, found_in: int | None = None) -> bool:
+        """Write the slot label of an object if it is wrong; return whether it was.
+
+        Whoever changes a label must neither hide an object nor get two replicas to work on it.
+        """
+        selection = self.objects.selection
+        if not isinstance(selection, SlotLabel):
+            return False
+        right = self.shard_of(obj)
+        if (selection.slot(obj) if found_in is None else found_in) == right:
+            return False
+        label = self.ring.names.slot_label
+        await put_slot(self.client, self.resource, obj, label=label, slot=right)
+        return True
+
+    def _check_grant(self) -> None:
+        self.ring.check(current_grant())
 
     async def _caught_up(self, work: ReconcileWork) -> bool:
         return await self.objects.caught_up(work.key)
 
-    # What is heard
+    # Changes of the caches
 
     def _changed(self, old: ObjectT | None, new: ObjectT | None) -> None:
         obj = new or old
         assert obj is not None
         slot = self.objects.slot_of(obj)
-        if slot is not None and slot in self.ring.tenancy.serving:
+        if slot is None:
+            return
+        served = slot in self.ring.tenancy.serving
+        if new is None and self._adapter is not None:
+            self._adapter.saw_removed(slot, obj, served=served)
+        if served:
             self._controller.enqueue(ReconcileWork(slot, obj.key))
 
     def _child_changed(self, old: Object | None, new: Object | None) -> None:
@@ -430,3 +595,16 @@ class ShardedController(Generic[ObjectT]):
         return Everything(
             self._plain, kind.resource, self.shard_of, kind=self.resource.kind, among=kind.labels
         )
+
+
+def _check_options(name: str, deletions: str, resync_s: float | None, *, has_handler: bool) -> None:
+    """:raises ConfigError: an option of a controller is wrong, or does not fit the others."""
+    field = f"controller {name}"
+    if deletions not in DELETIONS:
+        message = f"deletions must be one of {', '.join(DELETIONS)}"
+        raise ConfigError(message, field=field, value=deletions)
+    if deletions != "observed" and not has_handler:
+        message = "deletions is for a handler; a reconcile function manages its own finalizers"
+        raise ConfigError(message, field=field, value=deletions)
+    if resync_s is not None and not resync_s > 0:
+        raise ConfigError("resync_s must be more than 0", field=field, value=resync_s)

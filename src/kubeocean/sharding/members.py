@@ -64,6 +64,7 @@ class MemberRecord:
     - `state`: Joining, Healthy or Leaving, as it reports itself.
     - `released`: all its work has ended, and it will never act again.
     - `template`: the version of the program; a rolling update replaces one by another.
+    - `address`: where it can be reached, for people and for `NodeInfo`.
     - `predecessor`: the ID or the name of the replica that it replaces.
     - `acks`: the epochs of the drained slots on which it will not act again.
     - `seen`: it acts by a table of at least this epoch, and what was taken from it has ended. It is
@@ -78,6 +79,7 @@ class MemberRecord:
     released: bool = False
     template: str = ""
     predecessor: str = ""
+    address: str = ""
     capacity: float = 1.0
     acks: Mapping[int, int] = field(default_factory=dict)
     seen: int = 0
@@ -163,6 +165,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     released: bool = False
     template: str = ""
     predecessor: str = ""
+    address: str = ""
     capacity: float = 1.0
     acks: dict[str, str] = {}  # epoch: slots
     seen: int = 0
@@ -178,6 +181,7 @@ def encode_member(record: MemberRecord) -> str:
         released=record.released,
         template=record.template,
         predecessor=record.predecessor,
+        address=record.address,
         capacity=record.capacity,
         acks={str(epoch): encode_slots(slots) for epoch, slots in sorted(acks.items())},
         seen=record.seen,
@@ -217,6 +221,7 @@ def decode_member(
         released=wire.released,
         template=wire.template,
         predecessor=wire.predecessor,
+        address=wire.address,
         capacity=wire.capacity,
         acks=acks,
         seen=wire.seen,

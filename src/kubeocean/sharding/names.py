@@ -54,6 +54,14 @@ class Names:
         """On sharded objects: their slot, which never changes."""
         return f"slot.{self.domain}/{self.ring}"
 
+    def finalizer(self, controller: str) -> str:
+        """Return the finalizer that keeps objects until a controller has handled their deletion.
+
+        :raises ConfigError: the controller's name cannot be a part of it.
+        """
+        check_name(controller, field="controller name")
+        return f"{controller}.{self.domain}/{self.ring}"
+
     # Annotations
 
     @property

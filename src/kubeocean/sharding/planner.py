@@ -122,6 +122,11 @@ class Planner:
             if sighting.record is not None
         }
 
+    def silence(self, member: str, now: float) -> float:
+        """Return for how many seconds the Lease of a member has not changed."""
+        sighting = self._sightings.get(member)
+        return 0.0 if sighting is None else now - sighting.changed
+
     def loads(self) -> Mapping[int, float]:
         """Return the loads of slots as their owners last reported them."""
         return self._loads

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 from kubeocean.errors import ApiError, Conflict, NotFound
@@ -22,9 +24,10 @@ from kubeocean.sharding.heartbeat import MEMBER, read_members, record_of
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.names import Names
+from kubeocean.sharding.nodes import NodeInfo
 from kubeocean.sharding.planner import Decision, Planner
 from kubeocean.sharding.stores import ABSENT, LoadedTable, TableStore, Unreadable
-from kubeocean.sharding.table import Table, empty_table
+from kubeocean.sharding.table import Table, empty_table, name_of
 
 __all__ = ["PlannerLoop"]
 
@@ -49,6 +52,7 @@ class PlannerLoop:
         metrics: RingMetrics,
         informer: Informer[Lease] | None = None,
         wrote: Callable[[Table], None] | None = None,
+        heard: Callable[[], None] | None = None,
     ) -> None:
         self._client = client
         self._planner = planner
@@ -58,6 +62,8 @@ class PlannerLoop:
         self._clock = clock
         self._metrics = metrics
         self._wrote = wrote or _ignore
+        self._on_member = heard or _nothing
+        self._last: LoadedTable | None = None  # as this replica last read or wrote it
         self._table = empty_table(names.ring, 1)  # what was seen last, whoever wrote it
         self._records: dict[str, MemberRecord] = {}
         self._principals: dict[str, str] = {}
@@ -83,8 +89,25 @@ class PlannerLoop:
             and self._states.get(record.id) is not MemberState.UNHEALTHY
         ]
 
+    def nodes(self) -> list[NodeInfo]:
+        """Return the replicas of the ring as this one sees them."""
+        now, wall = self._clock.monotonic(), self._clock.now()
+        states = self._planner.states(now)
+        return [
+            NodeInfo(
+                id=record.id,
+                name=name_of(record.id),
+                address=record.address,
+                status=MemberState.LEAVING if record.released else states[record.id],
+                shards=tuple(sorted(self._table.owned_by(record.id))),
+                last_seen=wall - timedelta(seconds=self._planner.silence(record.id, now)),
+            )
+            for record in self._records.values()
+            if record.id in states
+        ]
+
     def saw(self, table: Table) -> None:
-        """A table came, from whomever."""
+        """Record a table, whichever replica wrote it."""
         self._table = table
         self._news.set()
 
@@ -104,6 +127,7 @@ class PlannerLoop:
             self._principals.pop(record.id, None)
             self._doubt = True
             self._news.set()
+            self._on_member()
             return
         before = self._records.get(record.id)
         self._records[record.id] = record
@@ -111,8 +135,9 @@ class PlannerLoop:
         self._planner.observe(
             [record], started=None, now=self._clock.monotonic(), table=self._table
         )
-        if before is None or _said(before) != _said(record):
+        if before is None or _decisive(before) != _decisive(record):
             self._news.set()
+            self._on_member()
 
     # While elected
 
@@ -127,6 +152,9 @@ class PlannerLoop:
                 try:
                     if loaded is None or self._gone or loaded.table.epoch < self._table.epoch:
                         loaded = await self._load()
+                    if not self._store.records(loaded):
+                        # Of an earlier version of the program, or of a first controller.
+                        loaded = await self._save(loaded.table.changed({}), loaded)
                     loaded = await self._round(loaded)
                 except Conflict:
                     loaded = None  # a conflicting write: read, and decide again
@@ -148,6 +176,7 @@ class PlannerLoop:
             elif loaded.table.epoch <= known.epoch and loaded.table != known:
                 why = "it was set back, or changed without a new epoch"
             if not why or not known.epoch:
+                self._last = loaded
                 return loaded
         except Unreadable as error:
             if not known.epoch:
@@ -155,8 +184,16 @@ class PlannerLoop:
             version, why = error.version, str(error)
         # Replicas act by what they saw, and epochs must not begin anew.
         _log.error("Wrote shard table anew", ring=self._names.ring, why=why)
-        before = LoadedTable(known, version, tuple(entry.epoch for entry in known.entries))
-        return await self._store.save(known.changed({}), before, principals=self._principals)
+        grants = tuple(entry.epoch for entry in known.entries)
+        if self._last is None:
+            before = LoadedTable(known, version, grants)
+        else:
+            before = replace(self._last, table=known, version=version, grants=grants)
+        return await self._save(known.changed({}), before)
+
+    async def _save(self, table: Table, upon: LoadedTable) -> LoadedTable:
+        self._last = await self._store.save(table, upon, principals=self._principals)
+        return self._last
 
     async def _round(self, loaded: LoadedTable) -> LoadedTable:
         """Make one decision and carry it out; wait if there is nothing to do."""
@@ -182,7 +219,7 @@ class PlannerLoop:
         self._planner.observe(records, started=started, now=self._clock.monotonic(), table=table)
 
     async def _write(self, decision: Decision, table: Table, upon: LoadedTable) -> LoadedTable:
-        written = await self._store.save(table, upon, principals=self._principals)
+        written = await self._save(table, upon)
         self._metrics.rebalances.inc()
         self._metrics.moves.inc(len(decision.moves))
         _log.info(
@@ -226,11 +263,15 @@ class PlannerLoop:
         self._metrics.seen(states)
 
 
-def _said(record: MemberRecord) -> tuple[object, ...]:
+def _decisive(record: MemberRecord) -> tuple[object, ...]:
     """Return the part of a record that decisions depend on, without what each renewal changes."""
     fields = (record.state, record.released, record.capacity, record.template)
     return *fields, record.seen, dict(record.acks)
 
 
 def _ignore(table: Table) -> None:
+    pass
+
+
+def _nothing() -> None:
     pass

@@ -20,7 +20,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -33,22 +33,41 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.sharding.admission import own_principal
+from kubeocean.sharding.algorithms.custom import as_algorithm
 from kubeocean.sharding.config import Config
 from kubeocean.sharding.fencing import Grant, NotOurs
+from kubeocean.sharding.handover import HandoverPages
 from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
+from kubeocean.sharding.identity import (
+    Difference,
+    Identity,
+    differences,
+    filter_field,
+    identity_of,
+    refusal,
+)
 from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
+from kubeocean.sharding.nodes import NodeInfo, NodeMonitor, NodeWatcher
 from kubeocean.sharding.planner import Planner
 from kubeocean.sharding.planner_loop import PlannerLoop
 from kubeocean.sharding.slot_lease import SlotLeases
 from kubeocean.sharding.slot_lifecycle import SlotLifecycle
-from kubeocean.sharding.stores import TABLE, ConfigMapStore, TableStore, admission_view, state_of
+from kubeocean.sharding.stores import (
+    TABLE,
+    ConfigMapStore,
+    TableStore,
+    Unreadable,
+    admission_view,
+    state_of,
+)
 from kubeocean.sharding.table import Table, assignment, moved_slots, name_of
 from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["GaveUp", "Ring", "WakingClock", "replica_name"]
 
 _HALF: Final = 2  # the planner is replaced while a dead replica's Lease still runs
+_TRIES: Final = 2  # renewals within the deadline of the planner's Lease, at least
 _NONCE_BYTES: Final = 4
 
 _log = get_logger(__name__)
@@ -81,7 +100,9 @@ class Ring:
         client: Client,
         config: Config | None = None,
         *,
+        algorithm: object | None = None,
         notifiers: Iterable[ShardNotifier] = (),
+        watchers: Iterable[NodeWatcher] = (),
         clock: Clock | None = None,
         metrics: Metrics | None = None,
         environ: Mapping[str, str] | None = None,
@@ -92,26 +113,30 @@ class Ring:
         self.namespace = self.config.sharding.namespace
         self.slots = self.config.sharding.slots
         self.timing = self.config.timing()
-        self.algorithm = self.config.algorithm()
+        self.algorithm = as_algorithm(algorithm) if algorithm else self.config.algorithm()
+        self.identity = identity_of(self.config, self.algorithm)
         environ = os.environ if environ is None else environ
         self.replica = replica_name(self.config, environ)
         self._template = self.config.node.template or environ.get("POD_TEMPLATE_HASH", "")
+        self._address = self.config.node.address or environ.get("POD_IP", "")
         self._client = client
         self._clock = clock or WakingClock()
         self._registry = metrics or Metrics()
         self._metrics = RingMetrics(self._registry, self.names.ring)
         self._workloads: list[Workload] = []
         self._notifiers = list(notifiers)
+        self._watchers = list(watchers)
         self._wake = asyncio.Event()
         self._leaving = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
         self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
         self._table: Table | None = None
-        self._misfit: ConfigError | None = None  # the first table that there is is not for us
+        self._recorded: Identity = {}  # the configuration of the replicas that wrote the table
+        self._refused: ConfigError | None = None  # the table is of replicas with another one
         self._principal = ""
         self._predecessor = self.config.node.predecessor
-        self._prepared = False
+        self._prepared = asyncio.Event()  # the workloads of this replica are prepared
         self.healthy = asyncio.Event()  # this replica may be given slots
         self._build()
         self._incarnate()
@@ -124,7 +149,15 @@ class Ring:
             labels=names.labels(TABLE),
             beside=admission_view,
         )
-        self.tables = TableStore(store, key=names.table, ring=names.ring, slots=self.slots)
+        self.tables = TableStore(
+            store,
+            key=names.table,
+            ring=names.ring,
+            slots=self.slots,
+            identity=self.identity,
+            clock=clock,
+        )
+        self._pages = HandoverPages(self._client, namespace=self.namespace, names=names)
         self._objects = Informer(
             self._client,
             CONFIG_MAPS,
@@ -144,6 +177,10 @@ class Ring:
             clock=clock,
             metrics=self._metrics,
             wrote=self._see,
+            heard=lambda: self._monitor.changed(),
+        )
+        self._monitor = NodeMonitor(
+            self.planning.nodes, self._watchers, clock=clock, period_s=self.timing.retry_s
         )
         self.election = Election(
             self._client,
@@ -152,7 +189,8 @@ class Ring:
             identity=f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}",
             lease_s=self.timing.lease_s / _HALF,
             renew_s=self.timing.renew_s / _HALF,
-            retry_s=self.timing.retry_s / _HALF,
+            # A candidate reads the Lease once in this time, and a leader renews it.
+            retry_s=min(self.timing.retry_s, self.timing.renew_s / _HALF / _TRIES),
             clock=clock,
             metrics=self._registry,
         )
@@ -169,6 +207,9 @@ class Ring:
             clock=self._clock,
             metrics=self._metrics,
             changed=self._wake.set,
+            pages=self._pages if any(each.hands_over for each in self._workloads) else None,
+            grant_of=self._grant_epoch,
+            last_call_s=self.timing.cancel_s / _HALF,
         )
         node = self.config.node
         self.heartbeat = Heartbeat(
@@ -181,6 +222,7 @@ class Ring:
                 state=MemberState.JOINING,
                 template=self._template,
                 predecessor=self._predecessor,
+                address=self._address,
                 capacity=node.capacity,
             ),
             timing=self.timing,
@@ -191,7 +233,7 @@ class Ring:
             principal=self._principal,
         )
 
-    # For whoever works on slots
+    # For workloads
 
     @property
     def metrics(self) -> Metrics:
@@ -217,8 +259,39 @@ class Ring:
         self._workloads.append(workload)
 
     def shard_of(self, key: str) -> int:
-        """The shard of a key."""
+        """Return the shard of a key."""
         return self.algorithm.get_shard(key, self.slots)
+
+    def validate_shard(self, shard: int, key: str) -> bool:
+        """Return whether a key is in a shard."""
+        return self.algorithm.validate_shard(shard, key, self.slots)
+
+    def nodes(self) -> list[NodeInfo]:
+        """Return the replicas of the ring as this one sees them."""
+        return self.planning.nodes()
+
+    def healthy_nodes(self) -> list[NodeInfo]:
+        """Return the replicas that may be given shards."""
+        return [node for node in self.nodes() if node.status is MemberState.HEALTHY]
+
+    def filter_of(self, controller: str) -> str:
+        """Return the filter that a controller must use: the configured one, or for `auto` the one
+        that the other replicas use; `auto` if there are none."""
+        configured = self.config.sharding.filter
+        return (
+            self._recorded.get(filter_field(controller), "auto")
+            if configured == "auto"
+            else (configured)
+        )
+
+    async def identify(self, field: str, value: str) -> None:
+        """Add a setting to the identity of the ring, which all replicas must share.
+
+        :raises ConfigError: other replicas have another value.
+        """
+        self.identity[field] = value
+        if differing := differences({field: value}, self._recorded):
+            raise await self._refusal(differing)
 
     def owns(self, slot: int) -> bool:
         """Whether a key of this slot may be taken up."""
@@ -251,7 +324,8 @@ class Ring:
 
         Cancelled, it cancels what runs and gives its slots back without waiting for the others.
         :raises GaveUp: something does not end.
-        :raises ConfigError: another replica has our name, or the table is of another shape.
+        :raises ConfigError: another replica has this name, or replicas of the ring have another
+            configuration.
         """
         self._ended.clear()
         try:
@@ -261,8 +335,10 @@ class Ring:
                     group.create_task(self._objects.run()),
                     group.create_task(self.planning.leases.run()),
                     group.create_task(self.election.run(self._lead, rejoin=True)),
-                    group.create_task(self._tell_reassigned()),
+                    group.create_task(self._notify_reassigned()),
                 ]
+                if self._watchers:
+                    tasks.append(group.create_task(self._monitor.run()))
                 await self._live()
                 for task in tasks:
                     task.cancel()
@@ -279,8 +355,9 @@ class Ring:
         await self._ended.wait()
 
     async def _introduce(self) -> None:
-        """Check that no live replica has this name, and find a dead predecessor."""
-        await self.tables.load()
+        """Check the configuration against that of the ring and that no live replica has this name,
+        and find a dead predecessor."""
+        await self._check_identity()
         self._principal = await own_principal(self._client)
         namesakes = {
             record.id: record.pulse
@@ -298,6 +375,21 @@ class Ring:
                     )
             self._predecessor = self._predecessor or sorted(namesakes)[-1]
         self._incarnate()
+
+    async def _check_identity(self) -> None:
+        """:raises ConfigError: replicas of the ring have another configuration."""
+        try:
+            self._recorded = (await self.tables.load()).identity
+        except Unreadable as error:
+            if not error.differences:
+                raise
+            raise await self._refusal(error.differences) from None
+
+    async def _refusal(self, differing: Sequence[Difference]) -> ConfigError:
+        """Return the error for settings in which this replica differs from the others."""
+        members = await read_members(self._client, self.namespace, self.names)
+        others = [each.id for each in members if not each.released and each.id != self.id]
+        return refusal(self.names.ring, differing, others)
 
     async def _live(self) -> None:
         """Run one incarnation after the other until this replica leaves."""
@@ -317,7 +409,7 @@ class Ring:
                 await self._release()
                 raise
             self.healthy.clear()
-            await self._end()
+            await self._end(graceful=self._leaving.is_set())
             if self._leaving.is_set():
                 await self._release()
                 return
@@ -338,9 +430,14 @@ class Ring:
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.planning.run())
+            group.create_task(self._plan())
             for workload in self._workloads:
                 group.create_task(workload.lead())
+
+    async def _plan(self) -> None:
+        # The first table records the filters of the workloads, which are known then.
+        await self._prepared.wait()
+        await self.planning.run()
 
     async def _join(self) -> None:
         while True:
@@ -361,10 +458,10 @@ class Ring:
             raise _Lapsed(str(error)) from error
 
     async def _prepare(self) -> None:
-        if not self._prepared:
+        if not self._prepared.is_set():
             for workload in self._workloads:
                 await workload.prepare()
-            self._prepared = True
+            self._prepared.set()
         if not self._leaving.is_set():
             self.heartbeat.say(state=MemberState.HEALTHY)
             self.healthy.set()
@@ -375,8 +472,10 @@ class Ring:
         give_back_by = float("inf")
         while True:
             self._wake.clear()
-            if self._misfit is not None:
-                raise self._misfit
+            if self._refused is not None:
+                if isinstance(self._refused, Unreadable) and self._refused.differences:
+                    raise await self._refusal(self._refused.differences)
+                raise self._refused
             now = self._now()
             if not self._holder.valid(now):
                 raise _Lapsed(f"not renewed for {self.timing.renew_s:g} s")
@@ -402,14 +501,21 @@ class Ring:
             return True
         return not self.planning.others(self.id)
 
-    async def _end(self) -> None:
-        """End all work of this incarnation; if that fails, end the process."""
-        self._holder.lapse()
+    async def _end(self, *, graceful: bool = False) -> None:
+        """End all work of this incarnation; if that fails, end the process.
+
+        A graceful end keeps the grants meanwhile, as long as the Lease is valid: what was handled
+        is written for the next owners.
+        """
+        if not graceful:
+            self._holder.lapse()
         limit_s = self.timing.drain_s + self.timing.cancel_s
         try:
             await within(self._clock, limit_s, self.tenancy.end)
         except TimeoutError:
             raise GaveUp(f"{self.id} cannot end its work") from None
+        finally:
+            self._holder.lapse()
 
     async def _release(self) -> None:
         """Release the Lease, so that others need not wait for its expiry."""
@@ -421,17 +527,19 @@ class Ring:
         else:
             _log.info("Left ring", ring=self.names.ring, replica=self.id)
 
-    # What is heard
+    # Changes of the table
 
     def _table_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None:
             self.planning.lost()  # it takes nothing from us, and is written anew
             return
         try:
-            self._see(self.tables.read(state_of(new)).table)
+            loaded = self.tables.read(state_of(new))
+            self._recorded = loaded.identity
+            self._see(loaded.table)
         except ConfigError as error:
             if self._table is None:
-                self._misfit = error
+                self._refused = error
                 self._wake.set()
                 return
             _log.error("Ignored shard table that cannot be read", error=str(error))
@@ -459,7 +567,7 @@ class Ring:
         for move in moved:
             self._reassigned.put_nowait(move)
 
-    async def _tell_reassigned(self) -> None:
+    async def _notify_reassigned(self) -> None:
         while True:
             move = await self._reassigned.get()
             for notifier in self._notifiers:
@@ -477,6 +585,11 @@ class Ring:
             for slot, load in workload.loads().items():
                 total[slot] = total.get(slot, 0.0) + load
         return total
+
+    def _grant_epoch(self, slot: int) -> int:
+        """Return the epoch of the grant under which this replica may write to a slot, or 0."""
+        held = self._holder.may_write(slot, self._now())
+        return self._holder.token(slot) if held else 0
 
     def _now(self) -> float:
         return self._clock.monotonic()

@@ -12,8 +12,8 @@
    Whole objects are read one by one.
 
 With the second filter an object without a label has no owner. Its creator may set the label; for
-all others the planner's replica watches the metadata of unlabelled objects and labels them. A wrong
-label is corrected by the replica that notices it.
+all others the planner's replica watches the metadata of objects whose label is missing or is no
+slot, and labels them. A label with the wrong slot is corrected by the replica that notices it.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ async def put_slot(
 
 
 class Labeller(Generic[ObjectT]):
-    """Labels the objects of one resource that have no slot."""
+    """Labels the objects of one resource whose slot label is missing or is no slot."""
 
     def __init__(
         self,
@@ -329,6 +329,7 @@ class Labeller(Generic[ObjectT]):
         resource: Resource[ObjectT],
         *,
         label: str,
+        slots: int,
         slot_of: SlotOf,
         namespace: str = "",
         among: str = "",
@@ -340,11 +341,13 @@ class Labeller(Generic[ObjectT]):
         self._label = label
         self._slot_of = slot_of
         metadata = Everything(client, resource, slot_of)
+        # `notin` also selects objects without the label.
+        unlabelled = f"{label} notin ({','.join(map(str, range(slots)))})"
         self._bare = Informer(
             metadata.client(()),
             resource,
             namespace=namespace,
-            labels=f"{among},!{label}" if among else f"!{label}",
+            labels=f"{among},{unlabelled}" if among else unlabelled,
             clock=clock,
             metrics=metrics,
         )

@@ -30,6 +30,7 @@ from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Reconcile
 from kubeocean.sharding.fencing import NotOurs, current_grant, under
+from kubeocean.sharding.handover import Handled
 from kubeocean.sharding.metrics import Loads, WorkMetrics
 from kubeocean.sharding.ring import Ring, WakingClock
 from kubeocean.sharding.slot_lifecycle import Ended, Running
@@ -171,6 +172,9 @@ class SharedControllers:
 
     # As a workload of the ring
 
+    name = "shared controllers"
+    hands_over = False
+
     async def prepare(self) -> None:
         if self._prepared is not None:
             await self._prepared()
@@ -230,6 +234,13 @@ class SharedControllers:
             return counts[slot]
 
         return self._loads.measure(self.ring.tenancy.serving, count)
+
+    def handled(self, slot: int) -> Handled:
+        """Return nothing: reconciles are level-triggered, and their caches hold all objects."""
+        return Handled()
+
+    def inherit(self, slot: int, handled: Handled) -> None:
+        """Do nothing: see `handled`."""
 
     def _texts(self) -> Iterable[str]:
         return (shared.by(key) for shared in self._shared for key in shared.known())

@@ -191,6 +191,8 @@ class SlotCache(Informer[ObjectT]):
         for fate, obj in news.events:
             slot = self.selection.slot(obj)
             if slot not in self.slots:
+                if self._is_newer(obj):  # its label was changed: it left our slots
+                    kept.append(("DELETED", obj))
                 continue
             floor = self._floors.get(slot, 0)
             version = obj.resource_version
@@ -198,6 +200,14 @@ class SlotCache(Informer[ObjectT]):
                 continue
             kept.append((fate, obj))
         return kept
+
+    def _is_newer(self, obj: ObjectT) -> bool:
+        """Return whether an object is cached in an older version."""
+        cached = self._items.get(obj.key)
+        if cached is None:
+            return False
+        old, new = cached.resource_version, obj.resource_version
+        return not (old.isdecimal() and new.isdecimal()) or int(old) < int(new)
 
     def _filed(self, obj: ObjectT) -> tuple[str, ...]:
         slot = self.selection.slot(obj)

@@ -2,11 +2,12 @@
 
 For each slot the steps happen in order, whatever the table contains meanwhile:
 
-    gain    caches are filled → on_shard_gained returned → keys are taken
-    loss    no more keys → no work runs → on_shard_lost returned → caches are dropped
+    gain    caches are filled → hand-over is read → on_shard_gained returned → keys are taken
+    loss    no more keys → no work runs → on_shard_lost returned → hand-over is written
+            → caches are dropped
 
 A slot is *busy* until its loss is finished; only then is the loss acknowledged. Work that does not
-end in time is cancelled, reconciles and notifiers alike.
+end in time is cancelled, reconciles and notifiers alike; the caches stay until it has ended.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from kubeocean.errors import ApiError
-from kubeocean.runtime.clock import Clock
+from kubeocean.errors import ApiError, Forbidden, Invalid
+from kubeocean.runtime.clock import Clock, within
 from kubeocean.runtime.logs import get_logger
+from kubeocean.sharding.handover import HandoverPages, SlotHandover
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.slot_lease import Duties
 from kubeocean.sharding.slots import encode_slots
@@ -27,14 +29,24 @@ from kubeocean.sharding.workloads import ShardNotifier, Workload
 
 __all__ = ["Ended", "Running", "SlotLifecycle"]
 
-_AGAIN_S: Final = 0.5  # between two attempts to warm
+_AGAIN_S: Final = 0.5  # between two attempts at a request
+_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 
 _log = get_logger(__name__)
 
 
+def _no_grant(slot: int) -> int:
+    return 0
+
+
 class SlotLifecycle:
-    """Gains and losses of the slots of one incarnation. `changed` is called when a slot has
-    settled."""
+    """Gains and losses of the slots of one incarnation.
+
+    - `changed`: called when a slot has settled.
+    - `pages`: where workloads hand over what they handled; None if there is no such workload.
+    - `grant_of`: the epoch of this replica's grant of a slot, 0 if it has none.
+    - `last_call_s`: how long `on_shard_lost` may take if the time for the loss has passed already.
+    """
 
     def __init__(
         self,
@@ -44,18 +56,26 @@ class SlotLifecycle:
         clock: Clock,
         metrics: RingMetrics,
         changed: Callable[[], None],
+        pages: HandoverPages | None = None,
+        grant_of: Callable[[int], int] = _no_grant,
+        last_call_s: float = 1.0,
     ) -> None:
         self._workloads = workloads
         self._notifiers = notifiers
         self._clock = clock
         self._metrics = metrics
         self._changed = changed
+        self._pages = pages
+        self._grant_of = grant_of
+        self._last_call_s = last_call_s
         self.active: frozenset[int] = frozenset()  # ours, by the table
         self.serving: set[int] = set()  # ours, and keys may be taken
         self._losing: dict[int, asyncio.Task[None]] = {}
         self._latest: dict[int, asyncio.Task[None]] = {}  # what happens to a slot last
         self._warm: dict[int, asyncio.Task[None]] = {}
-        self._told: set[int] = set()  # what the layer above has, or may have, taken up
+        self._notified: set[int] = set()  # on_shard_gained was called, on_shard_lost has not ended
+        self._gaining: dict[int, asyncio.Task[None]] = {}  # gains that a loss waits for
+        self._last_calls: dict[int, asyncio.Timeout] = {}  # running calls of on_shard_lost
         self._cancelled: frozenset[int] = frozenset()
         self._overdue: frozenset[int] = frozenset()
 
@@ -65,7 +85,7 @@ class SlotLifecycle:
         It has every slot from before `on_shard_gained` until after `on_shard_lost`, also before
         its loss has begun: else an idle one would be acknowledged at once.
         """
-        held = self._told | self._latest.keys() | self._losing.keys()
+        held = self._notified | self._latest.keys() | self._losing.keys()
         return held.union(*(each.busy() for each in self._workloads))
 
     def apply(self, duties: Duties, group: asyncio.TaskGroup) -> None:
@@ -74,9 +94,10 @@ class SlotLifecycle:
         gained = (duties.active - self.active) | (duties.active & gone)
         self.active = duties.active
         self.serving -= gone
-        self._warm_up(duties.warm | gained, group)
+        # Losses first: the caches of a slot that is being lost are not dropped as unneeded.
         for slot in gone:
             self._losing[slot] = self._next(slot, self._lose(slot, self._latest.get(slot)), group)
+        self._warm_up(duties.warm | gained, group)
         for slot in gained:
             warm = self._warm.get(slot)
             self._next(slot, self._gain(slot, self._latest.get(slot), warm), group)
@@ -93,8 +114,8 @@ class SlotLifecycle:
         for workload in self._workloads:
             workload.cancel(running)
         async with asyncio.TaskGroup() as group:
-            for slot in running | self._told:
-                group.create_task(self._let_go(slot))
+            for slot in running | self._notified:
+                group.create_task(self._finish(slot))
         for workload in self._workloads:
             workload.drop(list(self._warm))
         self._warm.clear()
@@ -122,7 +143,8 @@ class SlotLifecycle:
     ) -> None:
         await _ended(before)
         await _ended(warm)
-        self._told.add(slot)
+        await self._inherit(slot)
+        self._notified.add(slot)
         for notifier in self._notifiers:
             await notifier.on_shard_gained(slot, self._resources(slot))
         if slot in self.active and slot not in self._losing:
@@ -132,31 +154,79 @@ class SlotLifecycle:
 
     async def _lose(self, slot: int, before: asyncio.Task[None] | None) -> None:
         began = self._clock.monotonic()
-        try:
+        if before is not None:
+            self._gaining[slot] = before
             await _ended(before)
-        except asyncio.CancelledError:
-            if before is not None:
-                before.cancel()  # the layer above has not even taken it up in time
-                await asyncio.wait([before])
-            self._drop(slot)
-            raise
-        await self._let_go(slot)
+            self._gaining.pop(slot, None)
+        await self._finish(slot)
         self._metrics.handover.observe(self._clock.monotonic() - began)
 
-    async def _let_go(self, slot: int) -> None:
+    async def _finish(self, slot: int) -> None:
+        """End all work on a slot. Cancelled, it keeps the caches: `end` calls it again."""
+        for workload in self._workloads:
+            await workload.idle(slot)
+        if slot in self._notified:
+            await self._notify_lost(slot)
+        await self._hand_over(slot)
+        self._drop(slot)
+
+    async def _notify_lost(self, slot: int) -> None:
+        async def call() -> None:
+            for notifier in self._notifiers:
+                await notifier.on_shard_lost(slot, self._resources(slot))
+
         try:
-            for workload in self._workloads:
-                await workload.idle(slot)
-            if slot in self._told:
-                for notifier in self._notifiers:
-                    await notifier.on_shard_lost(slot, self._resources(slot))
-                self._told.discard(slot)
+            async with asyncio.timeout(None) as limit:
+                self._last_calls[slot] = limit
+                if slot in self._overdue:
+                    await within(self._clock, self._last_call_s, call)
+                else:
+                    await call()
+        except TimeoutError:
+            _log.warning("Cancelled on_shard_lost, which did not return in time", shard=slot)
         finally:
-            self._drop(slot)
+            del self._last_calls[slot]
+        self._notified.discard(slot)
+
+    # Hand-over of what was handled
+
+    async def _inherit(self, slot: int) -> None:
+        """Read what the previous owner of a slot handled."""
+        if self._pages is None:
+            return
+        while True:
+            try:
+                handover = await self._pages.take(slot)
+                break
+            except ApiError as error:
+                _log.warning("Failed to read hand-over of shard", shard=slot, error=str(error))
+                await self._clock.sleep(_AGAIN_S)
+        if handover is not None:
+            for workload in self._workloads:
+                if workload.hands_over and workload.name in handover.controllers:
+                    workload.inherit(slot, handover.controllers[workload.name])
+
+    async def _hand_over(self, slot: int) -> None:
+        """Write what was handled in a slot for its next owner, while the slot is still ours."""
+        while self._pages is not None and (epoch := self._grant_of(slot)):
+            handled = {each.name: each.handled(slot) for each in self._workloads if each.hands_over}
+            handover = SlotHandover(epoch, handled)
+            if handover.empty:
+                return
+            try:
+                await self._pages.put(slot, handover)
+                return
+            except ApiError as error:
+                _log.warning("Failed to write hand-over of shard", shard=slot, error=str(error))
+                if slot in self._overdue or isinstance(error, Forbidden | Invalid):
+                    return  # deletions around this hand-over may be missed
+            await self._clock.sleep(_AGAIN_S)
 
     def _drop(self, slot: int) -> None:
         if slot not in self.active:  # else it has come back meanwhile
             self._warm.pop(slot, None)
+            if self._pages is not None:
+                self._pages.forget([slot])
             for workload in self._workloads:
                 workload.drop([slot])
 
@@ -194,17 +264,16 @@ class SlotLifecycle:
             for workload in self._workloads:
                 workload.cancel(new)
         for slot in late & self._losing.keys():
-            self._told.discard(slot)  # it had its time; when the task has ended, it has let go
-            self._losing[slot].cancel()
+            if (gaining := self._gaining.pop(slot, None)) is not None:
+                gaining.cancel()  # on_shard_gained did not even return
+            if (limit := self._last_calls.get(slot)) is not None:
+                limit.reschedule(_NOW)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:
     """Wait for a task, whatever it ends with: that is its group's business."""
     if task is not None:
         await asyncio.wait([task])
-
-
-_NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
 
 
 class Ended(Exception):

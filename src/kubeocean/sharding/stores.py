@@ -10,16 +10,25 @@ of the owner that hands it over. An admission policy compares a writer's epoch w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from kubeocean.errors import AlreadyExists, ConfigError, Conflict, NotFound
 from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
 from kubeocean.runtime.objects import Json
+from kubeocean.sharding.identity import (
+    SLOTS_FIELD,
+    ConfigurationRecord,
+    Difference,
+    Identity,
+    differences,
+    refusal,
+)
 from kubeocean.sharding.table import SlotState, Table, empty_table
 from kubeocean.sharding.table_encoding import decode_table, encode_table
 
@@ -40,14 +49,19 @@ __all__ = [
 ABSENT: Final = ""  # the version of a state that does not exist
 _FIELD: Final = "state"
 _decode = msgspec.json.Decoder(dict).decode
+V = TypeVar("V")
 
 
 class Unreadable(ConfigError):
-    """Stored state that no replica wrote; a write that replaces it must name `version`."""
+    """Stored state that no replica of this ring wrote; a write that replaces it must name
+    `version`. `differences` are the settings in which its writer differs from this replica."""
 
-    def __init__(self, message: str, *, version: str) -> None:
+    def __init__(
+        self, message: str, *, version: str, differences: Sequence[Difference] = ()
+    ) -> None:
         super().__init__(message)
         self.version = version
+        self.differences = tuple(differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,31 +185,56 @@ def _conflict(error: AlreadyExists | NotFound) -> Conflict:
 _TABLE: Final = "table"
 _GRANTS: Final = "grants"
 _PRINCIPALS: Final = "principals"
+_TIMESTAMP: Final = "timestamp"
+_IDENTITY: Final = "identity"
+_EARLIER: Final = "earlier"
 TABLE: Final = "table"  # the role of the object
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table as it was read, with the version that the next write has to name."""
+    """A table as it was read, with the version that the next write has to name.
+
+    `identity` is the configuration of the replicas that wrote it, `earlier` are the configurations
+    before, and `written` is the time of the write, for people.
+    """
 
     table: Table
     version: str
     grants: tuple[int, ...]
+    identity: Identity = field(default_factory=dict)
+    earlier: tuple[ConfigurationRecord, ...] = ()
+    written: str = ""
 
 
 class TableStore:
-    """The table of one ring."""
+    """The table of one ring, as a replica with this `identity` reads and writes it."""
 
-    def __init__(self, store: StateStore, *, key: str, ring: str, slots: int) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        key: str,
+        ring: str,
+        slots: int,
+        identity: Identity | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._store = store
         self._key = key
         self._ring = ring
         self._slots = slots
+        self._identity: Identity = {} if identity is None else identity
+        self._clock = clock or RealClock()
+
+    def records(self, loaded: LoadedTable) -> bool:
+        """Return whether a stored table has all settings of this replica's identity."""
+        return self._identity.keys() <= loaded.identity.keys()
 
     async def load(self) -> LoadedTable:
         """The table as it is now; the empty one if there is none yet.
 
-        :raises Unreadable: it is none, or not of this ring, or has another number of slots.
+        :raises Unreadable: it is none, or not of this ring, or of replicas with other settings.
         """
         stored = await self._store.load(self._key)
         if stored is None:
@@ -209,14 +248,18 @@ class TableStore:
         """
         try:
             loaded = loaded_of(stored, ring=self._ring)
-            if loaded.table.slots != self._slots:
-                raise ConfigError(
-                    f"the ring {self._ring} has {loaded.table.slots}, and cannot be cut anew",
-                    field="sharding.slots",
-                    value=self._slots,
-                )
         except ConfigError as error:
             raise Unreadable(str(error), version=stored.version) from error
+        # The table itself shows the number of slots, also if it is of a replica that stored no
+        # identity.
+        theirs = {**loaded.identity, SLOTS_FIELD: str(loaded.table.slots)}
+        ours = {SLOTS_FIELD: str(self._slots), **self._identity}
+        if differing := differences(ours, theirs):
+            raise Unreadable(
+                str(refusal(self._ring, differing, ())),
+                version=stored.version,
+                differences=differing,
+            )
         return loaded
 
     async def save(
@@ -227,7 +270,14 @@ class TableStore:
         :raises Conflict: it is not.
         """
         grants = _grants(table, upon)
+        identity = {**upon.identity, **self._identity}
+        written = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
         state = {
+            _TIMESTAMP: written,
+            _IDENTITY: identity,
+            _EARLIER: [
+                {"identity": dict(each.identity), "until": each.until} for each in upon.earlier
+            ],
             _TABLE: msgspec.json.decode(encode_table(table)),
             _GRANTS: list(grants),
             _PRINCIPALS: {
@@ -237,7 +287,7 @@ class TableStore:
             },
         }
         version = await self._store.save(self._key, state, upon.version)
-        return LoadedTable(table, version, grants)
+        return LoadedTable(table, version, grants, identity, upon.earlier, written)
 
 
 def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
@@ -252,7 +302,18 @@ def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
         grants = ()
     if len(grants) != table.slots:  # as written by hand: no grant is known to be older
         grants = tuple(entry.epoch for entry in table.entries)
-    return LoadedTable(table, stored.version, grants)
+    identity = _convert(stored.state.get(_IDENTITY), dict[str, str], {})
+    earlier = _convert(stored.state.get(_EARLIER), tuple[ConfigurationRecord, ...], ())
+    written = _convert(stored.state.get(_TIMESTAMP), str, "")
+    return LoadedTable(table, stored.version, grants, identity, earlier, written)
+
+
+def _convert(value: object, kind: type[V], otherwise: V) -> V:
+    """Return a part of the state; `otherwise` if it is missing or not of that type."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return otherwise
 
 
 def admission_view(state: Json) -> dict[str, str]:

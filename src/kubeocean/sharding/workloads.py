@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from kubeocean.sharding.handover import Handled
+
 __all__ = ["ShardNotifier", "Workload"]
 
 
 class Workload(Protocol):
-    """Something that works on slots, such as a controller."""
+    """Something that works on slots, such as a controller.
+
+    `hands_over` is True if the next owner of a slot must know which objects were handled in it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def hands_over(self) -> bool: ...
 
     async def prepare(self) -> None:
         """Prepare for slots; called once, before the replica reports itself healthy."""
@@ -27,7 +38,8 @@ class Workload(Protocol):
         """Work on these slots; reconcile all of their keys once."""
 
     async def idle(self, slot: int) -> None:
-        """Return when nothing runs in this slot."""
+        """Return when nothing runs in this slot, and nothing is left that only this replica can
+        finish."""
 
     def cancel(self, slots: Collection[int]) -> None:
         """Cancel the work in these slots."""
@@ -44,19 +56,27 @@ class Workload(Protocol):
     def loads(self) -> Mapping[int, float]:
         """Return the loads of the slots, in a unit that is the same for all replicas."""
 
+    def handled(self, slot: int) -> Handled:
+        """Return the objects that were handled in a slot; called when nothing runs in it."""
+
+    def inherit(self, slot: int, handled: Handled) -> None:
+        """Take over what the previous owner handled in a slot; called before `start`."""
+
 
 class ShardNotifier:
     """Callbacks for gained and lost shards. Override the methods you need.
 
-    `on_shard_lost` returns when the caller's work on the shard has ended: no other replica gets it
-    before. `on_shard_gained` is awaited before the first key of the shard is worked on.
+    The ring awaits `on_shard_gained` before the first key of the shard is worked on, and
+    `on_shard_lost` before another replica gets the shard. A call of `on_shard_lost` that does not
+    return within `sharding.drainDeadline` is cancelled.
     """
 
     async def on_shard_gained(self, shard: int, resources: Sequence[str]) -> None:
-        """Handle a gained shard with these keys."""
+        """Handle a gained shard; `resources` are the keys of all objects in it."""
 
     async def on_shard_lost(self, shard: int, resources: Sequence[str]) -> None:
-        """Handle the loss of a shard; no reconcile runs in it any more."""
+        """Handle a lost shard; `resources` are the keys of all objects in it, and no handler and
+        no reconcile runs on any of them."""
 
     async def on_shard_reassigned(self, shard: int, old: str, new: str) -> None:
-        """The shard of any replica went from one to another."""
+        """Handle the move of a shard of any replica; `old` and `new` are IDs of replicas."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.sharding.handover import Handled
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.slot_lease import Duties, SlotLeases
 from kubeocean.sharding.slot_lifecycle import SlotLifecycle
@@ -19,6 +20,9 @@ TIMING = Timing(drain_s=5, cancel_s=2, handover_s=20)
 
 class Idle:
     """A workload in which nothing ever runs."""
+
+    name = "idle"
+    hands_over = False
 
     async def prepare(self) -> None: ...
     async def lead(self) -> None: ...
@@ -37,15 +41,48 @@ class Idle:
     def loads(self) -> Mapping[int, float]:
         return {}
 
+    def handled(self, slot: int) -> Handled:
+        return Handled()
+
+    def inherit(self, slot: int, handled: Handled) -> None: ...
+
+
+class Cached(Idle):
+    """A workload with one key for each slot, in which work may run."""
+
+    def __init__(self) -> None:
+        self.cached: set[int] = set()
+        self.ended = asyncio.Event()
+        self.ended.set()
+        self.cancelled: set[int] = set()
+
+    async def warm(self, slots: Collection[int]) -> None:
+        self.cached |= set(slots)
+
+    async def idle(self, slot: int) -> None:
+        await self.ended.wait()
+
+    def cancel(self, slots: Collection[int]) -> None:
+        self.cancelled |= set(slots)
+
+    def drop(self, slots: Collection[int]) -> None:
+        self.cached -= set(slots)
+
+    def busy(self) -> Collection[int]:
+        return () if self.ended.is_set() else self.cached
+
+    def resources(self, slot: int) -> Sequence[str]:
+        return [f"n/o{slot}"] if slot in self.cached else []
+
 
 class World:
-    def __init__(self, group: asyncio.TaskGroup) -> None:
+    def __init__(self, group: asyncio.TaskGroup, workload: Idle | None = None) -> None:
         self.clock = VirtualClock()
         self.notes = Notes()
         self.holder = SlotLeases("a_1", timing=TIMING, now=0.0)
         self.holder.renewed(started=0.0, answered=0.0)
         self.tenancy = SlotLifecycle(
-            [Idle()],
+            [workload or Idle()],
             [self.notes],
             clock=self.clock,
             metrics=RingMetrics(Metrics(), "r"),
@@ -108,3 +145,64 @@ async def test_a_slot_that_comes_back_is_lost_and_gained_in_order() -> None:
         assert world.tenancy.serving == {1}
         await world.tenancy.end()
         assert world.notes.lost == [1, 1]
+
+
+async def test_the_cache_of_a_leaving_slot_stays_until_its_work_has_ended() -> None:
+    workload = Cached()
+    async with asyncio.TaskGroup() as group:
+        world = World(group, workload)
+        await world.sees(SlotEntry("a_1"))
+        workload.ended.clear()
+        await world.sees(SlotEntry("a_1", to="b_1"))
+        await world.round()
+        assert workload.cached == {1}
+        workload.ended.set()
+        await world.clock.advance(0)
+        assert (await world.round()).acks == {1: 2}
+        assert workload.cached == set()
+
+
+async def test_on_shard_lost_gets_the_keys_of_the_slot() -> None:
+    async with asyncio.TaskGroup() as group:
+        world = World(group, Cached())
+        await world.sees(SlotEntry("a_1"))
+        await world.sees(SlotEntry("a_1", to="b_1"))
+        assert world.notes.lost_resources == {1: ["n/o1"]}
+
+
+async def test_cancelled_work_keeps_the_cache_until_it_has_ended_and_the_notifier_is_called() -> (
+    None
+):
+    workload = Cached()
+    async with asyncio.TaskGroup() as group:
+        world = World(group, workload)
+        await world.sees(SlotEntry("a_1"))
+        workload.ended.clear()
+        await world.sees(SlotEntry("a_1", to="b_1"))
+        await world.clock.advance(TIMING.drain_s)
+        await world.round()
+        assert workload.cancelled == {1}
+        assert workload.cached == {1}
+        workload.ended.set()
+        await world.clock.advance(0)
+        assert world.notes.lost_resources == {1: ["n/o1"]}
+        assert (await world.round()).acks == {1: 2}
+
+
+async def test_an_incarnation_that_ends_keeps_the_cache_until_its_work_has_ended() -> None:
+    workload = Cached()
+    try:
+        async with asyncio.TaskGroup() as group:
+            world = World(group, workload)
+            await world.sees(SlotEntry("a_1"))
+            workload.ended.clear()
+            await world.sees(SlotEntry("a_1", to="b_1"))
+            raise RuntimeError("the Lease was lost")
+    except* RuntimeError:
+        ending = asyncio.create_task(world.tenancy.end())
+        await asyncio.sleep(0)
+        assert workload.cached == {1}
+        workload.ended.set()
+        await ending
+        assert world.notes.lost_resources == {1: ["n/o1"]}
+        assert workload.cached == set()

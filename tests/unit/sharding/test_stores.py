@@ -64,7 +64,7 @@ async def test_a_ring_with_other_slots_is_refused() -> None:
     tables = store_of(memory)
     empty = await tables.load()
     await tables.save(empty.table.changed({}), empty)
-    with pytest.raises(ConfigError, match=r"sharding\.slots: the ring r has 4"):
+    with pytest.raises(ConfigError, match=r"sharding\.slots: ring r last ran with '4'"):
         await store_of(memory, slots=8).load()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from kubeocean.sharding.slots import slot_of
+from kubeocean.sharding.slots import SLOTS, slot_of
 
 __all__ = ["Algorithm", "ByHash", "shards_by_node"]
 
@@ -42,8 +42,8 @@ class Algorithm(Protocol):
     ) -> dict[str, list[int]]:
         """Every shard to one of the nodes; every node is in the answer."""
 
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
-        """Whether a key is in a shard."""
+    def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
+        """Return whether a key is in a shard."""
 
 
 class ByHash:
@@ -58,7 +58,7 @@ class ByHash:
     def get_shard_for_node(self, node: str, total: int) -> list[int]:
         return [shard for shard in self._last.get(node, []) if shard < total]
 
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
+    def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
         return self.get_shard(key, total) == shard
 
 

@@ -13,15 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kubeocean.errors import ConfigError
+from kubeocean.sharding.algorithms.base import Algorithm
+from kubeocean.sharding.algorithms.hash_based import ConsistentHash, Hash, Slots
+from kubeocean.sharding.slots import SLOTS
 
-__all__ = ["Custom", "load_custom"]
+__all__ = ["Custom", "as_algorithm", "load_custom"]
 
 _FIELD: Final = "sharding.custom"
 _NEEDED: Final = ("get_shard", "rebalance")
 
 
 class Custom:
-    """Algorithm of a user, called with the arguments that it accepts; its results are checked."""
+    """Algorithm of a user, called with the arguments that it accepts; its results are checked.
+
+    `identity` is its import path and, if the user's object has an attribute of that name, the
+    settings of the algorithm: replicas with different ones do not form a ring.
+    """
 
     name = "custom"
 
@@ -29,9 +36,14 @@ class Custom:
         for verb in _NEEDED:
             if not callable(getattr(inner, verb, None)):
                 raise ConfigError(f"has no {verb}", field=_FIELD, value=path or type(inner))
-        self._path = path or type(inner).__name__
+        self._path = path or f"{type(inner).__module__}:{type(inner).__qualname__}"
         self._inner: Any = inner  # of a type that we cannot know
         self._last: dict[str, list[int]] = {}
+
+    @property
+    def identity(self) -> str:
+        settings = getattr(self._inner, "identity", "")
+        return f"{self._path} {settings}" if settings else self._path
 
     @property
     def sticky(self) -> bool:
@@ -67,7 +79,7 @@ class Custom:
         self._check(answer, nodes, total)
         return self._last
 
-    def validate_shard(self, shard: int, key: str, total: int) -> bool:
+    def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
         verb = getattr(self._inner, "validate_shard", None)
         if verb is None:
             return self.get_shard(key, total) == shard
@@ -94,13 +106,31 @@ def load_custom(path: str) -> Custom:
         raise ConfigError(message, field=_FIELD, value=path)
     try:
         definition = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot be imported: {error}", field=_FIELD, value=path) from error
+    except Exception as error:  # whatever the user's module raises
+        message = f"cannot be imported: {_one_line(error)}"
+        raise ConfigError(message, field=_FIELD, value=path) from error
     made = isinstance(definition, type) or not hasattr(definition, "get_shard")
     try:
         return Custom(definition() if made else definition, path=path)
-    except TypeError as error:
-        raise ConfigError(f"cannot be made: {error}", field=_FIELD, value=path) from error
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's constructor raises
+        message = f"cannot be made: {_one_line(error)}"
+        raise ConfigError(message, field=_FIELD, value=path) from error
+
+
+def as_algorithm(algorithm: object) -> Algorithm:
+    """Return an algorithm object of a user, or one of ours, as an `Algorithm`.
+
+    :raises ConfigError: it has no `get_shard` or no `rebalance`.
+    """
+    ours = (Hash, ConsistentHash, Slots, Custom)
+    return algorithm if isinstance(algorithm, ours) else Custom(algorithm)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
 
 
 def _taken(verb: Callable[..., object], offered: Mapping[str, object]) -> dict[str, object]:

@@ -1,0 +1,280 @@
+"""Hand-over pages: which objects the previous owner of a slot had handled.
+
+A deletion can only be handled by a replica that knows the object. The new owner of a slot has not
+handled any of its objects yet, so an object that is deleted around the hand-over would be known to
+nobody. Therefore the old owner writes the keys and UIDs of the objects that it handled before it
+acknowledges the loss of the slot, and the new owner reads them before it starts:
+
+    old owner   no work runs → on_shard_lost returned → page written → loss acknowledged
+    new owner   slot granted → page read and removed → on_shard_gained → keys are taken
+
+A page is a ConfigMap of the ring with one entry for each slot (several for a large slot). Whoever
+gets a slot removes its entry before it starts, so an entry that exists was written by the last
+replica that worked on the slot. A replica that crashed has written none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from kubeocean.errors import ApiError, Conflict, Forbidden, InvariantError, NotFound
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.kinds import CONFIG_MAPS, ConfigMap
+from kubeocean.runtime.logs import get_logger
+from kubeocean.sharding.names import Names
+
+__all__ = ["HANDOVER", "Handled", "HandoverPages", "SlotHandover", "decode_pages", "encode_pages"]
+
+HANDOVER: Final = "handover"  # the role of a page
+_PAGE_BYTES: Final = 400_000  # of the 1 MiB that an API server stores in a ConfigMap
+_PART_KEYS: Final = 4_000  # in one entry; with UIDs and long names less than a page
+
+_log = get_logger(__name__)
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """Objects of one slot that one controller handled: the UID of each key.
+
+    `version` is the resourceVersion of a state of the cluster in which all of them existed.
+    """
+
+    uids: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHandover:
+    """Content of a hand-over: the handled objects by controller, and the epoch of the grant."""
+
+    epoch: int
+    controllers: Mapping[str, Handled]
+
+    @property
+    def empty(self) -> bool:
+        return not any(handled.uids for handled in self.controllers.values())
+
+
+class _Entry(msgspec.Struct):
+    """Part of the hand-over of one slot, as stored."""
+
+    epoch: int
+    controller: str
+    version: str
+    uids: dict[str, str]
+
+
+def encode_pages(handovers: Mapping[int, SlotHandover]) -> list[dict[str, str]]:
+    """Return the data of the ConfigMaps that hold these hand-overs, none larger than a page."""
+    pages: list[dict[str, str]] = []
+    room = 0
+    for slot, handover in sorted(handovers.items()):
+        for part, entry in enumerate(_entries(handover)):
+            text = msgspec.json.encode(entry).decode()
+            if not pages or len(text) > room:
+                pages.append({})
+                room = _PAGE_BYTES
+            pages[-1][f"{slot}.{part}"] = text
+            room -= len(text)
+    return pages
+
+
+def _entries(handover: SlotHandover) -> Iterator[_Entry]:
+    for controller, handled in sorted(handover.controllers.items()):
+        uids = iter(sorted(handled.uids.items()))
+        while part := dict(islice(uids, _PART_KEYS)):
+            yield _Entry(handover.epoch, controller, handled.version, part)
+
+
+def decode_pages(pages: Iterable[Mapping[str, str]]) -> dict[int, SlotHandover]:
+    """Return the hand-overs of all slots in these pages; of several for a slot the newest one.
+
+    An entry that cannot be read is ignored.
+    """
+    entries: dict[int, list[_Entry]] = {}
+    for page in pages:
+        for name, text in page.items():
+            slot = _slot_of_entry(name)
+            try:
+                entry = msgspec.json.decode(text, type=_Entry)
+            except msgspec.MsgspecError as error:
+                _log.warning("Ignored hand-over that cannot be read", entry=name, error=str(error))
+                continue
+            if slot is not None:
+                entries.setdefault(slot, []).append(entry)
+    return {slot: _newest(parts) for slot, parts in entries.items()}
+
+
+def _slot_of_entry(name: str) -> int | None:
+    """Return the slot of an entry by its name in the page, or None."""
+    slot, _, part = name.partition(".")
+    return int(slot) if slot.isdecimal() and slot.isascii() and part.isdecimal() else None
+
+
+def _newest(entries: list[_Entry]) -> SlotHandover:
+    epoch = max(entry.epoch for entry in entries)
+    controllers: dict[str, Handled] = {}
+    for entry in entries:
+        if entry.epoch == epoch:
+            before = controllers.get(entry.controller, Handled())
+            uids = {**before.uids, **entry.uids}
+            controllers[entry.controller] = Handled(uids, entry.version or before.version)
+    return SlotHandover(epoch, controllers)
+
+
+class HandoverPages:
+    """The hand-over pages of one ring in the API server.
+
+    Calls that wait at the same time share one request: many slots change hands together.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, names: Names) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._names = names
+        self._writes = _Batches[SlotHandover, None](self._write)
+        self._reads = _Batches[None, SlotHandover | None](self._take)
+        # Entries read but not delivered yet, by UID of the page and name: a removal whose answer
+        # was lost is repeated without them.
+        self._read: dict[tuple[str, str], str] = {}
+
+    async def put(self, slot: int, handover: SlotHandover) -> None:
+        """Store what was handled in a slot.
+
+        :raises ApiError: it could not be stored.
+        """
+        await self._writes.submit(slot, handover)
+
+    async def take(self, slot: int) -> SlotHandover | None:
+        """Remove and return what the last owner of a slot handled; None if it stored nothing.
+
+        :raises ApiError: the pages could not be read or changed.
+        """
+        return await self._reads.submit(slot, None)
+
+    def forget(self, slots: Collection[int]) -> None:
+        """Forget what was read for slots that this replica lost before it was delivered."""
+        for page, name in list(self._read):
+            if _slot_of_entry(name) in slots:
+                del self._read[page, name]
+
+    async def clear(self) -> None:
+        """Delete all pages.
+
+        :raises ApiError: one could not be deleted.
+        """
+        for page in await self._pages():
+            await self._remove(page, page.data or {})
+
+    async def _write(self, handovers: Mapping[int, SlotHandover]) -> Mapping[int, None]:
+        names = self._names
+        for data in encode_pages(handovers):
+            meta = {
+                "name": f"{names.ring}-handover-{secrets.token_hex(8)}",
+                "namespace": self._namespace,
+                "labels": names.labels(HANDOVER),
+            }
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+            await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
+        return dict.fromkeys(handovers)
+
+    async def _take(self, slots: Mapping[int, None]) -> Mapping[int, SlotHandover | None]:
+        for page in await self._pages():
+            data = page.data or {}
+            wanted = {name: text for name, text in data.items() if _slot_of_entry(name) in slots}
+            if wanted:
+                self._read |= {(page.uid, name): text for name, text in wanted.items()}
+                await self._remove(page, wanted)
+        pages: dict[str, dict[str, str]] = {}
+        for (uid, name), text in self._read.items():
+            pages.setdefault(uid, {})[name] = text
+        handovers = decode_pages(pages.values())
+        self.forget(slots)
+        return {slot: handovers.get(slot) for slot in slots}
+
+    async def _pages(self) -> list[ConfigMap]:
+        selected = self._names.selects(HANDOVER)
+        listing = await self._client.list(CONFIG_MAPS, self._namespace, labels=selected)
+        return listing.items
+
+    async def _remove(self, page: ConfigMap, entries: Mapping[str, str]) -> None:
+        """Remove entries of a page; the page goes with its last entry."""
+        try:
+            if entries.keys() == (page.data or {}).keys():
+                await self._client.delete(
+                    CONFIG_MAPS,
+                    page.name,
+                    page.namespace,
+                    uid=page.uid,
+                    resource_version=page.resource_version,
+                )
+                return
+        except NotFound:
+            return
+        except Conflict:
+            pass  # another replica removed its entries meanwhile
+        except Forbidden as error:
+            _log.warning("Was not allowed to delete hand-over page", error=str(error))
+        patch = MergePatch({"metadata": {"uid": page.uid}, "data": dict.fromkeys(entries)})
+        try:
+            await self._client.patch(CONFIG_MAPS, page.name, patch, page.namespace)
+        except NotFound:
+            return
+
+
+class _Batches(Generic[V, R]):
+    """Requests for single slots that are sent together: one batch is on its way at a time, and
+    slots that are submitted meanwhile form the next one."""
+
+    def __init__(self, send: Callable[[Mapping[int, V]], Awaitable[Mapping[int, R]]]) -> None:
+        self._send = send
+        self._waiting: dict[int, tuple[V, asyncio.Future[R]]] = {}
+        self._sent: asyncio.Event | None = None  # set when the batch on its way has ended
+
+    async def submit(self, slot: int, value: V) -> R:
+        """Return the result of a slot, or raise the error of its batch."""
+        if slot in self._waiting:
+            raise InvariantError("a slot was submitted twice", slot=slot)
+        result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting[slot] = (value, result)
+        try:
+            await asyncio.sleep(0)  # slots of the same moment go together
+            while not result.done():
+                if self._sent is None:
+                    await self._send_batch()
+                else:
+                    await self._sent.wait()
+        finally:
+            self._waiting.pop(slot, None)
+            if not result.done():
+                result.cancel()  # the caller was cancelled, and nobody else reads the result
+        return result.result()
+
+    async def _send_batch(self) -> None:
+        batch, self._waiting = self._waiting, {}
+        self._sent = asyncio.Event()
+        try:
+            answers = await self._send({slot: value for slot, (value, _) in batch.items()})
+        except ApiError as error:
+            for _, result in batch.values():
+                if not result.done():
+                    result.set_exception(error)
+        except BaseException:  # this sender was cancelled; the other slots are sent again
+            self._waiting = {**batch, **self._waiting}
+            raise
+        else:
+            for slot, (_, result) in batch.items():
+                if not result.done():
+                    result.set_result(answers[slot])
+        finally:
+            self._sent.set()
+            self._sent = None

@@ -1,0 +1,45 @@
+"""Hand-over pages: what one owner stored is what the next one reads, in pages of bounded size."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.sharding.handover import Handled, SlotHandover, decode_pages, encode_pages
+
+KEYS = st.text(alphabet="abc/-.", min_size=1, max_size=20)
+HANDLED = st.builds(Handled, st.dictionaries(KEYS, st.uuids().map(str), min_size=1), st.just("7"))
+HANDOVERS = st.dictionaries(
+    st.integers(0, 1023),
+    st.builds(
+        SlotHandover,
+        st.integers(1, 1 << 40),
+        st.dictionaries(st.sampled_from(["pods", "jobs"]), HANDLED, min_size=1),
+    ),
+    min_size=1,
+)
+
+
+@given(HANDOVERS)
+def test_pages_hold_what_was_handed_over(handovers: dict[int, SlotHandover]) -> None:
+    assert decode_pages(encode_pages(handovers)) == handovers
+
+
+def test_a_slot_with_many_objects_takes_several_pages_of_bounded_size() -> None:
+    uids = {f"namespace-{n % 7}/name-of-an-object-{n}": f"{n:036d}" for n in range(40_000)}
+    handovers = {5: SlotHandover(3, {"pods": Handled(uids, "9")}), 6: SlotHandover(3, {})}
+    pages = encode_pages(handovers)
+    sizes = [sum(map(len, page.values())) for page in pages]
+    assert len(pages) > 1
+    assert max(sizes) < 1 << 20
+    assert decode_pages(pages) == {5: handovers[5]}
+
+
+def test_of_two_hand_overs_of_a_slot_the_newer_one_counts() -> None:
+    old = encode_pages({5: SlotHandover(3, {"pods": Handled({"n/a": "1"})})})
+    new = encode_pages({5: SlotHandover(8, {"pods": Handled({"n/b": "2"})})})
+    assert decode_pages([*new, *old])[5].controllers["pods"].uids == {"n/b": "2"}
+
+
+def test_entries_that_no_replica_wrote_are_ignored() -> None:
+    assert decode_pages([{"5.0": "{", "x": "{}", "5.1": "[]", "six": "5"}]) == {}

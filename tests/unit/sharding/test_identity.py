@@ -1,0 +1,95 @@
+"""Identity of a ring: which settings replicas must share, and the error of one that differs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.sharding.algorithms.custom import as_algorithm
+from kubeocean.sharding.config import read_config
+from kubeocean.sharding.identity import Difference, differences, identity_of, refusal
+
+
+def identity(**sharding: object) -> dict[str, str]:
+    config = read_config({"sharding": sharding})
+    return identity_of(config, config.algorithm())
+
+
+RANGES = [{"end": "m", "shard": 0}, {"start": "m", "shard": 1}]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "field"),
+    [
+        ({}, {"slots": 64}, "sharding.slots"),
+        ({}, {"algorithm": "hash"}, "sharding.algorithm"),
+        ({}, {"domain": "other.example"}, "sharding.domain"),
+        ({}, {"election": "other"}, "sharding.election"),
+        (
+            {"algorithm": "consistent-hash"},
+            {"algorithm": "consistent-hash", "virtualNodes": 10},
+            "sharding.virtualNodes",
+        ),
+        (
+            {"algorithm": "range", "ranges": [{"shard": 0}]},
+            {"algorithm": "range", "ranges": RANGES},
+            "sharding.ranges",
+        ),
+        (
+            {"algorithm": "custom", "custom": "unit.sharding.mine:Blocks"},
+            {"algorithm": "custom", "custom": "unit.sharding.mine:Eager"},
+            "sharding.custom",
+        ),
+    ],
+)
+def test_a_setting_that_decides_ownership_is_a_difference(
+    one: dict[str, object], other: dict[str, object], field: str
+) -> None:
+    assert differences(identity(**one), identity(**one)) == []
+    for ours, theirs in ((one, other), (other, one)):
+        assert [each.field for each in differences(identity(**ours), identity(**theirs))] == [field]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rebalanceThreshold": 0.5},
+        {"drainDeadline": "10s"},
+        {"churnBudget": 0.5},
+        {"filter": "label"},
+    ],
+)
+def test_periods_and_limits_are_no_difference(other: dict[str, object]) -> None:
+    assert differences(identity(), identity(**other)) == []
+
+
+def test_a_setting_of_one_side_only_is_no_difference() -> None:
+    assert differences({"a": "1"}, {"b": "2"}) == []
+
+
+class Mine:
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+    def get_shard(self, key: str, total: int) -> int:
+        return 0
+
+    def rebalance(self, nodes: list[str], total: int) -> dict[str, list[int]]:
+        return {nodes[0]: list(range(total))}
+
+
+def test_an_algorithm_object_is_told_apart_by_its_class_and_its_settings() -> None:
+    config = read_config({})
+    one, two = (identity_of(config, as_algorithm(Mine(text))) for text in ("x=1", "x=2"))
+    (difference,) = differences(one, two)
+    assert difference.field == "sharding.custom"
+    assert difference.ours.endswith(":Mine x=1")
+
+
+def test_the_refusal_names_the_field_the_values_the_replicas_and_the_remedy() -> None:
+    differing = [Difference("sharding.slots", "8", "4"), Difference("sharding.domain", "b", "a")]
+    assert str(refusal("r", differing, ["b_1", "a_1", "c_1", "d_1"])) == (
+        "sharding.slots: replicas a_1, b_1, c_1 and 1 more of ring r have '4'; sharding.domain: "
+        "'a', here 'b'; use the same configuration, or stop them and run `kubeocean shards "
+        "switch` (got '8')"
+    )
+    assert "ring r last ran with '4'" in str(refusal("r", differing[:1], []))
