@@ -340,7 +340,9 @@ class NodeController:
             return False
         try:
             node = await self._clusters.computing.get(NODES, name)
-        except NotFound:
+        except NotFound as error:
+            if not error.proven:
+                raise
             self._records.pop(name, None)
             return False
         recovered = not node.deleting and await self._restore_labels(node)
@@ -457,8 +459,8 @@ class NodeController:
                 and self._policies.get(applied) is None
             ):
                 return not clusters.concerns(await worker.get(RESOURCE_LEASING_POLICIES, applied))
-        except NotFound:
-            return True
+        except NotFound as error:
+            return error.proven
         return True
 
     async def _enqueue_namesakes(self, vnode: Node) -> bool:
