@@ -271,7 +271,7 @@ def test_an_eviction_that_shows_no_effect_is_repeated() -> None:
     rules = ReclaimRules(force=True, deadline_s=600)
     taint = Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z")
     waiting = ReclaimInput(after(29), ReclaimCause.WINDOW_CLOSED, rules, (taint,), (unseen,))
-    assert plan_reclaim(waiting).steps[0].why is StepReason.RETRY
+    assert plan_reclaim(waiting).steps[0].reason is StepReason.RETRY
     assert plan_reclaim(waiting).again_at == after(30)
     assert pods_to(plan_reclaim(replace(waiting, now=after(30))), PodAction.EVICT) == (unseen,)
 
