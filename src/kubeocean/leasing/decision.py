@@ -121,12 +121,14 @@ def _policy_rules(spec: PolicySpec) -> ReclaimRules:
 class Lend:
     """The policy lends the node now.
 
-    `since` is when the rules began to hold, where that can be later than the cause of a reclaim.
+    `since` is when the rules began to hold, where that can be later than the cause of a reclaim;
+    `others` are younger policies that select the node, too, and have no effect.
     """
 
     policy: Chosen
     rules: ReclaimRules
     since: datetime | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def cause(self) -> ReclaimCause | None:
@@ -238,7 +240,8 @@ def decide(
     if choice.chosen is not None:
         terms, since = choice.chosen.terms, policies[choice.chosen.name].rules_since
         kind = Lend if within(terms.calendar, now) else WindowClosed
-        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since)
+        others = tuple(each.name for each in choice.passed_over if each.reason is Reason.NOT_OLDEST)
+        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since, others)
     if applied is None:
         return Ignore()
     return _withdraw(applied, current, choice)

@@ -200,13 +200,13 @@ def test_what_is_wrong_is_said(bad: PolicySpec, message: str) -> None:
     [
         (
             limit(percent=0),
-            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this resource is lent"
-            " (got 0)",
+            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this"
+            " resource is lent (got 0)",
         ),
         (
             limit(percent=-5),
-            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this resource is lent"
-            " (got -5)",
+            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this"
+            " resource is lent (got -5)",
         ),
         (
             limit(quantity="0"),
@@ -223,8 +223,8 @@ def test_what_is_wrong_is_said(bad: PolicySpec, message: str) -> None:
         ),
         (
             spec(resource_limits=(ResourceLimit("cpu", 1), ResourceLimit("cpu", percent=5))),
-            "spec.resourceLimits[1].resource: has an earlier limit in the list, too: both apply, one"
-            " after the other (got 'cpu')",
+            "spec.resourceLimits[1].resource: has an earlier limit in the list, too: both apply,"
+            " one after the other (got 'cpu')",
         ),
         (
             spec(time_windows=(TimeWindow("20:00", "20:00"),)),

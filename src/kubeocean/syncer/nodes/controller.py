@@ -31,6 +31,7 @@ from kubeocean.leasing.decision import (
     WindowClosed,
     decide,
 )
+from kubeocean.leasing.limits import cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
 from kubeocean.leasing.taints import NO_EXECUTE
@@ -47,6 +48,7 @@ from kubeocean.syncer.nodes import forge
 from kubeocean.syncer.nodes.evictions import Evictor
 from kubeocean.syncer.nodes.labels import NodeLabels
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.ports import ProxierPorts
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.nodes.usage import UsageTracker
@@ -80,9 +82,13 @@ class NodeController:
         evictor: Evictor,
         progress: ReclaimProgress,
         unconfirmed: Unconfirmed,
+        resources: SelectedResources,
+        overlaps: Overlaps,
     ) -> None:
         self._clusters = clusters
         self._policies = policies
+        self._resources = resources
+        self._overlaps = overlaps
         self._evictor = evictor
         self._progress = progress
         self._unconfirmed = unconfirmed
@@ -113,12 +119,18 @@ class NodeController:
         clusters.foreign_pods.on_change(self.usage.follow)
         clusters.foreign_pods_in_mount.on_change(self.usage.follow)
         clusters.ppods.on_change(self.usage.follow_labelled)
-        clusters.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
+        clusters.pnodes.on_change(self._pnode_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.vpods.on_change(lambda old, new: self._vpod_changed(_either(old, new)))
         clusters.proxiers.on_change(lambda old, new: self.enqueue_all())
         clusters.bindings.on_change(self._binding_changed)
         clusters.worker_health.on_change(lambda answers: self.enqueue_all())
+
+    def _pnode_changed(self, old: Node | None, new: Node | None) -> None:
+        pnode = _either(old, new)
+        if new is None:
+            self._overlaps.forget(pnode.name)
+        self._enqueue(pnode.name)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
         # A change of the binding's status alone concerns no node.
@@ -214,6 +226,12 @@ class NodeController:
         match decision:
             case WindowClosed() | Lend():
                 assert pnode is not None
+                self._overlaps.record(pnode.name, decision.policy.name, decision.others)
+            case _ if pnode is not None:
+                self._overlaps.record(pnode.name)
+        match decision:
+            case WindowClosed() | Lend():
+                assert pnode is not None
                 return await self._ensure(pnode, vnode, decision)
             case Reclaim():
                 assert vnode is not None
@@ -301,7 +319,10 @@ class NodeController:
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        limits = decision.policy.terms.limits
+        policy, terms = decision.policy.name, decision.policy.terms
+        selector = self._selector.of(self._clusters.binding)
+        unknown = self._resources.unknown(policy, terms, selector)
+        limits = cautious_limits(terms.limits, unknown, base)
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
 
     # Writes of the virtual node
