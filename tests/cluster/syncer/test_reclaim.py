@@ -15,7 +15,7 @@ from kubeocean.api.conditions import RECLAIMING
 from kubeocean.api.crds import policy_definition
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import Invalid, NotFound, ServiceUnavailable
-from kubeocean.runtime.client import ApplyPatch
+from kubeocean.runtime.client import ApplyPatch, MergePatch
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, Node
 from kubeocean.runtime.objects import Resource, Untyped, find_condition
 from support.binding_env import BindingEnv
@@ -388,6 +388,88 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
             return {"ReclaimStarted", "Reclaimed"} <= await binding_env.events(policy)
 
         await until(reported)
+
+
+async def test_a_policy_that_comes_to_name_another_binding_reclaims_by_force(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(forceReclaim=True)
+    await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        pod = await binding_env.guest(namespace, "p", vnode.name)
+        await until(lambda: held(binding_env, policy))
+        await binding_env.patch_policy(policy, cluster=f"{binding_env.name}-other")
+        await until(lambda: binding_env.is_gone(pod))
+
+        async def free() -> bool:
+            stored = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
+            pnode = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n")
+            assert "kubeocean.io/policy-applied" not in pnode.labels
+            return not stored.metadata.finalizers and not await binding_env.vnodes()
+
+        await until(free)
+
+
+async def test_a_worker_node_under_deletion_drains_within_the_grace_period(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(gracefulReclaimPeriodSeconds=3600)
+    pnode = await binding_env.add_node("n")
+    hold = MergePatch({"metadata": {"finalizers": ["example.com/karpenter"]}})
+    await binding_env.worker_api.patch(NODES, pnode.name, hold)
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        pod = await binding_env.guest(namespace, "p", vnode.name)
+        await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
+
+        async def announced() -> bool:
+            assert effects(await one(binding_env), DELETING) == ["NoSchedule"]
+            reclaim = (await binding_env.status(policy)).reclaim
+            assert reclaim is not None
+            assert (reclaim.cause, reclaim.pending) == ("NodeDeleting", 1)
+            assert [(each.name, each.reason) for each in reclaim.pods or ()] == [("p", "Grace")]
+            return True
+
+        await until(announced)
+        assert not await binding_env.is_gone(pod)
+        freed = MergePatch({"metadata": {"finalizers": None}})
+        await binding_env.worker_api.patch(NODES, pnode.name, freed)
+        await until(lambda: binding_env.is_gone(pod))
+
+        async def none() -> bool:
+            return not await binding_env.vnodes()
+
+        await until(none)
+
+
+async def test_a_machine_that_dies_while_it_is_reclaimed_is_not_shown_as_ready(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend()  # without forceReclaim: the pod may stay
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        await binding_env.guest(namespace, "p", vnode.name)
+        uid = await until(lambda: held(binding_env, policy))
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
+
+        async def announced() -> bool:
+            return effects(await one(binding_env), DELETING) == ["NoSchedule"]
+
+        await until(announced)
+        died = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+        patch = MergePatch({"status": {"conditions": died}})
+        await binding_env.worker_api.patch(NODES, pnode.name, patch, subresource="status")
+
+        async def unready() -> bool:
+            ready = find_condition((await one(binding_env)).status.conditions, "Ready")
+            return ready is not None and ready.reason == "NodeStatusUnknown"
+
+        await until(unready)
 
 
 async def held(binding_env: BindingEnv, policy: str) -> str:

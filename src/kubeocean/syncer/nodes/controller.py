@@ -31,7 +31,7 @@ from kubeocean.leasing.decision import (
     WindowClosed,
     decide,
 )
-from kubeocean.leasing.limits import cautious_limits
+from kubeocean.leasing.limits import Limit, cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
 from kubeocean.leasing.taints import NO_EXECUTE
@@ -235,10 +235,11 @@ class NodeController:
                 return await self._ensure(pnode, vnode, decision)
             case Reclaim():
                 assert vnode is not None
-                return await self._reclaim(key.name, vnode, decision)
+                return await self._reclaim(key.name, pnode if same else None, vnode, decision)
             case Hold(why=why):
                 if vnode is not None:
-                    await self._write(vnode, forge.Change({}, self._readdressed(vnode)))
+                    status = self._refreshed(pnode if same else None, vnode, capped=True)
+                    await self._write(vnode, forge.Change({}, status))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
                 await self.labels.remove(pnode)
@@ -397,16 +398,29 @@ class NodeController:
             regarding, reason = reference(NODES, vnode), NodeEvent.ANNOTATIONS_LEFT_OUT
             self._clusters.events.emit(regarding, "Warning", reason, message)
 
-    def _readdressed(self, vnode: Node) -> Json:
-        """Return the change of the proxier's address, which a node that is not lent needs, too."""
+    def _refreshed(self, pnode: Node | None, vnode: Node, *, capped: bool = False) -> Json:
+        """Return the change of the status of a virtual node that no policy lends at present.
+
+        `capped`: the node stays open for pods, so its offer shrinks with the rest that others
+        leave, and never grows.
+        """
         clusters = self._clusters
-        return forge.readdressed(
+        return forge.refreshed(
             vnode.content(),
+            pnode.content() if pnode is not None else None,
+            self._capped_offer(pnode, vnode) if capped and pnode is not None else None,
             proxier_ip=clusters.proxier_ip(vnode.name),
             metrics_port=clusters.metrics_port,
             name=vnode.name,
             domain=clusters.domain,
         )
+
+    def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
+        usage = self.usage.of(pnode.name)
+        base = base_of(pnode.status.allocatable, pnode.status.capacity)
+        present = vnode.status.allocatable or {}
+        limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
+        return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 
     async def _write(self, vnode: Node, change: forge.Change) -> None:
         version = vnode.resource_version
@@ -440,10 +454,12 @@ class NodeController:
 
     # Reclaim and deletion of the virtual node
 
-    async def _reclaim(self, pnode: str, vnode: Node, decision: Reclaim) -> Outcome:
+    async def _reclaim(
+        self, name: str, pnode: Node | None, vnode: Node, decision: Reclaim
+    ) -> Outcome:
         """Reclaim the pods of a virtual node that has to go; then delete it."""
         clusters = self._clusters
-        if not await self._is_confirmed(pnode, vnode, decision):
+        if not await self._is_confirmed(name, vnode, decision):
             return After(_RETRY_S)
         policy = decision.policy.name if decision.policy else self._applied(vnode) or ""
         situation = self._evictor.situation(
@@ -456,12 +472,12 @@ class NodeController:
         )
         plan = plan_reclaim(situation)
         if plan.remove_node:
-            return await self._delete(pnode, vnode, decision.cause)
+            return await self._delete(name, vnode, decision.cause)
         notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
         if notice:
             message = f"The node is reclaimed: {decision.cause}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
-        await self._write(vnode, forge.Change(notice, self._readdressed(vnode)))
+        await self._write(vnode, forge.Change(notice, self._refreshed(pnode, vnode)))
         await self._evict(plan, situation, vnode.name, policy)
         return self._again(plan.again_at)
 
@@ -474,7 +490,7 @@ class NodeController:
                 if clusters.vnode_name(pnode) != vnode.name:
                     return not await self._enqueue_namesakes(vnode)
                 node = await worker.get(NODES, pnode)
-                return node.deleting or not self._stands_for(vnode, node)
+                return not self._stands_for(vnode, node)
             if (
                 decision.cause is ReclaimCause.POLICY_REMOVED
                 and self._policies.get(applied) is None

@@ -23,7 +23,7 @@ import msgspec
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.conditions import ACTIVE, POLICY_WITHOUT_BINDING, PolicyEvent
-from kubeocean.api.ownership import is_holder, policy_claim
+from kubeocean.api.ownership import policy_claim
 from kubeocean.api.policies import (
     RESOURCE_LEASING_POLICIES,
     PolicyStatus,
@@ -172,11 +172,6 @@ class PolicyController:
     def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
         return self._clusters.domain.finalizer_policy in (policy.metadata.finalizers or ())
 
-    def _was_ours(self, policy: ResourceLeasingPolicy) -> bool:
-        """Whether a policy with our claim names another binding now."""
-        named = policy.spec.cluster == self._clusters.binding_name
-        return not named and is_holder(policy, ids=self._clusters.ids, domain=self._clusters.domain)
-
     def held(self) -> Iterator[str]:
         """Return the policies of this binding that have our finalizer."""
         for policy in self._clusters.policies.items():
@@ -311,7 +306,7 @@ class PolicyController:
         lent = clusters.vnodes.by("policy", policy.name)
         if cached is not None and (lent or not policy.deleting):
             rest_s = await self._write_status(cached, now, version)
-        ours = clusters.concerns(policy) or self._was_ours(policy)
+        ours = clusters.concerns(policy) or clusters.was_ours(policy)
         claim = policy_claim(clusters.ids, clusters.domain)
         held = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
         if lent or not ours or not held or rest_s is not None:
