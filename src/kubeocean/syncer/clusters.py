@@ -183,6 +183,7 @@ class Clusters:
             self.foreign_pods_in_mount,
         )
         self.worker_health.require(*(each.scope.path for each in required))
+        self.worker_health.relist_on_return(*required)
 
     def _cache(
         self,

@@ -472,6 +472,32 @@ async def test_a_machine_that_dies_while_it_is_reclaimed_is_not_shown_as_ready(
         await until(unready)
 
 
+async def test_a_window_that_was_extended_during_an_outage_evicts_nothing_after_it(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    clock, faults = SetClock(), Faults()
+    now = clock.now()
+    policy = await binding_env.lend(
+        forceReclaim=True, timeWindows=window(now - HOUR, now + 2 * HOUR)
+    )
+    await binding_env.add_node("n")
+    async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
+        pod = await binding_env.guest(namespace, "p", (await one(binding_env)).name)
+        health, policies = syncer.clusters.worker_health, syncer.clusters.policies
+        faults.partition()
+        await until(lambda: not health.answers)
+        await binding_env.patch_policy(policy, timeWindows=None)
+        clock.offset += 4 * HOUR  # the window is over by the policy that the syncer knows
+        faults.delay(3.0, when=lambda request: "resourceleasingpolicies" in request.path)
+        faults.rejoin()
+        await until(lambda: health.answers)
+        (known,) = [each for each in policies.items() if each.name == policy]
+        assert not known.spec.time_windows
+        await until(lambda: is_tainted(binding_env))
+        assert not await binding_env.is_gone(pod)
+
+
 async def held(binding_env: BindingEnv, policy: str) -> str:
     """Return the UID of a policy once it has our finalizer."""
     stored = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
