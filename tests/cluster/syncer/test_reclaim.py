@@ -498,6 +498,60 @@ async def test_a_window_that_was_extended_during_an_outage_evicts_nothing_after_
         assert not await binding_env.is_gone(pod)
 
 
+async def test_pace_and_cool_down_survive_a_restart(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(
+        forceReclaim=True,
+        forceReclaimDeadlineSeconds=3600,
+        maxEvictionsPerMinute=1,
+        coolDownSeconds=600,
+    )
+    await binding_env.add_node("n")
+    clock = SetClock()
+    annotation = "kubeocean.io/last-eviction-time"
+
+    async def evicted(*left: str) -> bool:
+        reclaim = (await binding_env.status(policy)).reclaim
+        assert reclaim is not None
+        assert [pod.name for pod in reclaim.pods or ()] == list(left)
+        assert annotation in (await one(binding_env)).annotations
+        return reclaim.evicted == 3 - len(left)
+
+    async def pass_time(time: timedelta) -> None:
+        """Set the clock, and cause an event of the node, after which a plan is made."""
+        clock.offset += time
+        patch = MergePatch({"metadata": {"labels": {"passed": f"{clock.offset.seconds}"}}})
+        await binding_env.worker_api.patch(NODES, f"{binding_env.name}-n", patch)
+
+    async with binding_env.syncing(clock=clock):
+        vnode = await one(binding_env)
+        for name in ("a", "b", "c"):
+            await binding_env.guest(namespace, name, vnode.name)
+        await binding_env.patch_policy(policy, timeWindows=closed())
+        await until(lambda: evicted("b", "c"))
+    async with binding_env.syncing(clock=clock) as syncer:
+        await until(lambda: syncer.ready)
+        await asyncio.sleep(3.0)  # the passing of time is what is tested
+        assert len((await binding_env.computing_api.list(PODS, namespace)).items) == 2
+        await pass_time(MINUTE)
+        await until(lambda: evicted("c"))
+        await binding_env.patch_policy(policy, timeWindows=None)
+
+        async def cooling() -> bool:
+            return (await reclaiming(binding_env, policy)) == "LendingAgain"
+
+        await until(cooling)
+    async with binding_env.syncing(clock=clock) as syncer:
+        await until(lambda: syncer.ready)
+        await asyncio.sleep(2.0)  # the passing of time is what is tested
+        assert await is_tainted(binding_env, "NoSchedule")
+        await pass_time(10 * MINUTE)
+        await until(lambda: is_tainted(binding_env))
+        assert annotation not in (await one(binding_env)).annotations
+
+
 async def held(binding_env: BindingEnv, policy: str) -> str:
     """Return the UID of a policy once it has our finalizer."""
     stored = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)

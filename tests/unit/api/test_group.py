@@ -78,6 +78,7 @@ NEW = {
         "force_deletion",
         "local_ocean",
     ),
+    "last_eviction_time",
     "log_level",
     *("rollout_digest", "token_due", "token_expires", "virtual_uid", "worker_cluster_id"),
 }

@@ -36,6 +36,7 @@ from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
 from kubeocean.leasing.taints import NO_EXECUTE
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import NODES, Node
@@ -268,7 +269,7 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(pnode, name, decision, plan)
+        lent = self._lent(pnode, name, decision, plan, _cool_down_start(situation))
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -295,7 +296,9 @@ class NodeController:
         else:
             self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
 
-    def _lent(self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan) -> forge.Lent:
+    def _lent(
+        self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
+    ) -> forge.Lent:
         clusters, terms = self._clusters, decision.policy.terms
         binding = clusters.binding
         assert binding is not None
@@ -313,6 +316,7 @@ class NodeController:
             proxier_ip=clusters.proxier_ip(name),
             proxier_port=self._ports.of(name),
             metrics_port=clusters.metrics_port,
+            last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
             domain=clusters.domain,
         )
@@ -477,6 +481,10 @@ class NodeController:
         if notice:
             message = f"The node is reclaimed: {decision.cause}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
+        key, last_eviction = clusters.domain.last_eviction_time, _cool_down_start(situation)
+        if last_eviction and vnode.annotations.get(key) != last_eviction:
+            metadata = notice.setdefault("metadata", {})
+            metadata.setdefault("annotations", {})[key] = last_eviction
         await self._write(vnode, forge.Change(notice, self._refreshed(pnode, vnode)))
         await self._evict(plan, situation, vnode.name, policy)
         return self._again(plan.again_at)
@@ -567,6 +575,11 @@ def _either(old: T | None, new: T | None) -> T:
     either = new if new is not None else old
     assert either is not None
     return either
+
+
+def _cool_down_start(situation: ReclaimInput) -> str:
+    """Return the time from which a node's cool-down counts; empty if the policy has none."""
+    return text_of(situation.last_eviction) or "" if situation.rules.cool_down_s else ""
 
 
 def _details(policy: str, limits: tuple[ResourceLimit, ...]) -> str:

@@ -70,6 +70,7 @@ class Lent:
     proxier_ip: str
     proxier_port: int
     metrics_port: int
+    last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
     domain: Domain = field(default=group.DEFAULT)
 
@@ -239,6 +240,8 @@ def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
         domain.policy_details: lent.details,
         domain.prometheus_url: _prometheus_url(lent.proxier_ip, lent.metrics_port, lent.vnode),
     }
+    if lent.last_eviction:
+        annotations[domain.last_eviction_time] = lent.last_eviction
     types = {condition["type"] for condition in _conditions_of(lent.pnode)}
     return Expected(labels, annotations, _taints(lent), tuple(types - _STANDARD_CONDITIONS))
 
