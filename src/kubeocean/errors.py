@@ -132,7 +132,13 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: no such object, or no such resource."""
+    """404: no such object, or no such resource.
+
+    `proven` is True if a Kubernetes `Status` says so. The page of a proxy in front of the server
+    says nothing about objects, and API servers answer so for resources that they do not have.
+    """
+
+    proven = False
 
 
 class MethodNotAllowed(ApiError):
@@ -248,13 +254,16 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     status = status or parsed.code
     kind = _BY_REASON.get(parsed.reason) or _BY_STATUS.get(status) or InternalError
     details = parsed.details or _Details()
-    return kind(
+    error = kind(
         f"could not {doing}: {parsed.message or f'HTTP {status}'}",
         status=status,
         reason=parsed.reason,
         causes=tuple(details.causes or ()),
         retry_after_s=_seconds(retry_after) or _seconds(details.retry_after_seconds or 0),
     )
+    if isinstance(error, NotFound):
+        error.proven = parsed.kind == "Status"
+    return error
 
 
 def is_status(body: bytes) -> bool:

@@ -175,6 +175,18 @@ def test_a_foreign_answer_is_shown_as_it_is(body: bytes, shown: str) -> None:
     assert str(error) == f"could not x: {shown}"
 
 
+def test_only_a_status_proves_that_an_object_does_not_exist() -> None:
+    for body, proven in (
+        (b'{"kind":"Status","reason":"NotFound","code":404}', True),
+        (b"<html><h1>default backend - 404</h1></html>", False),
+        (b"404 page not found\n", False),
+        (b'{"message":"no such route"}', False),
+    ):
+        error = api_error(404, body, doing="get nodes n")
+        assert isinstance(error, NotFound)
+        assert error.proven is proven
+
+
 DEEP = b'{"kind":"Status","unknown":' + b"[" * 100_000
 HUGE = b'{"kind":"Status","details":{"retryAfterSeconds":' + b"9" * 400 + b"}}"
 JSON = st.recursive(

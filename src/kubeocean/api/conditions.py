@@ -42,6 +42,9 @@ __all__ = [
     "DRAIN_DONE",
     "DRAIN_RUNNING",
     "DRAIN_UNCONFIRMED",
+    "LIMITS_KNOWN",
+    "LIMITS_UNKNOWN",
+    "OVERLAPPING",
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
     "PERMITTED",
@@ -49,11 +52,14 @@ __all__ = [
     "POD_CREATED",
     "POD_SYNCED",
     "POLICY_ACTIVE",
+    "POLICY_ALONE",
     "POLICY_INACTIVE",
     "POLICY_INVALID",
     "POLICY_NOT_ACTIVATED",
+    "POLICY_OVERLAPS",
     "POLICY_UNBOUND",
     "POLICY_VALID",
+    "POLICY_WITHOUT_BINDING",
     "PROXIER_CREATED",
     "PROXIER_NOT_READY",
     "PROXIER_NOT_SET_UP",
@@ -73,6 +79,7 @@ __all__ = [
     "SYNCER_NOT_SET_UP",
     "SYNCER_READY",
     "SYNCER_UPDATING",
+    "UNKNOWN_RESOURCE",
     "VALID",
     "WORKER_TRUSTED",
     "WORKER_TRUSTED_FULLY",
@@ -115,6 +122,8 @@ class ConditionTemplate:
 VALID: Final = "Valid"
 ACTIVE: Final = "Active"
 RECLAIMING: Final = "Reclaiming"  # new
+UNKNOWN_RESOURCE: Final = "UnknownResource"  # new; only of policies that were
+OVERLAPPING: Final = "Overlapping"  # new; only of policies that were
 
 POLICY_VALID: Final = ConditionTemplate(
     VALID, "True", "ValidationPassed", "The policy is well-formed{notes}"
@@ -136,6 +145,35 @@ POLICY_INACTIVE: Final = ConditionTemplate(
 )
 POLICY_UNBOUND: Final = ConditionTemplate(  # new
     ACTIVE, "False", "BindingDeleted", "ClusterBinding {binding} is deleted; nothing is lent to it"
+)
+POLICY_WITHOUT_BINDING: Final = ConditionTemplate(  # new
+    ACTIVE,
+    "False",
+    "BindingNotFound",
+    "spec.cluster: no ClusterBinding {binding} exists in the computing cluster of ClusterBinding"
+    " {known}; nothing is lent",
+)
+LIMITS_UNKNOWN: Final = ConditionTemplate(
+    UNKNOWN_RESOURCE,
+    "True",
+    "UnknownResource",
+    "spec.resourceLimits: no node that the policy selects has {unknown}; nothing of {withheld} is"
+    " lent until the name is corrected",
+)
+LIMITS_KNOWN: Final = ConditionTemplate(
+    UNKNOWN_RESOURCE,
+    "False",
+    "ResourcesKnown",
+    "Every limit names a resource of a node that the policy selects",
+)
+POLICY_OVERLAPS: Final = ConditionTemplate(
+    OVERLAPPING,
+    "True",
+    "OlderPolicyDecides",
+    "The policy has no effect on nodes that an older policy selects, too: {overlaps}",
+)
+POLICY_ALONE: Final = ConditionTemplate(
+    OVERLAPPING, "False", "NoOverlap", "No older policy selects a node of this policy"
 )
 RECLAIM_WAITING: Final = ConditionTemplate(
     RECLAIMING, "True", "GracePeriod", "{pods} on {nodes} may run until {until}"
@@ -336,6 +374,10 @@ class PolicyEvent(StrEnum):
     RECLAIMED = "Reclaimed"
     RECLAIM_STOPPED = "ReclaimStopped"
     BINDING_DELETED = "BindingDeleted"
+    PROBABLE_MISTAKE = "ProbableMistake"
+    UNKNOWN_RESOURCE = "UnknownResource"
+    OVERLAPPING = "Overlapping"
+    BINDING_NOT_FOUND = "BindingNotFound"
 
 
 class NodeEvent(StrEnum):

@@ -304,7 +304,7 @@ def _resource_limit() -> Json:
         "How much of a resource is lent; with a quantity and a percentage, the smaller one.",
         required=("resource",),
         resource=text("The resource, such as cpu, memory or nvidia.com/gpu.", minLength=1),
-        quantity=quantity("At most this amount; 0 is no limit."),
+        quantity=quantity("At most this amount; 0 lends none."),
         percent=number(
             "At most this percentage of what the pods of this cluster leave over.",
             least=1,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from kubeocean.runtime.kinds import Taint
-from kubeocean.runtime.objects import encode
+from kubeocean.runtime.objects import Json, encode
 
 __all__ = ["Expected"]
 
@@ -23,6 +23,7 @@ class _Wire(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     taints: tuple[Taint, ...] | None = None
+    conditions: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,18 @@ class Expected:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    conditions: tuple[str, ...] = ()  # types, beside those that every node has
 
     def encode(self) -> str:
         """The value of the annotation; equal expectations have equal values."""
         taints = tuple(msgspec.structs.replace(taint, time_added=None) for taint in self.taints)
-        wire = {
+        wire: Json = {
             "labels": dict(sorted(self.labels.items())),
             "annotations": dict(sorted(self.annotations.items())),
             "taints": [msgspec.to_builtins(taint) for taint in taints],
         }
+        if self.conditions:
+            wire["conditions"] = sorted(self.conditions)
         return base64.b64encode(encode(wire)).decode()
 
     @classmethod
@@ -59,4 +63,5 @@ def _decoded(value: str) -> Expected:
         wire = _decode(base64.b64decode(value, validate=True))
     except (ValueError, msgspec.DecodeError):
         return _NOTHING
-    return Expected(wire.labels or {}, wire.annotations or {}, wire.taints or ())
+    conditions = wire.conditions or ()
+    return Expected(wire.labels or {}, wire.annotations or {}, wire.taints or (), conditions)

@@ -188,6 +188,8 @@ class Domain:
     expected_spec = _Key("expected-spec")  # new, of physical pods
     prometheus_url = _Key("prometheus-url")
     deletion_taint_time = _Key("deletion-taint-time")
+    last_eviction_time = _Key("last-eviction-time")  # new: from which the cool-down counts
+    cordoned = _Key("cordoned")  # new: a reclaim, and no user, made the node unschedulable
     physical_csinode_uid = _Key("physical-csinode-uid")
     physical_cluster_name = _Key("physical-cluster-name")
 

@@ -178,8 +178,9 @@ RESOURCE_LEASING_POLICIES: Final = Resource(
 def problems(spec: PolicySpec) -> tuple[Problem, ...]:
     """Return all problems of a policy, in the order of the fields.
 
-    Our definition of the kind refuses all of it, except labels that no node can have and exponents
-    that no quantity has.
+    The definition of the kind refuses all that block, except labels that no node can have and
+    exponents that no quantity has. The others are probable mistakes: the message says how the
+    policy is read, which is always the reading that lends less.
     """
     return tuple(_problems(spec))
 
@@ -189,8 +190,17 @@ def _problems(spec: PolicySpec) -> Iterator[Problem]:
     yield from unreadable_selector("spec.nodeSelector", spec.node_selector)
     for index, window in enumerate(spec.time_windows or ()):
         yield from _window_problems(f"spec.timeWindows[{index}]", window)
-    for index, limit in enumerate(spec.resource_limits or ()):
-        yield from _limit_problems(f"spec.resourceLimits[{index}]", limit)
+    limits = spec.resource_limits or ()
+    for index, limit in enumerate(limits):
+        earlier = any(each.resource == limit.resource for each in limits[:index])
+        yield from _limit_problems(f"spec.resourceLimits[{index}]", limit, earlier=earlier)
+    if spec.graceful_reclaim_period_seconds > 0 and not spec.force_reclaim:
+        yield Problem(
+            "spec.gracefulReclaimPeriodSeconds",
+            spec.graceful_reclaim_period_seconds,
+            "has no effect without spec.forceReclaim: pods stay until they end",
+            blocks=False,
+        )
     if spec.graceful_reclaim_period_seconds < 0:
         yield Problem(
             "spec.gracefulReclaimPeriodSeconds",
@@ -209,21 +219,30 @@ def _window_problems(field: str, window: TimeWindow) -> Iterable[Problem]:
     for name, time in (("start", window.start), ("end", window.end)):
         if not _TIME_OF_DAY.fullmatch(time):
             yield Problem(f"{field}.{name}", time, TIME_HINT)
+    if window.start == window.end:
+        reason = "is the minute of the start as well: this window is one minute long"
+        yield Problem(f"{field}.end", window.end, reason, blocks=False)
     for index, day in enumerate(window.days or ()):
         if day.lower() not in DAYS:
             yield Problem(f"{field}.days[{index}]", day, DAY_HINT)
 
 
-def _limit_problems(field: str, limit: ResourceLimit) -> Iterable[Problem]:
+def _limit_problems(field: str, limit: ResourceLimit, *, earlier: bool) -> Iterable[Problem]:
     if not limit.resource:
-        reason = "must name a resource such as cpu; ignored"
+        reason = "must name a resource such as cpu"
+        yield Problem(f"{field}.resource", limit.resource, reason, blocks=False)
+    elif earlier:
+        reason = "has an earlier limit in the list, too: both apply, one after the other"
+        yield Problem(f"{field}.resource", limit.resource, reason, blocks=False)
+    if limit.quantity is None and limit.percent is None:
+        reason = "has neither a quantity nor a percent: nothing of this resource is lent"
         yield Problem(f"{field}.resource", limit.resource, reason, blocks=False)
     if limit.quantity is not None:
         yield from _quantity_problems(f"{field}.quantity", limit.quantity)
     if limit.percent is not None and limit.percent > 100:
         yield Problem(f"{field}.percent", limit.percent, "must be between 1 and 100")
     if limit.percent is not None and limit.percent < 1:
-        reason = "must be between 1 and 100; taken for not set"
+        reason = "must be between 1 and 100; nothing of this resource is lent"
         yield Problem(f"{field}.percent", limit.percent, reason, blocks=False)
 
 
@@ -236,7 +255,7 @@ def _quantity_problems(field: str, written: str | int | float) -> Iterable[Probl
     if quantity < ZERO:
         yield Problem(field, written, "must be zero or more")
     if quantity == ZERO:
-        yield Problem(field, written, "zero is no limit", blocks=False)
+        yield Problem(field, written, "nothing of this resource is lent", blocks=False)
 
 
 def _below(field: str, number: int | None, least: int) -> Iterable[Problem]:

@@ -22,6 +22,7 @@ from kubeocean.api.policies import (
     TimeWindow,
     problems,
 )
+from kubeocean.api.validation import blocking
 from kubeocean.errors import ConfigError
 from kubeocean.install.object_parts import named
 from kubeocean.runtime.objects import Json
@@ -59,7 +60,7 @@ def limits(text: str, *, source: str = "--lease") -> tuple[ResourceLimit, ...]:
 def _limit(name: str, amount: str, source: str) -> ResourceLimit:
     if not amount.endswith("%"):
         limit = ResourceLimit(name, amount)
-        for problem in problems(PolicySpec(name, resource_limits=(limit,))):
+        for problem in blocking(problems(PolicySpec(name, resource_limits=(limit,)))):
             raise ConfigError(problem.message, source=source, field=name, value=amount)
         return limit
     percent = amount.removesuffix("%").strip()
@@ -84,7 +85,7 @@ def _window(text: str, source: str) -> TimeWindow:
         raise ConfigError(message, source=source, value=text)
     days = _days(match["days"], source) if match["days"] else None
     window = TimeWindow(match["start"], match["end"], days)
-    for problem in problems(PolicySpec("any", time_windows=(window,))):
+    for problem in blocking(problems(PolicySpec("any", time_windows=(window,)))):
         raise ConfigError(problem.message, source=source, value=text)
     if window.start == window.end:
         message = "begins when it ends, which would be one minute a day; all day is 00:00-23:59"
@@ -117,7 +118,7 @@ def policy(binding: str, spec: PolicySpec, *, domain: Domain) -> Json:
 
     :raises ConfigError: the policy is invalid.
     """
-    for problem in problems(spec):
+    for problem in blocking(problems(spec)):
         option = _OPTIONS.get(problem.field, "")
         field = "" if option else problem.field
         raise ConfigError(problem.message, source=option, field=field, value=problem.value)

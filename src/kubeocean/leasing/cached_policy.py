@@ -37,8 +37,8 @@ class CachedPolicy:
         """Whether the policy is valid and one of its time windows is open."""
         return self.terms is not None and within(self.terms.calendar, now)
 
-    def candidate(self) -> Candidate:
-        """Return the policy as one that may decide about a node."""
+    def candidate(self, *, withdrawn: bool = False) -> Candidate:
+        """Return the policy as one that may decide about a node, or that lent it before."""
         return Candidate(
             name=self.policy.name,
             created=self.policy.metadata.creation_timestamp or "",
@@ -46,6 +46,7 @@ class CachedPolicy:
             problem=self.problem,
             last_valid=self.last_valid,
             deleting=self.policy.deleting,
+            withdrawn=withdrawn,
             rules_since=self._rules_since(),
         )
 

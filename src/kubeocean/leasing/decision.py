@@ -10,9 +10,11 @@
 - `Ignore`: the node is not lent and has no virtual node.
 
 The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
-that no longer selects the node are the owner's choice: the rules of the policy apply. A binding
-that is deleted has to end, so pods that do not leave are deleted. For a node that is gone there is
-no pod left to wait for.
+that no longer selects the node are the owner's choice: the rules of the policy apply. A node that
+is being deleted waits for a finalizer (of Karpenter, of Cluster API): its pods are evicted by the
+policy's grace period, budgets and deadline, also if the policy does not force. A binding that is
+deleted has to end, so pods that do not leave are deleted. For a node that is gone there is no pod
+left to wait for.
 
 A binding with an invalid nodeSelector must not keep an owner's nodes: `BindingSelector` keeps the
 last valid one. Without any, no further node is lent; for nodes that are lent, time windows, reclaim
@@ -67,6 +69,7 @@ class ReclaimCause(StrEnum):
     POLICY_REMOVED = "PolicyRemoved"
     POLICY_NARROWED = "PolicyNarrowed"  # the policy no longer selects this node
     BINDING_DELETED = "BindingDeleted"
+    NODE_DELETING = "NodeDeleting"  # in the worker, where a finalizer still holds the node
     NODE_GONE = "NodeGone"  # deleted in the worker, as the worker's API server confirms
 
     @property
@@ -101,6 +104,8 @@ def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> Rec
     own = _policy_rules(spec if spec is not None else PolicySpec())
     if cause is ReclaimCause.BINDING_DELETED:
         return replace(own, force=True, abandon_s=ABANDON_S)
+    if cause is ReclaimCause.NODE_DELETING:
+        return replace(own, force=True)
     if cause is ReclaimCause.NODE_GONE:
         return ReclaimRules(force=True, deadline_s=0, abandon_s=ABANDON_S)
     return own
@@ -121,12 +126,14 @@ def _policy_rules(spec: PolicySpec) -> ReclaimRules:
 class Lend:
     """The policy lends the node now.
 
-    `since` is when the rules began to hold, where that can be later than the cause of a reclaim.
+    `since` is when the rules began to hold, where that can be later than the cause of a reclaim;
+    `others` are younger policies that select the node, too, and have no effect.
     """
 
     policy: Chosen
     rules: ReclaimRules
     since: datetime | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def cause(self) -> ReclaimCause | None:
@@ -225,8 +232,11 @@ def decide(
     if binding.deleting:
         since = instant_of(binding.metadata.deletion_timestamp)
         return _reclaim(applied, current, ReclaimCause.BINDING_DELETED, since)
-    if pnode is None or pnode.deleting:
+    if pnode is None:
         return _reclaim(applied, current, ReclaimCause.NODE_GONE)
+    if pnode.deleting:
+        since = instant_of(pnode.metadata.deletion_timestamp)
+        return _reclaim(applied, current, ReclaimCause.NODE_DELETING, since)
 
     choice = choose(
         policies.values(),
@@ -238,7 +248,8 @@ def decide(
     if choice.chosen is not None:
         terms, since = choice.chosen.terms, policies[choice.chosen.name].rules_since
         kind = Lend if within(terms.calendar, now) else WindowClosed
-        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since)
+        others = tuple(each.name for each in choice.passed_over if each.reason is Reason.NOT_OLDEST)
+        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since, others)
     if applied is None:
         return Ignore()
     return _withdraw(applied, current, choice)
@@ -261,7 +272,7 @@ def _reclaim(
 def _withdraw(applied: str, current: Candidate | None, choice: PolicyChoice) -> Decision:
     """Return the reclaim of a node that no policy lends any more, by the rules of the last one."""
     terms = current.effective if current is not None else None
-    removed = current is None or choice.reason_of(applied) is Reason.DELETING
+    removed = current is None or choice.reason_of(applied) in (Reason.DELETING, Reason.WITHDRAWN)
     cause = ReclaimCause.POLICY_REMOVED if removed else ReclaimCause.POLICY_NARROWED
     return Reclaim(
         cause,

@@ -1,27 +1,35 @@
 """Limits of a policy: how much it lends of what pods of others leave over.
 
 A limit is an amount, a share in percent of what is left over, or the smaller of both. Limits apply
-in the order of their list, and each to what the one before it left: twice 50 % is 25 %. An amount
-of zero and a share of zero or less are no limit; a resource without a limit is lent whole, and a
-limit of a resource that the node does not have has no effect.
+in the order of their list, and each to what the one before it left: twice 50 % is 25 %. A resource
+without a limit is lent whole.
+
+Mistakes are read in the owner's favour. An amount of zero, a share of zero or less, and a limit
+with neither lend none of the resource. A limit of a resource that no selected node has is probably
+misspelled: nothing is lent of the resources whose names resemble the written one, and of CPU and
+memory if none does or if the policy has no other limit. On a node that lacks a resource which
+another selected node has, its limit has no effect.
 
 Shares are exact: thousandths, or whole units of amounts written in powers of two, rounded down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from kubeocean.api.policies import ResourceLimit
 from kubeocean.errors import ConfigError
 from kubeocean.leasing.amounts import Amounts, round_down
-from kubeocean.runtime.quantity import Quantity
+from kubeocean.runtime.quantity import ZERO, Quantity
 
-__all__ = ["Limit", "apply_limits", "parse_limits"]
+__all__ = ["Limit", "apply_limits", "cautious_limits", "parse_limits", "withheld_resources"]
 
 _ALL: Final = 100
+_ESSENTIAL: Final = ("cpu", "memory")  # no pod runs without them
+_ALIKE: Final = 0.6  # of 1.0, the likeness of equal names
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +43,20 @@ class Limit:
     @classmethod
     def parse(cls, written: ResourceLimit, *, field: str = "") -> Limit:
         """Parse a policy's limit; a `ConfigError` names the field within `field`, and its value."""
-        return cls(
-            written.resource,
-            quantity=_parse_quantity(written.quantity, field=f"{field}.quantity"),
-            percent=_parse_percent(written.percent, field=f"{field}.percent"),
-        )
+        quantity = _parse_quantity(written.quantity, field=f"{field}.quantity")
+        percent = _parse_percent(written.percent, field=f"{field}.percent")
+        if quantity is None and percent is None:
+            quantity = ZERO
+        return cls(written.resource, quantity, percent)
 
     def of(self, amount: Quantity) -> Quantity:
         """Return what is lent of this amount."""
         lent = amount
         if self.percent is not None:
             lent = amount.percent(self.percent)
-        if self.quantity is not None:
-            lent = min(lent, self.quantity)
+        if self.quantity is not None and self.quantity < lent:
+            # Zero is written as the node writes its amounts, so that no notation changes.
+            lent = self.quantity or Quantity(0, amount.format)
         return round_down(self.resource, lent)
 
 
@@ -69,19 +78,61 @@ def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quanti
     return lent
 
 
+def withheld_resources(
+    limits: Sequence[Limit], unknown: Collection[str], resources: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the resources of a node of which nothing is lent, because a limit has a wrong name.
+
+    `unknown` are the names of limits that no selected node has as a resource.
+    """
+    if not unknown:
+        return ()
+    names = sorted({*resources})
+    alone = all(limit.resource in unknown for limit in limits)
+    withheld: set[str] = set()
+    for name in unknown:
+        alike = _resembling(name, names)
+        withheld.update(alike)
+        if alone or not alike:
+            withheld.update(_ESSENTIAL)
+    return tuple(name for name in names if name in withheld)
+
+
+def cautious_limits(
+    limits: Sequence[Limit], unknown: Collection[str], resources: Iterable[str]
+) -> tuple[Limit, ...]:
+    """Return the limits for a node with these resources, with those that a mistake stands for."""
+    withheld = withheld_resources(limits, unknown, resources)
+    return (*limits, *(Limit(name, ZERO) for name in withheld))
+
+
+def _resembling(name: str, resources: Iterable[str]) -> list[str]:
+    """Return the resources that an author may have meant by this name."""
+    by_name: dict[str, list[str]] = {}
+    for resource in resources:
+        for form in {resource.lower(), resource.lower().rpartition("/")[2]}:
+            by_name.setdefault(form, []).append(resource)
+    written = {name.lower(), name.lower().rpartition("/")[2]} - {""}
+    alike = written & by_name.keys()
+    for each in () if alike else written:
+        alike.update(get_close_matches(each, by_name, n=3, cutoff=_ALIKE))
+        alike.update(form for form in by_name if each in form or form in each)
+    return [resource for form in alike for resource in by_name[form]]
+
+
 def _parse_quantity(written: str | int | float | None, *, field: str) -> Quantity | None:
     if written is None:
         return None
     quantity = Quantity.parse(written, field=field)
     if quantity.nano < 0:
         raise ConfigError("must be zero or more", field=field, value=written)
-    return quantity if quantity else None
+    return quantity
 
 
 def _parse_percent(written: int | None, *, field: str) -> int | None:
     """Parse a share; more than 100 is an error (the earlier implementation ignored it)."""
-    if written is None or written <= 0:
+    if written is None:
         return None
     if written > _ALL:
         raise ConfigError("must be between 1 and 100", field=field, value=written)
-    return written
+    return max(written, 0)

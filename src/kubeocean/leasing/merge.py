@@ -4,7 +4,8 @@ A policy is either valid as a whole or not used at all; `kubeocean.api.policies.
 is wrong with it.
 
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
-for the others the choice has a reason. A policy that is being deleted does not apply.
+for the others the choice has a reason. A policy that is being deleted, or that names another
+binding now, does not apply; its rules count until the nodes that it lent are reclaimed.
 
 An invalid change stops nothing that runs. A policy that became invalid counts with its last valid
 form; if that is not known, the nodes that are lent by it are frozen: they stay as they are. An
@@ -66,6 +67,7 @@ class Reason(StrEnum):
     INVALID = "Invalid"
     NOT_SELECTED = "NotSelected"
     NOT_OLDEST = "NotOldest"
+    WITHDRAWN = "Withdrawn"  # it names another binding now
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Candidate:
     problem: str = ""  # why it is invalid
     last_valid: ParsedPolicy | None = None
     deleting: bool = False
+    withdrawn: bool = False  # it lent to this binding, and names another one now
     rules_since: datetime | None = None  # since when its reclaim rules hold; None: always
 
     @property
@@ -139,6 +142,9 @@ def choose(
         terms = each.effective
         if each.deleting:
             passed_over.append(PassedOver(each.name, Reason.DELETING, "it is being deleted"))
+        elif each.withdrawn:
+            message = "it names another binding now"
+            passed_over.append(PassedOver(each.name, Reason.WITHDRAWN, message))
         elif terms is None and each.name == current and not first:
             frozen, first = PassedOver(each.name, Reason.INVALID, each.problem), each.name
         elif terms is None:

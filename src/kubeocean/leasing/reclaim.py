@@ -2,7 +2,8 @@
 
 A plan is made for one instant, from what can be read again after a restart: the taints of the
 virtual node, the pods on it, the time. The caller makes another plan after each change and at
-`again_at`. What was tried before, and when, may be lost in a restart; the loss makes the next
+`again_at`. When pods were evicted is recorded in the status of the policy and, for the cool-down,
+on the virtual node. Which evictions were refused may be lost in a restart; the loss makes the next
 attempt come sooner, and never a deletion before its time. A reclaim has four steps:
 
 1. *Notice.* The node is tainted NoSchedule. The taint's `timeAdded` is when the grace period began,
@@ -375,6 +376,11 @@ class EvictionSlots:
 
     def __init__(self) -> None:
         self._taken: dict[str, deque[datetime]] = {}  # ascending
+
+    def recover(self, policy: str, times: Iterable[datetime]) -> None:
+        """Take the slots of evictions that a policy's status has; only for a policy without any."""
+        if policy not in self._taken:
+            self._taken[policy] = deque(sorted(times))
 
     def recent(self, policy: str, *, now: datetime) -> tuple[datetime, ...]:
         """Return when the slots were taken that still count."""

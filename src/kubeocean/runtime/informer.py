@@ -74,6 +74,8 @@ class Informer(Generic[ObjectT]):
         self._handlers: list[Handler[ObjectT]] = []
         self._version = ""
         self._unseen: set[Key] | None = None  # while listing: what the listing has not named yet
+        self._began_at = self._listed_from = float("-inf")  # monotonic
+        self._listed_handlers: list[Callable[[], None]] = []
         self._growth = 0
         self._synced = asyncio.Event()
         self._writes = PendingWrites(self._items, self._clock)
@@ -89,6 +91,11 @@ class Informer(Generic[ObjectT]):
     def version(self) -> str:
         """The version up to which the cache is complete."""
         return self._version
+
+    @property
+    def listed_from(self) -> float:
+        """When the last complete list was requested, as monotonic time; -inf if there was none."""
+        return self._listed_from
 
     def __len__(self) -> int:
         return len(self._items)
@@ -119,6 +126,15 @@ class Informer(Generic[ObjectT]):
         self._handlers.append(handler)
         for obj in self._items.values():
             self._call(handler, None, obj)
+
+    def on_listed(self, handler: Callable[[], None]) -> None:
+        """Call `handler` whenever a list is complete."""
+        self._listed_handlers.append(handler)
+
+    def relist(self, since: float) -> None:
+        """List everything again, unless a list was requested at `since` (monotonic) or later."""
+        if self._began_at < since:
+            self._watch.relist()
 
     # Own writes
 
@@ -166,6 +182,7 @@ class Informer(Generic[ObjectT]):
                     case Changed():
                         self._change(news)
                     case Restarted():
+                        self._began_at = self._clock.monotonic()
                         self._unseen = set(self._items)
                     case Listed():
                         self._complete(news.version)
@@ -192,8 +209,11 @@ class Informer(Generic[ObjectT]):
             self._put(key, None)
         self._unseen = None
         self._version = version
+        self._listed_from = self._began_at
         self._synced.set()
         self._pass(gone)
+        for handler in self._listed_handlers:
+            handler()
 
     def _pass(self, changed: Iterable[Key]) -> None:
         for delay_s in self._writes.passed(self._version, changed):

@@ -8,6 +8,7 @@ gone), then more `Changed` for ever. It survives everything that an API server d
   does not end, or fails twice, is counted, and a list in pages takes its place that time.
 - It resumes after the last version it saw, which bookmarks keep fresh, and lists again on 410.
 - It drops what it has seen already: a stream that repeats or rewinds changes nothing.
+- It lists again on request (`relist`), whatever is under way.
 - It cannot go silent: a server that says nothing for `SILENCE_S`, not even the bookmark that is due
   every minute, is taken for dead, counted, and asked again on a new connection.
 """
@@ -68,7 +69,8 @@ LISTING_S: Final = 30.0
 LONGEST_LISTING_S: Final = 300.0  # objects that are created meanwhile come as ADDED, too
 LISTING_FAILURES: Final = 2
 REFUSAL_BYTES: Final = 1 << 16
-_REASONS: Final = ("ended", "gone", "silent", "failed", "endless")  # for a stream to begin anew
+# Why a stream begins anew
+_REASONS: Final = ("ended", "gone", "silent", "failed", "endless", "relisted")
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -119,6 +121,10 @@ class _Endless(Exception):
     """The server did not say where a streaming list ends."""
 
 
+class _Relist(Exception):
+    """Everything shall be listed again."""
+
+
 class Watch(Generic[ObjectT]):
     """Watch of one selection of objects, restarted as needed until its consumer stops."""
 
@@ -145,16 +151,24 @@ class Watch(Generic[ObjectT]):
         self._generation = 0  # of the server that our version comes from
         self._failures = 0
         self._stream_failures = 0  # of streaming lists, in a row
+        self._relisting = False  # requested, and not begun yet
+        self._reading: asyncio.Timeout | None = None  # of the read under way
         resource = str(scope.resource)
         self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
         self._log = get_logger("watch").bind(cluster=client.cluster, resource=resource)
+
+    def relist(self) -> None:
+        """List everything again; a stream or a list that is under way is given up."""
+        self._relisting = True
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
         """The account; it ends only when it is closed."""
         while True:
             try:
-                if not self._listed or self._moved():
-                    self._listed = False
+                if not self._listed or self._relisting or self._moved():
+                    self._listed = self._relisting = False
                     yield Restarted()
                     self._begin_at("")
                     self._generation = self._client.transport.generation
@@ -163,6 +177,8 @@ class Watch(Generic[ObjectT]):
                         yield news
                 self._note_listing()
                 self._counts.restarts["ended"].inc()
+            except _Relist:
+                self._counts.restarts["relisted"].inc()
             except Gone as error:
                 self._listed = False
                 await self._again("gone", error)
@@ -208,6 +224,8 @@ class Watch(Generic[ObjectT]):
             async for part in pages:
                 if part.begins and version:
                     yield Restarted()  # the server forgot where we were
+                if self._relisting:
+                    raise _Relist
                 version = part.version
                 yield Changed([("ADDED", item) for item in part.items], version)
         yield self._whole(version)
@@ -301,11 +319,17 @@ class Watch(Generic[ObjectT]):
         parts: list[bytes] = []
         while True:
             silence_s = self._silence_s if self._listed else min(self._silence_s, LISTING_S)
+            if self._relisting:
+                raise _Relist
             try:
-                async with asyncio.timeout(silence_s):
+                async with asyncio.timeout(silence_s) as self._reading:
                     chunk = await stream.read()
             except TimeoutError:
+                if self._relisting:
+                    raise _Relist from None
                 raise _Silence(f"nothing was heard for {silence_s:g} s") from None
+            finally:
+                self._reading = None
             if not chunk:
                 return
             self._counts.heard_at = self._clock.monotonic()
@@ -427,7 +451,8 @@ class _Counts:
         labels = {"cluster": cluster, "resource": resource}
         restarts = metrics.counter(
             "kubeocean_watch_restarts_total",
-            "Streams begun anew, by why: ended by the server, gone, silent, failed, endless",
+            "Streams begun anew, by why: ended by the server, gone, silent, failed, endless,"
+            " relisted",
             ["cluster", "resource", "why"],
         )
         self.restarts = {why: restarts.labels(**labels, why=why) for why in _REASONS}

@@ -20,6 +20,7 @@ from kubeocean.syncer.nodes.heartbeats import Heartbeats
 from kubeocean.syncer.nodes.host_ports import HostPorts
 from kubeocean.syncer.nodes.policies import PolicyController
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.replication.cluster_endpoints import ClusterEndpoints
@@ -44,8 +45,13 @@ class Syncer:
         policy_cache = PolicyCache(clusters)
         reclaims, unconfirmed = ReclaimProgress(), Unconfirmed()
         evictor = Evictor(clusters, reclaims, unconfirmed)
-        self.nodes = NodeController(clusters, policy_cache, evictor, reclaims, unconfirmed)
-        self.policies = PolicyController(clusters, policy_cache, reclaims, self.nodes.enqueue_all)
+        resources, overlaps = SelectedResources(clusters), Overlaps()
+        self.nodes = NodeController(
+            clusters, policy_cache, evictor, reclaims, unconfirmed, resources, overlaps
+        )
+        self.policies = PolicyController(
+            clusters, policy_cache, reclaims, resources, overlaps, self.nodes.enqueue_all
+        )
         self.heartbeats = Heartbeats(clusters)
         self.csinodes = CsiNodes(clusters)
         self.host_ports = HostPorts(clusters)

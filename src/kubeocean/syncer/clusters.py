@@ -23,7 +23,7 @@ from kubeocean.api import group, naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Claim, Ids, claim_policy, is_virtual_node_of
+from kubeocean.api.ownership import Claim, Ids, claim_policy, is_holder, is_virtual_node_of
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.leasing.requests import COUNTED_PODS
 from kubeocean.runtime.client import Client
@@ -183,6 +183,7 @@ class Clusters:
             self.foreign_pods_in_mount,
         )
         self.worker_health.require(*(each.scope.path for each in required))
+        self.worker_health.relist_on_return(*required)
 
     def _cache(
         self,
@@ -265,6 +266,11 @@ class Clusters:
             return False
         finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
         return finalized and claim_policy(policy, ids=self.ids, domain=self.domain) is Claim.OURS
+
+    def was_ours(self, policy: ResourceLeasingPolicy) -> bool:
+        """Whether a policy with our claim names another binding now."""
+        named = policy.spec.cluster == self.binding_name
+        return not named and is_holder(policy, ids=self.ids, domain=self.domain)
 
     def vnode_name(self, pnode: str) -> str:
         return naming.virtual_node(self.cluster_id, pnode)

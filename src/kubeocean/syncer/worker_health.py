@@ -11,7 +11,9 @@ doubt, a node is read. So a quiet worker costs no request of its own; a dead one
 seconds, or within `ASK_EVERY_S` and three times `PATIENCE_S` if it only stopped sending.
 
 While the worker does not serve the syncer, nothing is decided from its last answers. Nor is it
-while its kubeconfig leads to another cluster: then no answer is a sign of life.
+while its kubeconfig leads to another cluster: then no answer is a sign of life. A worker that is
+back counts as serving only when every cache of its objects was listed again: an owner may have
+extended a time window meanwhile, which the watch of policies has not delivered yet.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from kubeocean.errors import Unreachable, api_error, is_status
 from kubeocean.runtime.clock import Clock, RealClock
@@ -30,7 +32,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 
-__all__ = ["Answer", "WorkerHealth", "judge"]
+__all__ = ["Answer", "RelistableCache", "WorkerHealth", "judge"]
 
 ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
@@ -68,6 +70,17 @@ def judge(status: int, body: bytes | None) -> Answer:
     return Answer.REFUSES if status == 404 else Answer.UNCLEAR
 
 
+class RelistableCache(Protocol):
+    """A cache that can be listed again; an `Informer`."""
+
+    @property
+    def has_synced(self) -> bool: ...
+    @property
+    def listed_from(self) -> float: ...
+    def relist(self, since: float) -> None: ...
+    def on_listed(self, handler: Callable[[], None]) -> None: ...
+
+
 class WorkerHealth:
     """Observes the answers of one worker; `wrap` puts it between a client and its transport."""
 
@@ -83,7 +96,8 @@ class WorkerHealth:
         self._mistaken = False
         self._required = {_NODES_PATH}
         self._refused: set[str] = set()  # paths among the required ones
-        self._checked_at = float("-inf")
+        self._checked_at = self._lost_at = float("-inf")
+        self._caches: list[RelistableCache] = []
         self._handlers: list[Callable[[bool], None]] = []
         self._transport: Transport | None = None
         self._watches: dict[_ObservedWatch, None] = {}  # open ones, the oldest first
@@ -120,6 +134,12 @@ class WorkerHealth:
         """Add collections that must be readable for the worker to count as healthy."""
         self._required.update(paths)
 
+    def relist_on_return(self, *caches: RelistableCache) -> None:
+        """Let the worker count as serving again only when these caches were listed again."""
+        for cache in caches:
+            self._caches.append(cache)
+            cache.on_listed(self.alive)
+
     def wrap(self, inner: Transport) -> Transport:
         self._transport = inner
         return _ObservedTransport(inner, self)
@@ -153,8 +173,19 @@ class WorkerHealth:
         if self._refused:
             return
         self._failures = 0
-        if not self._answers:
+        if not self._answers and self._is_listed():
             self._set(True)
+
+    def _is_listed(self) -> bool:
+        """Whether all caches were listed since the worker was lost; lists those that were not."""
+        stale = [
+            cache
+            for cache in self._caches
+            if cache.has_synced and cache.listed_from < self._lost_at
+        ]
+        for cache in stale:
+            cache.relist(self._lost_at)
+        return not stale
 
     def failed(self) -> None:
         """Note a doubt: the worker is probed."""
@@ -229,6 +260,7 @@ class WorkerHealth:
             if (failure := await self._probe(self._transport, path)) is not None:
                 self._failures += 1
                 if self._failures >= DOUBTS:
+                    self._lost_at = self._clock.monotonic()
                     self._lose(*failure)
                 return
         self.alive()
@@ -259,6 +291,8 @@ class WorkerHealth:
         self, answers: bool, error: str = "", *, status: int = 0, since: datetime | None = None
     ) -> None:
         self._answers = answers
+        if not answers:
+            self._lost_at = self._clock.monotonic()
         self._error = error
         self._status = status
         self._since = since or self._clock.now()

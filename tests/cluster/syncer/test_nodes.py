@@ -9,7 +9,9 @@ from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import LEASES, NODES
 from kubeocean.runtime.objects import Json
+from kubeocean.runtime.transport import Request
 from support.binding_env import BindingEnv
+from support.faults import Faults
 from support.wait import until
 
 
@@ -192,6 +194,37 @@ async def test_virtual_nodes_of_nodes_and_policies_deleted_meanwhile_are_reclaim
 
         await until(only_one)
         assert (await binding_env.vnodes())[0].uid == first.uid
+
+
+async def test_the_error_page_of_a_proxy_does_not_prove_that_a_node_is_gone(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing():
+        first = (await until(binding_env.vnodes))[0]
+    await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
+    faults = Faults()
+
+    def reads_node(request: Request) -> bool:
+        return request.path.endswith(f"/nodes/{pnode.name}")
+
+    def answered() -> int:
+        return sum(map(reads_node, faults.requests))
+
+    faults.answer(404, times=1 << 60, when=reads_node, page=b"<html>no backend</html>")
+    async with binding_env.syncing(worker_api=faults.wrap):
+        await until(lambda: answered() >= 3)
+        assert [(node.uid, node.deleting) for node in await binding_env.vnodes()] == [
+            (first.uid, False)
+        ]
+        faults.heal()
+
+        async def none() -> bool:
+            return not await binding_env.vnodes()
+
+        await until(none)
 
 
 async def _stray(binding_env: BindingEnv, like: Json) -> None:

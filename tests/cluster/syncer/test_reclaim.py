@@ -15,7 +15,7 @@ from kubeocean.api.conditions import RECLAIMING
 from kubeocean.api.crds import policy_definition
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import Invalid, NotFound, ServiceUnavailable
-from kubeocean.runtime.client import ApplyPatch
+from kubeocean.runtime.client import ApplyPatch, MergePatch
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, Node
 from kubeocean.runtime.objects import Resource, Untyped, find_condition
 from support.binding_env import BindingEnv
@@ -388,6 +388,168 @@ async def test_a_removed_policy_reclaims_its_nodes_by_its_own_rules(
             return {"ReclaimStarted", "Reclaimed"} <= await binding_env.events(policy)
 
         await until(reported)
+
+
+async def test_a_policy_that_comes_to_name_another_binding_reclaims_by_force(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(forceReclaim=True)
+    await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        pod = await binding_env.guest(namespace, "p", vnode.name)
+        await until(lambda: held(binding_env, policy))
+        await binding_env.patch_policy(policy, cluster=f"{binding_env.name}-other")
+        await until(lambda: binding_env.is_gone(pod))
+
+        async def free() -> bool:
+            stored = await binding_env.worker_api.get(RESOURCE_LEASING_POLICIES, policy)
+            pnode = await binding_env.worker_api.get(NODES, f"{binding_env.name}-n")
+            assert "kubeocean.io/policy-applied" not in pnode.labels
+            return not stored.metadata.finalizers and not await binding_env.vnodes()
+
+        await until(free)
+
+
+async def test_a_worker_node_under_deletion_drains_within_the_grace_period(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(gracefulReclaimPeriodSeconds=3600)
+    pnode = await binding_env.add_node("n")
+    hold = MergePatch({"metadata": {"finalizers": ["example.com/karpenter"]}})
+    await binding_env.worker_api.patch(NODES, pnode.name, hold)
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        pod = await binding_env.guest(namespace, "p", vnode.name)
+        await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
+
+        async def announced() -> bool:
+            assert effects(await one(binding_env), DELETING) == ["NoSchedule"]
+            reclaim = (await binding_env.status(policy)).reclaim
+            assert reclaim is not None
+            assert (reclaim.cause, reclaim.pending) == ("NodeDeleting", 1)
+            assert [(each.name, each.reason) for each in reclaim.pods or ()] == [("p", "Grace")]
+            return True
+
+        await until(announced)
+        assert not await binding_env.is_gone(pod)
+        freed = MergePatch({"metadata": {"finalizers": None}})
+        await binding_env.worker_api.patch(NODES, pnode.name, freed)
+        await until(lambda: binding_env.is_gone(pod))
+
+        async def none() -> bool:
+            return not await binding_env.vnodes()
+
+        await until(none)
+
+
+async def test_a_machine_that_dies_while_it_is_reclaimed_is_not_shown_as_ready(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend()  # without forceReclaim: the pod may stay
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        await binding_env.guest(namespace, "p", vnode.name)
+        uid = await until(lambda: held(binding_env, policy))
+        await binding_env.worker_api.delete(RESOURCE_LEASING_POLICIES, policy, uid=uid)
+
+        async def announced() -> bool:
+            return effects(await one(binding_env), DELETING) == ["NoSchedule"]
+
+        await until(announced)
+        died = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+        patch = MergePatch({"status": {"conditions": died}})
+        await binding_env.worker_api.patch(NODES, pnode.name, patch, subresource="status")
+
+        async def unready() -> bool:
+            ready = find_condition((await one(binding_env)).status.conditions, "Ready")
+            return ready is not None and ready.reason == "NodeStatusUnknown"
+
+        await until(unready)
+
+
+async def test_a_window_that_was_extended_during_an_outage_evicts_nothing_after_it(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    clock, faults = SetClock(), Faults()
+    now = clock.now()
+    policy = await binding_env.lend(
+        forceReclaim=True, timeWindows=window(now - HOUR, now + 2 * HOUR)
+    )
+    await binding_env.add_node("n")
+    async with binding_env.syncing(worker_api=faults.wrap, clock=clock) as syncer:
+        pod = await binding_env.guest(namespace, "p", (await one(binding_env)).name)
+        health, policies = syncer.clusters.worker_health, syncer.clusters.policies
+        faults.partition()
+        await until(lambda: not health.answers)
+        await binding_env.patch_policy(policy, timeWindows=None)
+        clock.offset += 4 * HOUR  # the window is over by the policy that the syncer knows
+        faults.delay(3.0, when=lambda request: "resourceleasingpolicies" in request.path)
+        faults.rejoin()
+        await until(lambda: health.answers)
+        (known,) = [each for each in policies.items() if each.name == policy]
+        assert not known.spec.time_windows
+        await until(lambda: is_tainted(binding_env))
+        assert not await binding_env.is_gone(pod)
+
+
+async def test_pace_and_cool_down_survive_a_restart(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(
+        forceReclaim=True,
+        forceReclaimDeadlineSeconds=3600,
+        maxEvictionsPerMinute=1,
+        coolDownSeconds=600,
+    )
+    await binding_env.add_node("n")
+    clock = SetClock()
+    annotation = "kubeocean.io/last-eviction-time"
+
+    async def evicted(*left: str) -> bool:
+        reclaim = (await binding_env.status(policy)).reclaim
+        assert reclaim is not None
+        assert [pod.name for pod in reclaim.pods or ()] == list(left)
+        assert annotation in (await one(binding_env)).annotations
+        return reclaim.evicted == 3 - len(left)
+
+    async def pass_time(time: timedelta) -> None:
+        """Set the clock, and cause an event of the node, after which a plan is made."""
+        clock.offset += time
+        patch = MergePatch({"metadata": {"labels": {"passed": f"{clock.offset.seconds}"}}})
+        await binding_env.worker_api.patch(NODES, f"{binding_env.name}-n", patch)
+
+    async with binding_env.syncing(clock=clock):
+        vnode = await one(binding_env)
+        for name in ("a", "b", "c"):
+            await binding_env.guest(namespace, name, vnode.name)
+        await binding_env.patch_policy(policy, timeWindows=closed())
+        await until(lambda: evicted("b", "c"))
+    async with binding_env.syncing(clock=clock) as syncer:
+        await until(lambda: syncer.ready)
+        await asyncio.sleep(3.0)  # the passing of time is what is tested
+        assert len((await binding_env.computing_api.list(PODS, namespace)).items) == 2
+        await pass_time(MINUTE)
+        await until(lambda: evicted("c"))
+        await binding_env.patch_policy(policy, timeWindows=None)
+
+        async def cooling() -> bool:
+            return (await reclaiming(binding_env, policy)) == "LendingAgain"
+
+        await until(cooling)
+    async with binding_env.syncing(clock=clock) as syncer:
+        await until(lambda: syncer.ready)
+        await asyncio.sleep(2.0)  # the passing of time is what is tested
+        assert await is_tainted(binding_env, "NoSchedule")
+        await pass_time(10 * MINUTE)
+        await until(lambda: is_tainted(binding_env))
+        assert annotation not in (await one(binding_env)).annotations
 
 
 async def held(binding_env: BindingEnv, policy: str) -> str:

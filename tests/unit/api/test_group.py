@@ -70,7 +70,15 @@ KEYS = {
     "finalizer_synced_resource": "kubeocean.io/synced-resource",
 }
 NEW = {
-    *("computing_cluster_id", "drained", "expected_spec", "force_deletion", "local_ocean"),
+    *(
+        "computing_cluster_id",
+        "cordoned",
+        "drained",
+        "expected_spec",
+        "force_deletion",
+        "local_ocean",
+    ),
+    "last_eviction_time",
     "log_level",
     *("rollout_digest", "token_due", "token_expires", "virtual_uid", "worker_cluster_id"),
 }

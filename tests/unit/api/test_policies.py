@@ -110,8 +110,7 @@ def selector(*expressions: Json, kind: str = "matchExpressions") -> PolicySpec:
         spec(time_windows=()),
         window("00:00", "23:59"),
         window("18:00", "08:00", "Friday"),
-        window("09:00", "09:00", "monday", "SUNDAY", "Wednesday"),
-        limit(),
+        window("09:00", "09:01", "monday", "SUNDAY", "Wednesday"),
         limit(percent=1),
         limit(percent=100, quantity="500m"),
         limit(quantity=2),
@@ -201,16 +200,41 @@ def test_what_is_wrong_is_said(bad: PolicySpec, message: str) -> None:
     [
         (
             limit(percent=0),
-            "spec.resourceLimits[0].percent: must be between 1 and 100; taken for not set (got 0)",
+            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this"
+            " resource is lent (got 0)",
         ),
         (
             limit(percent=-5),
-            "spec.resourceLimits[0].percent: must be between 1 and 100; taken for not set (got -5)",
+            "spec.resourceLimits[0].percent: must be between 1 and 100; nothing of this"
+            " resource is lent (got -5)",
         ),
-        (limit(quantity="0"), "spec.resourceLimits[0].quantity: zero is no limit (got '0')"),
         (
-            limit(resource=""),
-            "spec.resourceLimits[0].resource: must name a resource such as cpu; ignored (got '')",
+            limit(quantity="0"),
+            "spec.resourceLimits[0].quantity: nothing of this resource is lent (got '0')",
+        ),
+        (
+            limit(resource="", percent=5),
+            "spec.resourceLimits[0].resource: must name a resource such as cpu (got '')",
+        ),
+        (
+            limit(),
+            "spec.resourceLimits[0].resource: has neither a quantity nor a percent: nothing of this"
+            " resource is lent (got 'cpu')",
+        ),
+        (
+            spec(resource_limits=(ResourceLimit("cpu", 1), ResourceLimit("cpu", percent=5))),
+            "spec.resourceLimits[1].resource: has an earlier limit in the list, too: both apply,"
+            " one after the other (got 'cpu')",
+        ),
+        (
+            spec(time_windows=(TimeWindow("20:00", "20:00"),)),
+            "spec.timeWindows[0].end: is the minute of the start as well: this window is one minute"
+            " long (got '20:00')",
+        ),
+        (
+            spec(graceful_reclaim_period_seconds=30),
+            "spec.gracefulReclaimPeriodSeconds: has no effect without spec.forceReclaim: pods stay"
+            " until they end (got 30)",
         ),
         (
             spec(graceful_reclaim_period_seconds=-1),
@@ -227,7 +251,7 @@ def test_what_earlier_versions_ran_with_does_not_block(odd: PolicySpec, message:
 def test_all_problems_are_found_in_the_order_of_the_fields() -> None:
     bad = PolicySpec(
         time_windows=(TimeWindow("10:00", "11:00"), TimeWindow("x", "y", ("z",))),
-        resource_limits=(ResourceLimit(), ResourceLimit("cpu", "x", 200)),
+        resource_limits=(ResourceLimit(percent=1), ResourceLimit("cpu", "x", 200)),
         time_zone="x",
     )
     assert [each.field for each in problems(bad)] == [

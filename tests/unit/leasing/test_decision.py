@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from kubeocean.api.bindings import BindingSpec, ClusterBinding
 from kubeocean.api.policies import PolicySpec, TimeWindow
@@ -127,6 +127,37 @@ def test_a_deleted_or_narrowed_policy_is_the_cause_of_the_reclaim() -> None:
     assert cause() is ReclaimCause.POLICY_REMOVED
     assert cause(policy(deleting=True)) is ReclaimCause.POLICY_REMOVED
     assert cause(policy(selector=ONLY_OTHERS)) is ReclaimCause.POLICY_NARROWED
+
+
+def test_the_nodes_of_a_policy_that_names_another_binding_are_reclaimed_by_its_rules() -> None:
+    moved = replace(policy(force=True), withdrawn=True)
+    reclaim = decision(node(), moved, applied="p")
+    assert isinstance(reclaim, Reclaim)
+    assert reclaim.cause is ReclaimCause.POLICY_REMOVED
+    assert reclaim.rules.force
+    assert decision(node(), moved) == Ignore()
+    lent = decision(node(), moved, policy("q"), applied="p")
+    assert isinstance(lent, Lend)
+    assert lent.policy.name == "q"
+
+
+def test_a_node_that_is_being_deleted_drains_by_the_rules_of_its_policy() -> None:
+    spec = PolicySpec(
+        cluster="b", graceful_reclaim_period_seconds=60, force_reclaim_deadline_seconds=90
+    )
+    terms = ParsedPolicy.of(spec, local=UTC)
+    lender = Candidate("p", "2026-01-01T00:00:00Z", terms)
+    deleted = Node(metadata=Meta(name="n", uid="u", deletion_timestamp="2026-11-16T11:59:00Z"))
+    reclaim = decision(deleted, lender, applied="p")
+    assert isinstance(reclaim, Reclaim)
+    assert reclaim.cause is ReclaimCause.NODE_DELETING
+    assert reclaim.cause.removes_node
+    assert (reclaim.rules.force, reclaim.rules.grace_s, reclaim.rules.deadline_s) == (True, 60, 90)
+    assert reclaim.since == NOON - timedelta(minutes=1)
+    assert decision(deleted, lender) == Ignore()
+    gone = decision(None, lender, applied="p")
+    assert isinstance(gone, Reclaim)
+    assert (gone.cause, gone.rules.grace_s) == (ReclaimCause.NODE_GONE, 0)
 
 
 def test_the_nodes_of_a_removed_policy_are_reclaimed_by_its_own_rules() -> None:

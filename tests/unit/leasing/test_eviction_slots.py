@@ -38,3 +38,12 @@ def test_without_a_limit_every_slot_counts_for_those_with_one() -> None:
     slots = EvictionSlots()
     assert all(slots.take("p", None, now=NOON) for _ in range(5))
     assert not slots.take("p", 5, now=NOON)
+
+
+def test_the_evictions_of_an_earlier_process_hold_their_slots() -> None:
+    slots = EvictionSlots()
+    slots.recover("p", [NOON - 10 * SECOND, NOON - 90 * SECOND])
+    assert slots.recent("p", now=NOON) == (NOON - 10 * SECOND,)
+    assert not slots.take("p", 1, now=NOON)
+    slots.recover("p", [NOON, NOON])  # the status shows evictions of this process by now
+    assert slots.take("p", 2, now=NOON)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from kubeocean.api.policies import ResourceLimit
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.limits import Limit, apply_limits, parse_limits
+from kubeocean.leasing.limits import (
+    Limit,
+    apply_limits,
+    cautious_limits,
+    parse_limits,
+    withheld_resources,
+)
 from kubeocean.runtime.quantity import Format, Quantity
 
 unhurried = settings(deadline=None)
@@ -89,13 +95,49 @@ def test_limits_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize("nothing", [0, "0", "0Gi", "0m"])
-def test_a_quantity_of_zero_is_none(nothing: str | int) -> None:
-    assert Limit.parse(ResourceLimit("cpu", nothing)) == Limit("cpu")
+def test_a_quantity_of_zero_lends_none(nothing: str | int) -> None:
+    limit = Limit.parse(ResourceLimit("cpu", nothing))
+    assert str(limit.of(Quantity.whole(4))) == "0"
 
 
 @pytest.mark.parametrize("percent", [0, -1, -100])
-def test_a_percentage_of_zero_or_less_is_none(percent: int) -> None:
-    assert Limit.parse(ResourceLimit("cpu", percent=percent)) == Limit("cpu")
+def test_a_percentage_of_zero_or_less_lends_none(percent: int) -> None:
+    limit = Limit.parse(ResourceLimit("cpu", percent=percent))
+    assert str(limit.of(Quantity.whole(4))) == "0"
+
+
+def test_a_limit_without_amounts_lends_none() -> None:
+    assert str(Limit.parse(ResourceLimit("cpu")).of(Quantity.whole(4))) == "0"
+
+
+NODE = ("cpu", "ephemeral-storage", "memory", "nvidia.com/gpu", "pods")
+
+
+@pytest.mark.parametrize(
+    ("written", "withheld"),
+    [
+        (("cpuu",), ("cpu", "memory")),  # the only limit: nothing that runs a pod is lent
+        (("cpuu", "memory"), ("cpu",)),
+        (("CPU", "memory"), ("cpu",)),
+        (("mem", "cpu"), ("memory",)),
+        (("storage", "cpu"), ("ephemeral-storage",)),
+        (("gpu", "cpu"), ("nvidia.com/gpu",)),
+        (("nvidia.com/gpuu", "cpu"), ("nvidia.com/gpu",)),
+        (("qqq", "cpu"), ("cpu", "memory")),
+        (("example.com/fpga",), ("cpu", "memory")),
+        (("cpu", "memory"), ()),
+        ((), ()),
+    ],
+)
+def test_a_misspelled_limit_withholds_what_its_author_meant(
+    written: tuple[str, ...], withheld: tuple[str, ...]
+) -> None:
+    limits = parse_limits(ResourceLimit(name, percent=50) for name in written)
+    unknown = [name for name in written if name not in NODE]
+    assert withheld_resources(limits, unknown, NODE) == withheld
+    leftover = dict.fromkeys(NODE, Quantity.whole(8))
+    lent = apply_limits(leftover, cautious_limits(limits, unknown, NODE))
+    assert {name for name in NODE if not lent[name]} == set(withheld)
 
 
 @pytest.mark.parametrize("percent", [1, 100])

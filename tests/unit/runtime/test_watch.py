@@ -352,3 +352,26 @@ async def test_a_second_failure_of_a_streaming_list_leads_to_a_list_in_pages(tro
         await follower.clock.advance(5)
         assert (follower.listings, follower.fallbacks) == (1, 1)
     assert server.lists == [True, True, False, False]
+
+
+async def test_a_watch_that_is_asked_to_lists_again_at_once() -> None:
+    server = Server(lambda _: says(LISTED))  # and then silence
+    async with following(server) as follower:
+        await until(lambda: follower.listings == 1)
+        follower.watch.relist()
+        await until(lambda: follower.listings == 2)
+        assert server.lists == [True, True]
+        assert follower.restarts("relisted") == 1
+        assert follower.restarts("silent") == 0
+        restarted = [number for number, news in enumerate(follower.account) if news == Restarted()]
+        assert len(restarted) == 2
+
+
+async def test_a_list_that_is_under_way_is_given_up_for_a_new_one() -> None:
+    streams = [says(LISTED[:40]), says(LISTED)]
+    server = Server(lambda _: streams.pop(0))
+    async with following(server) as follower:
+        await until(lambda: len(server.requests) == 1)
+        follower.watch.relist()
+        await until(lambda: follower.listings == 1)
+        assert server.lists == [True, True]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
@@ -118,6 +118,76 @@ async def test_after_a_failed_request_the_worker_is_probed_at_once() -> None:
         watched.worker.up = True
         await watched.clock.advance(ASK_AGAIN_S)
     assert watched.worker_health.answers
+    assert watched.turns == [False, True]
+
+
+class Cache:
+    """A cache of the worker's objects that is listed when a test says so."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.has_synced = False
+        self.listed_from = float("-inf")
+        self.began_at = float("-inf")
+        self.relists = 0
+        self.handlers: list[Callable[[], None]] = []
+
+    def relist(self, since: float) -> None:
+        if self.began_at < since:
+            self.began_at = self.clock.monotonic()
+            self.relists += 1
+
+    def on_listed(self, handler: Callable[[], None]) -> None:
+        self.handlers.append(handler)
+
+    def complete(self) -> None:
+        self.has_synced, self.listed_from = True, self.began_at
+        for handler in self.handlers:
+            handler()
+
+
+async def test_a_worker_that_is_back_counts_only_when_every_cache_was_listed_again() -> None:
+    watched = Watched()
+    policies, pods, never = (Cache(watched.clock) for _ in range(3))
+    watched.worker_health.relist_on_return(policies, pods, never)
+    for cache in (policies, pods):
+        cache.relist(0.0)
+        cache.complete()
+    async with watched.running():
+        watched.worker.up = False
+        watched.worker_health.failed()
+        await watched.clock.advance(ASK_AGAIN_S * 3)
+        assert watched.turns == [False]
+        watched.worker.up = True
+        await watched.clock.advance(ASK_AGAIN_S * 2)
+        assert watched.turns == [False]  # it answers, and the caches are of before
+        assert (policies.relists, pods.relists, never.relists) == (2, 2, 0)
+        policies.complete()
+        await watched.clock.advance(ASK_AGAIN_S * 2)
+        assert watched.turns == [False]
+        pods.complete()
+        assert watched.turns == [False, True]
+        await watched.clock.advance(ASK_EVERY_S)
+        assert (policies.relists, pods.relists) == (2, 2)
+
+
+async def test_a_cache_that_was_listed_in_the_middle_of_an_outage_is_listed_again() -> None:
+    watched = Watched()
+    cache = Cache(watched.clock)
+    watched.worker_health.relist_on_return(cache)
+    cache.relist(0.0)
+    cache.complete()
+    async with watched.running():
+        watched.worker.up = False
+        watched.worker_health.failed()
+        await watched.clock.advance(ASK_AGAIN_S * 3)
+        cache.relist(watched.clock.monotonic())
+        await watched.clock.advance(ASK_AGAIN_S * 2)  # probes fail meanwhile
+        cache.complete()
+        assert watched.turns == [False]
+        watched.worker.up = True
+        await watched.clock.advance(ASK_AGAIN_S * 2)
+        cache.complete()
     assert watched.turns == [False, True]
 
 

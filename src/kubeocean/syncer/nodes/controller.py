@@ -31,10 +31,12 @@ from kubeocean.leasing.decision import (
     WindowClosed,
     decide,
 )
+from kubeocean.leasing.limits import Limit, cautious_limits
 from kubeocean.leasing.progress import report_of
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, plan_reclaim
 from kubeocean.leasing.taints import NO_EXECUTE
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import NODES, Node
@@ -47,6 +49,7 @@ from kubeocean.syncer.nodes import forge
 from kubeocean.syncer.nodes.evictions import Evictor
 from kubeocean.syncer.nodes.labels import NodeLabels
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
+from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.ports import ProxierPorts
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.nodes.usage import UsageTracker
@@ -80,9 +83,13 @@ class NodeController:
         evictor: Evictor,
         progress: ReclaimProgress,
         unconfirmed: Unconfirmed,
+        resources: SelectedResources,
+        overlaps: Overlaps,
     ) -> None:
         self._clusters = clusters
         self._policies = policies
+        self._resources = resources
+        self._overlaps = overlaps
         self._evictor = evictor
         self._progress = progress
         self._unconfirmed = unconfirmed
@@ -113,12 +120,18 @@ class NodeController:
         clusters.foreign_pods.on_change(self.usage.follow)
         clusters.foreign_pods_in_mount.on_change(self.usage.follow)
         clusters.ppods.on_change(self.usage.follow_labelled)
-        clusters.pnodes.on_change(lambda old, new: self._enqueue(_either(old, new).name))
+        clusters.pnodes.on_change(self._pnode_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.vpods.on_change(lambda old, new: self._vpod_changed(_either(old, new)))
         clusters.proxiers.on_change(lambda old, new: self.enqueue_all())
         clusters.bindings.on_change(self._binding_changed)
         clusters.worker_health.on_change(lambda answers: self.enqueue_all())
+
+    def _pnode_changed(self, old: Node | None, new: Node | None) -> None:
+        pnode = _either(old, new)
+        if new is None:
+            self._overlaps.forget(pnode.name)
+        self._enqueue(pnode.name)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
         # A change of the binding's status alone concerns no node.
@@ -214,13 +227,20 @@ class NodeController:
         match decision:
             case WindowClosed() | Lend():
                 assert pnode is not None
+                self._overlaps.record(pnode.name, decision.policy.name, decision.others)
+            case _ if pnode is not None:
+                self._overlaps.record(pnode.name)
+        match decision:
+            case WindowClosed() | Lend():
+                assert pnode is not None
                 return await self._ensure(pnode, vnode, decision)
             case Reclaim():
                 assert vnode is not None
-                return await self._reclaim(key.name, vnode, decision)
+                return await self._reclaim(key.name, pnode if same else None, vnode, decision)
             case Hold(why=why):
                 if vnode is not None:
-                    await self._write(vnode, forge.Change({}, self._readdressed(vnode)))
+                    status = self._refreshed(pnode if same else None, vnode, capped=True)
+                    await self._write(vnode, forge.Change({}, status))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
                 await self.labels.remove(pnode)
@@ -249,7 +269,7 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(pnode, name, decision, plan)
+        lent = self._lent(pnode, name, decision, plan, _cool_down_start(situation))
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -276,7 +296,9 @@ class NodeController:
         else:
             self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
 
-    def _lent(self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan) -> forge.Lent:
+    def _lent(
+        self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
+    ) -> forge.Lent:
         clusters, terms = self._clusters, decision.policy.terms
         binding = clusters.binding
         assert binding is not None
@@ -294,6 +316,7 @@ class NodeController:
             proxier_ip=clusters.proxier_ip(name),
             proxier_port=self._ports.of(name),
             metrics_port=clusters.metrics_port,
+            last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
             domain=clusters.domain,
         )
@@ -301,7 +324,10 @@ class NodeController:
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        limits = decision.policy.terms.limits
+        policy, terms = decision.policy.name, decision.policy.terms
+        selector = self._selector.of(self._clusters.binding)
+        unknown = self._resources.unknown(policy, terms, selector)
+        limits = cautious_limits(terms.limits, unknown, base)
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
 
     # Writes of the virtual node
@@ -340,7 +366,9 @@ class NodeController:
             return False
         try:
             node = await self._clusters.computing.get(NODES, name)
-        except NotFound:
+        except NotFound as error:
+            if not error.proven:
+                raise
             self._records.pop(name, None)
             return False
         recovered = not node.deleting and await self._restore_labels(node)
@@ -374,16 +402,29 @@ class NodeController:
             regarding, reason = reference(NODES, vnode), NodeEvent.ANNOTATIONS_LEFT_OUT
             self._clusters.events.emit(regarding, "Warning", reason, message)
 
-    def _readdressed(self, vnode: Node) -> Json:
-        """Return the change of the proxier's address, which a node that is not lent needs, too."""
+    def _refreshed(self, pnode: Node | None, vnode: Node, *, capped: bool = False) -> Json:
+        """Return the change of the status of a virtual node that no policy lends at present.
+
+        `capped`: the node stays open for pods, so its offer shrinks with the rest that others
+        leave, and never grows.
+        """
         clusters = self._clusters
-        return forge.readdressed(
+        return forge.refreshed(
             vnode.content(),
+            pnode.content() if pnode is not None else None,
+            self._capped_offer(pnode, vnode) if capped and pnode is not None else None,
             proxier_ip=clusters.proxier_ip(vnode.name),
             metrics_port=clusters.metrics_port,
             name=vnode.name,
             domain=clusters.domain,
         )
+
+    def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
+        usage = self.usage.of(pnode.name)
+        base = base_of(pnode.status.allocatable, pnode.status.capacity)
+        present = vnode.status.allocatable or {}
+        limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
+        return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 
     async def _write(self, vnode: Node, change: forge.Change) -> None:
         version = vnode.resource_version
@@ -417,10 +458,12 @@ class NodeController:
 
     # Reclaim and deletion of the virtual node
 
-    async def _reclaim(self, pnode: str, vnode: Node, decision: Reclaim) -> Outcome:
+    async def _reclaim(
+        self, name: str, pnode: Node | None, vnode: Node, decision: Reclaim
+    ) -> Outcome:
         """Reclaim the pods of a virtual node that has to go; then delete it."""
         clusters = self._clusters
-        if not await self._is_confirmed(pnode, vnode, decision):
+        if not await self._is_confirmed(name, vnode, decision):
             return After(_RETRY_S)
         policy = decision.policy.name if decision.policy else self._applied(vnode) or ""
         situation = self._evictor.situation(
@@ -433,12 +476,16 @@ class NodeController:
         )
         plan = plan_reclaim(situation)
         if plan.remove_node:
-            return await self._delete(pnode, vnode, decision.cause)
+            return await self._delete(name, vnode, decision.cause)
         notice = forge.notice(vnode.content(), plan.taints, plan.unschedulable, clusters.domain)
         if notice:
             message = f"The node is reclaimed: {decision.cause}"
             clusters.events.emit(reference(NODES, vnode), "Normal", NodeEvent.RECLAIMING, message)
-        await self._write(vnode, forge.Change(notice, self._readdressed(vnode)))
+        key, last_eviction = clusters.domain.last_eviction_time, _cool_down_start(situation)
+        if last_eviction and vnode.annotations.get(key) != last_eviction:
+            metadata = notice.setdefault("metadata", {})
+            metadata.setdefault("annotations", {})[key] = last_eviction
+        await self._write(vnode, forge.Change(notice, self._refreshed(pnode, vnode)))
         await self._evict(plan, situation, vnode.name, policy)
         return self._again(plan.again_at)
 
@@ -451,14 +498,14 @@ class NodeController:
                 if clusters.vnode_name(pnode) != vnode.name:
                     return not await self._enqueue_namesakes(vnode)
                 node = await worker.get(NODES, pnode)
-                return node.deleting or not self._stands_for(vnode, node)
+                return not self._stands_for(vnode, node)
             if (
                 decision.cause is ReclaimCause.POLICY_REMOVED
                 and self._policies.get(applied) is None
             ):
                 return not clusters.concerns(await worker.get(RESOURCE_LEASING_POLICIES, applied))
-        except NotFound:
-            return True
+        except NotFound as error:
+            return error.proven
         return True
 
     async def _enqueue_namesakes(self, vnode: Node) -> bool:
@@ -528,6 +575,11 @@ def _either(old: T | None, new: T | None) -> T:
     either = new if new is not None else old
     assert either is not None
     return either
+
+
+def _cool_down_start(situation: ReclaimInput) -> str:
+    """Return the time from which a node's cool-down counts; empty if the policy has none."""
+    return text_of(situation.last_eviction) or "" if situation.rules.cool_down_s else ""
 
 
 def _details(policy: str, limits: tuple[ResourceLimit, ...]) -> str:

@@ -3,7 +3,8 @@
 `situation` collects everything that a reclaim plan is made from; `carry_out` evicts and deletes the
 pods that are due, through the Eviction API where disruption budgets count. The last attempt on a
 pod is remembered for as long as the pod exists; a restart forgets it, which only makes the next
-attempt come sooner.
+attempt come sooner. Pace and cool-down survive a restart: the status of the policy has the latest
+evictions, an annotation of the virtual node the time of its last one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from kubeocean.api.conditions import PodEvent
-from kubeocean.api.policies import Eviction
+from kubeocean.api.policies import Eviction, ReclaimStatus
 from kubeocean.errors import ApiError, Conflict, NotFound, TooManyRequests, Unreachable
 from kubeocean.leasing.decision import ReclaimCause, ReclaimRules
 from kubeocean.leasing.reclaim import (
@@ -24,10 +25,11 @@ from kubeocean.leasing.reclaim import (
     ReclaimPlan,
     lent_pod_of,
 )
+from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.cleanup.deletion_progress import Unconfirmed
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
@@ -67,6 +69,7 @@ class Evictor:
     ) -> ReclaimInput:
         """Return everything that a plan for the virtual node of this name is made from."""
         clusters, now = self._clusters, self._clusters.clock.now()
+        self._recover_slots(policy)
         pods = clusters.vpods.by("node", name) if cause else ()
         return ReclaimInput(
             now=now,
@@ -76,10 +79,26 @@ class Evictor:
             pods=tuple(lent_pod_of(pod, self._attempts.get(pod.uid)) for pod in pods),
             rules_since=since,
             evictions=self._slots.recent(policy, now=now),
-            last_eviction=self._progress.last_eviction(name),
+            last_eviction=self._last_eviction(name, vnode, now),
             worker_answers=clusters.worker_health.answers,
             domain=clusters.domain,
         )
+
+    def _recover_slots(self, policy: str) -> None:
+        """Count the evictions of an earlier process against the pace of a policy."""
+        stored = self._clusters.policies.get(Key("", policy))
+        if stored is not None:
+            reclaim = stored.status.reclaim or ReclaimStatus()
+            times = (instant_of(each.time) for each in reclaim.last_evictions or ())
+            self._slots.recover(policy, [time for time in times if time is not None])
+
+    def _last_eviction(self, name: str, vnode: Node | None, now: datetime) -> datetime | None:
+        """Return when a pod was last evicted from the virtual node, by whichever process."""
+        key = self._clusters.domain.last_eviction_time
+        recorded = instant_of(vnode.annotations.get(key)) if vnode is not None else None
+        known = self._progress.last_eviction(name)
+        times = [min(time, now) for time in (recorded, known) if time is not None]
+        return max(times, default=None)
 
     async def carry_out(
         self, plan: ReclaimPlan, rules: ReclaimRules, vnode: str, policy: str

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from kubeocean.api import group, naming
-from kubeocean.api.group import Domain
+from kubeocean.api.group import TRUE, Domain
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
@@ -40,9 +40,13 @@ __all__ = [
     "inner_ip",
     "left_out",
     "notice",
-    "readdressed",
+    "refreshed",
 ]
 
+# Conditions that every node has; Kubernetes' node lifecycle controller sets them, too
+_STANDARD_CONDITIONS: Final = frozenset(
+    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+)
 _TIMES: Final = ("lastHeartbeatTime", "lastTransitionTime")
 _MOST_ANNOTATION_BYTES: Final = 256 * 1024  # that an API server accepts, keys and values together
 _SPARE_BYTES: Final = 32 * 1024  # for our own annotations, and for future ones of others
@@ -66,6 +70,7 @@ class Lent:
     proxier_ip: str
     proxier_port: int
     metrics_port: int
+    last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
     domain: Domain = field(default=group.DEFAULT)
 
@@ -112,16 +117,26 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     before = Expected.decode(annotations_now.get(domain.expected_metadata, ""))
 
     labels = merge_patch(labels_now, merge(labels_now, before.labels, want.labels))
-    obsolete = {domain.deletion_taint_time}  # of an earlier implementation
+    spec_now = vnode.get("spec") or {}
+    # Marks of a cordon that a reclaim made; the second is of an earlier implementation.
+    marks = {domain.cordoned, domain.deletion_taint_time}
+    cordoned = not marks.isdisjoint(annotations_now)
+    cordons = lent.unschedulable and (cordoned or not spec_now.get("unschedulable"))
     annotations_then = merge(
-        {key: value for key, value in annotations_now.items() if key not in obsolete},
+        {key: value for key, value in annotations_now.items() if key not in marks},
         before.annotations,
-        {**want.annotations, domain.expected_metadata: _remembered(want).encode()},
+        {
+            **want.annotations,
+            **({domain.cordoned: TRUE} if cordons else {}),
+            domain.expected_metadata: _remembered(want).encode(),
+        },
     )
     annotations = merge_patch(annotations_now, annotations_then)
-    spec = _spec_change(vnode.get("spec") or {}, before, want, lent)
+    spec = _spec_change(spec_now, before, want, lent, cordoned=cordoned)
     finalizers = _finalizers(meta.get("finalizers") or [], domain.finalizer_vnode)
-    status = _status_change(vnode.get("status") or {}, _status(lent))
+    status_now = vnode.get("status") or {}
+    conditions = _conditions(lent.pnode, status_now, before)
+    status = _status_change(status_now, _status(lent) | {"conditions": conditions})
     if not (labels or annotations or spec or finalizers or status):
         return Change({}, {})
 
@@ -138,7 +153,10 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
-    """Return the patch that announces a reclaim; nothing else of the virtual node changes."""
+    """Return the patch that announces a reclaim; nothing else of the virtual node changes.
+
+    A cordon is marked as ours by an annotation: when the node is lent again, only ours is lifted.
+    """
     spec = vnode.get("spec") or {}
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
@@ -146,21 +164,45 @@ def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: 
     change: Json = {}
     if _by_key(now) != _by_key(then):
         change["taints"] = [msgspec.to_builtins(taint) for taint in then]
-    if unschedulable and not spec.get("unschedulable"):
-        change["unschedulable"] = True
-    return {"spec": change} if change else {}
+    if not unschedulable or spec.get("unschedulable"):
+        return {"spec": change} if change else {}
+    return {
+        "metadata": {"annotations": {domain.cordoned: TRUE}},
+        "spec": change | {"unschedulable": True},
+    }
 
 
-def readdressed(
-    vnode: Json, *, proxier_ip: str, metrics_port: int, name: str, domain: Domain
+def refreshed(
+    vnode: Json,
+    pnode: Json | None,
+    offered: Amounts | None,
+    *,
+    proxier_ip: str,
+    metrics_port: int,
+    name: str,
+    domain: Domain,
 ) -> Json:
-    """Return the patch, of the status, with the address of the proxier's replica."""
-    addresses = _addresses(proxier_ip, name)
-    if not proxier_ip or (vnode.get("status") or {}).get("addresses") == addresses:
-        return {}
+    """Return the patch, of the status, for a virtual node that no policy lends at present.
+
+    Its conditions follow those of the worker's node, so that a dead machine is not shown as Ready;
+    the address is that of the proxier's replica. `offered` is None where the capacity stays.
+    """
+    now = vnode.get("status") or {}
+    then: Json = {}
+    if pnode is not None:
+        annotations = vnode["metadata"].get("annotations") or {}
+        before = Expected.decode(annotations.get(domain.expected_metadata, ""))
+        then["conditions"] = _conditions(pnode, now, before)
+    if offered is not None:
+        amounts = {resource: str(amount) for resource, amount in offered.items()}
+        then |= {"capacity": amounts, "allocatable": amounts}
+    if proxier_ip:
+        then["addresses"] = _addresses(proxier_ip, name)
+    status = _status_change(now, then)
+    if "addresses" not in status:
+        return {"status": status} if status else {}
     url = _prometheus_url(proxier_ip, metrics_port, name)
-    annotations = {domain.prometheus_url: url}
-    return {"metadata": {"annotations": annotations}, "status": {"addresses": addresses}}
+    return {"metadata": {"annotations": {domain.prometheus_url: url}}, "status": status}
 
 
 def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
@@ -198,7 +240,10 @@ def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
         domain.policy_details: lent.details,
         domain.prometheus_url: _prometheus_url(lent.proxier_ip, lent.metrics_port, lent.vnode),
     }
-    return Expected(labels, annotations, _taints(lent))
+    if lent.last_eviction:
+        annotations[domain.last_eviction_time] = lent.last_eviction
+    types = {condition["type"] for condition in _conditions_of(lent.pnode)}
+    return Expected(labels, annotations, _taints(lent), tuple(types - _STANDARD_CONDITIONS))
 
 
 def _addresses(proxier_ip: str, vnode: str) -> list[Json]:
@@ -256,7 +301,7 @@ def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
 
 def _remembered(want: Expected) -> Expected:
     short = {k: v if len(v) <= _REMEMBERED else "" for k, v in want.annotations.items()}
-    return Expected(want.labels, short, want.taints)
+    return Expected(want.labels, short, want.taints, want.conditions)
 
 
 def _size(key: str, value: str) -> int:
@@ -295,7 +340,7 @@ def _status(lent: Lent) -> Json:
     forged: Json = {
         "capacity": amounts,
         "allocatable": dict(amounts),
-        "conditions": status.get("conditions") or [],
+        "conditions": _conditions_of(lent.pnode),
         "addresses": _addresses(lent.proxier_ip, lent.vnode),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lent.proxier_port}},
         "nodeInfo": status.get("nodeInfo") or {},
@@ -303,17 +348,29 @@ def _status(lent: Lent) -> Json:
     return forged | ({"phase": status["phase"]} if status.get("phase") else {})
 
 
-def _spec_change(spec: Json, before: Expected, want: Expected, lent: Lent) -> Json:
+def _conditions_of(pnode: Json) -> list[Json]:
+    return (pnode.get("status") or {}).get("conditions") or []
+
+
+def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
+    """Return the conditions of the worker's node, and those that others gave the virtual node."""
+    ours = _conditions_of(pnode)
+    known = {each["type"] for each in ours} | _STANDARD_CONDITIONS | {*before.conditions}
+    return [*ours, *(each for each in now.get("conditions") or () if each["type"] not in known)]
+
+
+def _spec_change(
+    spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
+) -> Json:
+    """Return the change of the spec; `cordoned` says that the cordon of the node is ours."""
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     then = merge_taints(now, before.taints, want.taints, owns=lent.domain.owns)
     change: Json = {}
     if _by_key(now) != _by_key(then):
         change["taints"] = [msgspec.to_builtins(taint) for taint in then]
-    # Only our own cordon is undone; a user's cordon has no taint of ours beside it.
-    deleting = any(taint.key == lent.domain.taint_vnode_deleting for taint in now)
     if lent.unschedulable and not spec.get("unschedulable"):
         change["unschedulable"] = True
-    elif deleting and not lent.unschedulable and spec.get("unschedulable"):
+    elif cordoned and not lent.unschedulable and spec.get("unschedulable"):
         change["unschedulable"] = None
     return change
 

@@ -58,9 +58,10 @@ class NodeLabels:
                 yield pnode.name
 
     def _is_foreign(self, label: str) -> bool:
-        """Whether the label names a policy that does not lend to this binding."""
-        named = [p for p in self._clusters.policies.items() if naming.label_value(p.name) == label]
-        return any(not self._clusters.concerns(policy) for policy in named)
+        """Whether the label names a policy that neither lends nor lent to this binding."""
+        clusters = self._clusters
+        named = [p for p in clusters.policies.items() if naming.label_value(p.name) == label]
+        return any(not clusters.concerns(each) and not clusters.was_ours(each) for each in named)
 
     async def _label(self, pnode: Node, policy: str | None) -> None:
         if not self._allowed:

@@ -17,21 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from kubeocean.api.bindings import ClusterBinding
-from kubeocean.api.conditions import PolicyEvent
-from kubeocean.api.ownership import is_holder, policy_claim
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.conditions import ACTIVE, POLICY_WITHOUT_BINDING, PolicyEvent
+from kubeocean.api.ownership import policy_claim
 from kubeocean.api.policies import (
     RESOURCE_LEASING_POLICIES,
     PolicyStatus,
     ReclaimStatus,
     ResourceLeasingPolicy,
 )
-from kubeocean.errors import NotFound
+from kubeocean.errors import Forbidden, NotFound
 from kubeocean.leasing.cached_policy import CachedPolicy
+from kubeocean.leasing.decision import BindingSelector
 from kubeocean.leasing.merge import ParsedPolicy
 from kubeocean.leasing.progress import PolicyProgress
 from kubeocean.leasing.windows import next_edge, within
@@ -40,10 +41,22 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
-from kubeocean.syncer.nodes.policy_status import difference, events_of, own_status, with_progress
+from kubeocean.syncer.nodes.policy_findings import (
+    Overlaps,
+    PolicyFindings,
+    SelectedResources,
+    resources_of,
+)
+from kubeocean.syncer.nodes.policy_status import (
+    difference,
+    events_of,
+    own_status,
+    status_without_binding,
+    with_progress,
+)
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 
 __all__ = ["PolicyController"]
@@ -51,16 +64,22 @@ __all__ = ["PolicyController"]
 # The wall clock may be set; a longer sleep that was computed before would not notice.
 LONGEST_SLEEP_S: Final = 30.0
 WRITE_EVERY_S: Final = 1.0
+CLAIMED_WITHIN_S: Final = 30.0  # a syncer that works claims a new policy in much less
 
 _log = get_logger(__name__)
+
+
+# The terms of a policy, whether it lends, whether it is deleted, and its unknown resources
+_Effect: TypeAlias = tuple[ParsedPolicy | None, bool, bool, tuple[str, ...]]
 
 
 @dataclass(slots=True)
 class _PolicyRecord:
     """The memory of one policy."""
 
-    effect: tuple[ParsedPolicy | None, bool, bool] | None = None  # for which nodes were enqueued
+    effect: _Effect | None = None  # for which nodes were enqueued
     written_at: float = -WRITE_EVERY_S  # its status; monotonic
+    unbound_since: float | None = None  # monotonic; it names a binding that is not ours
 
 
 class PolicyController:
@@ -71,11 +90,16 @@ class PolicyController:
         clusters: Clusters,
         policies: PolicyCache,
         progress: ReclaimProgress,
+        resources: SelectedResources,
+        overlaps: Overlaps,
         enqueue_nodes: Callable[[], None],
     ) -> None:
         self._clusters = clusters
         self._policies = policies
         self._progress = progress
+        self._resources = resources
+        self._overlaps = overlaps
+        self._selector = BindingSelector()
         self._enqueue_nodes = enqueue_nodes
         self._records: dict[str, _PolicyRecord] = {}
         self.controller: Controller[Key] = Controller(
@@ -86,10 +110,12 @@ class PolicyController:
             metrics=clusters.metrics,
         )
         clusters.policies.on_change(self._policy_changed)
+        clusters.pnodes.on_change(self._pnode_changed)
         clusters.vnodes.on_change(self._vnode_changed)
         clusters.bindings.on_change(self._binding_changed)
         clusters.worker_health.on_change(lambda answers: self._enqueue_all())
         progress.on_change(self._enqueue)
+        overlaps.on_change(self._enqueue)
 
     # Events that enqueue policies
 
@@ -107,6 +133,13 @@ class PolicyController:
         elif self._clusters.holds(new) and not self._clusters.holds(old):
             self._enqueue_nodes()
         self.controller.enqueue(policy.key)
+
+    def _pnode_changed(self, old: Node | None, new: Node | None) -> None:
+        """Enqueue the policies whose limits may name other resources than before."""
+        if old is None or new is None or _selectable(old) != _selectable(new):
+            for policy in self._clusters.policies.items():
+                if policy.spec.resource_limits:
+                    self._enqueue(policy.name)
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         applied = self._clusters.domain.policies_applied
@@ -139,11 +172,6 @@ class PolicyController:
     def _has_finalizer(self, policy: ResourceLeasingPolicy) -> bool:
         return self._clusters.domain.finalizer_policy in (policy.metadata.finalizers or ())
 
-    def _was_ours(self, policy: ResourceLeasingPolicy) -> bool:
-        """Whether a policy with our claim names another binding now."""
-        named = policy.spec.cluster == self._clusters.binding_name
-        return not named and is_holder(policy, ids=self._clusters.ids, domain=self._clusters.domain)
-
     def held(self) -> Iterator[str]:
         """Return the policies of this binding that have our finalizer."""
         for policy in self._clusters.policies.items():
@@ -165,6 +193,7 @@ class PolicyController:
         if policy is None:
             self._records.pop(key.name, None)
             self._progress.forget_policy(key.name)
+            self._resources.forget(key.name)
             return Done()
         if not self._clusters.synced:
             return After(1.0)
@@ -173,6 +202,8 @@ class PolicyController:
         now = self._clusters.clock.now()
         if cached is not None:
             self._enqueue_nodes_at_edge(cached, now)
+        if self._is_unclaimed(policy):
+            return await self._check_binding(policy, now)
         if cached is None or policy.deleting or self._is_ending:
             return await self._release(policy, cached, now)
         if not self._clusters.is_held(self._clusters.binding):
@@ -184,11 +215,31 @@ class PolicyController:
     def _enqueue_nodes_at_edge(self, cached: CachedPolicy, now: datetime) -> None:
         """Enqueue every node when a policy changes, is deleted, or a window opens or closes."""
         lends = cached.effective is not None and within(cached.effective.calendar, now)
-        effect = (cached.effective, lends, cached.policy.deleting)
+        effect = (
+            cached.effective,
+            lends,
+            cached.policy.deleting,
+            self._findings(cached).unknown,
+        )
         record = self._records.setdefault(cached.policy.name, _PolicyRecord())
         if record.effect != effect:
             record.effect = effect
             self._enqueue_nodes()
+
+    def _findings(self, cached: CachedPolicy) -> PolicyFindings:
+        """Return the mistakes of a policy that nodes and other policies show."""
+        name, terms = cached.policy.name, cached.effective
+        pnodes = self._clusters.pnodes.items()
+        complete = all(self._overlaps.is_recorded(pnode.name) for pnode in pnodes)
+        overlaps = self._overlaps.of(name) if complete else None
+        if terms is None:
+            return PolicyFindings(overlaps=overlaps)
+        selector = self._selector.of(self._clusters.binding)
+        return PolicyFindings(
+            self._resources.unknown(name, terms, selector),
+            self._resources.withheld(name, terms, selector),
+            overlaps,
+        )
 
     def _until_edge(self, cached: CachedPolicy, now: datetime, rest_s: float | None) -> Outcome:
         edge = next_edge(cached.effective.calendar, now) if cached.effective is not None else None
@@ -196,6 +247,41 @@ class PolicyController:
         if edge is not None:
             waits.append(min(LONGEST_SLEEP_S, max(0.0, (edge - now).total_seconds())))
         return After(min(waits)) if waits else Done()
+
+    # Policies that name a binding which does not exist
+
+    def _is_unclaimed(self, policy: ResourceLeasingPolicy) -> bool:
+        """Whether a policy names another binding, and no syncer has claimed the policy."""
+        clusters = self._clusters
+        if policy.spec.cluster == clusters.binding_name or policy.deleting:
+            return False
+        return not policy.annotations.get(clusters.domain.computing_cluster_id)
+
+    async def _check_binding(self, policy: ResourceLeasingPolicy, now: datetime) -> Outcome:
+        """Report a policy whose binding does not exist, unless a syncer claims the policy soon.
+
+        Several computing clusters may use this worker: each claims the policies of its bindings.
+        """
+        clusters, generation = self._clusters, policy.metadata.generation
+        active = find_condition(policy.status.conditions, ACTIVE)
+        reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
+        if reported and policy.status.observed_generation == generation:
+            return Done()
+        record = self._records.setdefault(policy.name, _PolicyRecord())
+        if record.unbound_since is None:
+            record.unbound_since = clusters.clock.monotonic()
+        rest_s = record.unbound_since + CLAIMED_WITHIN_S - clusters.clock.monotonic()
+        if rest_s > 0:
+            return After(rest_s)
+        try:
+            await clusters.computing.get(CLUSTER_BINDINGS, policy.spec.cluster)
+        except NotFound as error:
+            if error.proven:
+                status = status_without_binding(policy, clusters.binding_name, now=now)
+                await self._patch_status(policy, status, policy.resource_version)
+        except Forbidden:
+            pass  # not read is not absent
+        return Done()
 
     # Finalizer and claim
 
@@ -220,7 +306,7 @@ class PolicyController:
         lent = clusters.vnodes.by("policy", policy.name)
         if cached is not None and (lent or not policy.deleting):
             rest_s = await self._write_status(cached, now, version)
-        ours = clusters.concerns(policy) or self._was_ours(policy)
+        ours = clusters.concerns(policy) or clusters.was_ours(policy)
         claim = policy_claim(clusters.ids, clusters.domain)
         held = self._has_finalizer(policy) or not claim.keys().isdisjoint(policy.annotations)
         if lent or not ours or not held or rest_s is not None:
@@ -268,7 +354,7 @@ class PolicyController:
         """
         policy, name = cached.policy, cached.policy.name
         progress = self._progress_of(cached, now)
-        own = own_status(cached, now=now, ending=self._is_ending)
+        own = own_status(cached, now=now, ending=self._is_ending, findings=self._findings(cached))
         status = with_progress(
             own,
             progress,
@@ -312,3 +398,8 @@ class PolicyController:
         target = reference(RESOURCE_LEASING_POLICIES, policy)
         for event in events_of(policy.status, status):
             self._clusters.worker_events.emit(target, event.type, event.reason, event.message)
+
+
+def _selectable(pnode: Node) -> tuple[object, ...]:
+    """Return the labels and resources of a worker's node, by which policies and limits select."""
+    return pnode.labels, resources_of(pnode)

@@ -1,4 +1,8 @@
-"""The policies that lend to this binding, parsed once for each generation."""
+"""The policies that lend to this binding, parsed once for each generation.
+
+A policy that comes to name another binding keeps the claim of this one until its nodes are
+reclaimed: for that, its rules are kept, too.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +21,29 @@ class PolicyCache:
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
         self._policies: dict[str, CachedPolicy] = {}
+        self._withdrawn: dict[str, CachedPolicy] = {}  # they have our claim
 
     def follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
         """Update the cache; a handler for the informer of policies."""
+        policy = new if new is not None else old
+        assert policy is not None
+        before = self._policies.pop(policy.name, None) or self._withdrawn.pop(policy.name, None)
         if new is None:
-            assert old is not None
-            self._policies.pop(old.name, None)
             return
-        if not self._clusters.concerns(new):
-            self._policies.pop(new.name, None)
+        if self._clusters.concerns(new):
+            policies = self._policies
+        elif self._clusters.was_ours(new):
+            policies = self._withdrawn
+        else:
             return
-        before = self._policies.get(new.name)
         if before is not None and before.policy.uid != new.uid:
             before = None
-        self._policies[new.name] = read_policy(
+        policies[new.name] = read_policy(
             new, before, zone=self._clusters.zone, now=self._clusters.clock.now()
         )
 
     def get(self, name: str) -> CachedPolicy | None:
-        """Return a policy by its name."""
+        """Return a policy that lends to this binding by its name."""
         return self._policies.get(name)
 
     def has_label(self, label: str) -> bool:
@@ -44,4 +52,7 @@ class PolicyCache:
 
     def candidates(self) -> list[Candidate]:
         """Return all policies, as candidates for a decision about a node."""
-        return [policy.candidate() for policy in self._policies.values()]
+        return [
+            *(policy.candidate() for policy in self._policies.values()),
+            *(policy.candidate(withdrawn=True) for policy in self._withdrawn.values()),
+        ]

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kubeocean.api import conditions
 from kubeocean.api.conditions import PolicyEvent
-from kubeocean.api.policies import PolicyPhase, PolicyStatus, ReclaimStatus
+from kubeocean.api.policies import (
+    PolicyPhase,
+    PolicyStatus,
+    ReclaimStatus,
+    ResourceLeasingPolicy,
+    problems,
+)
+from kubeocean.api.validation import describe
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.progress import PolicyProgress
 from kubeocean.leasing.report import counted, next_report
@@ -22,8 +29,16 @@ from kubeocean.leasing.windows import next_edge
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.events import EventType
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+from kubeocean.syncer.nodes.policy_findings import PolicyFindings
 
-__all__ = ["StatusEvent", "difference", "events_of", "own_status", "with_progress"]
+__all__ = [
+    "StatusEvent",
+    "difference",
+    "events_of",
+    "own_status",
+    "status_without_binding",
+    "with_progress",
+]
 
 
 class StatusEvent(NamedTuple):
@@ -34,7 +49,13 @@ class StatusEvent(NamedTuple):
     message: str
 
 
-def own_status(cached: CachedPolicy, *, now: datetime, ending: bool = False) -> PolicyStatus:
+def own_status(
+    cached: CachedPolicy,
+    *,
+    now: datetime,
+    ending: bool = False,
+    findings: PolicyFindings | None = None,
+) -> PolicyStatus:
     """Return the status with what follows from the policy itself; the rest stays as it is.
 
     `ending` says that the binding is being deleted: the policy lends nothing to it then.
@@ -50,7 +71,10 @@ def own_status(cached: CachedPolicy, *, now: datetime, ending: bool = False) -> 
         phase = PolicyPhase.ACTIVE if lends else PolicyPhase.INACTIVE
     flipped = (before.phase, before.active_time_window) != (phase, lends)
     merged = before.conditions
-    for condition in _conditions(cached, lends, edge, ending=ending):
+    for condition in (
+        *_conditions(cached, lends, edge, ending=ending),
+        *_mistakes(before, findings or PolicyFindings(), cached.policy.metadata.generation),
+    ):
         merged = set_condition(merged, condition, now=text_of(now))
     return msgspec.structs.replace(
         before,
@@ -73,13 +97,58 @@ def _conditions(
             conditions.POLICY_INVALID.condition(generation=generation, problems=cached.problem),
             conditions.POLICY_NOT_ACTIVATED.condition(generation=generation),
         )
-    valid = conditions.POLICY_VALID.condition(generation=generation, notes="")
+    notes = describe(problems(cached.policy.spec))
+    valid = conditions.POLICY_VALID.condition(
+        generation=generation, notes=f", with probable mistakes: {notes}" if notes else ""
+    )
     if ending:
         binding = cached.policy.spec.cluster
         return valid, conditions.POLICY_UNBOUND.condition(generation=generation, binding=binding)
     verdict = conditions.POLICY_ACTIVE if lends else conditions.POLICY_INACTIVE
     until = f" until {text_of(edge)}" if edge is not None else ""
     return valid, verdict.condition(generation=generation, until=until)
+
+
+def _mistakes(
+    before: PolicyStatus, findings: PolicyFindings, generation: int
+) -> Iterator[Condition]:
+    """Return the conditions of mistakes; one that was never made has no condition."""
+    if findings.unknown:
+        yield conditions.LIMITS_UNKNOWN.condition(
+            generation=generation,
+            unknown=", ".join(findings.unknown),
+            withheld=", ".join(findings.withheld) or "any resource",
+        )
+    elif find_condition(before.conditions, conditions.UNKNOWN_RESOURCE) is not None:
+        yield conditions.LIMITS_KNOWN.condition(generation=generation)
+    if findings.overlaps:
+        overlaps = ", ".join(
+            f"{counted(nodes, 'node')} of policy {policy}"
+            for policy, nodes in findings.overlaps.items()
+        )
+        yield conditions.POLICY_OVERLAPS.condition(generation=generation, overlaps=overlaps)
+    elif (
+        findings.overlaps is not None
+        and find_condition(before.conditions, conditions.OVERLAPPING) is not None
+    ):
+        yield conditions.POLICY_ALONE.condition(generation=generation)
+
+
+def status_without_binding(
+    policy: ResourceLeasingPolicy, known: str, *, now: datetime
+) -> PolicyStatus:
+    """Return the status of a policy whose binding does not exist; `known` is one that does."""
+    generation = policy.metadata.generation
+    condition = conditions.POLICY_WITHOUT_BINDING.condition(
+        generation=generation, binding=policy.spec.cluster, known=known
+    )
+    return msgspec.structs.replace(
+        policy.status,
+        phase=str(PolicyPhase.PENDING),
+        active_time_window=False,
+        conditions=set_condition(policy.status.conditions, condition, now=text_of(now)),
+        observed_generation=generation,
+    )
 
 
 def with_progress(
@@ -108,7 +177,32 @@ def with_progress(
 
 def events_of(before: PolicyStatus, after: PolicyStatus) -> list[StatusEvent]:
     """Return the events of a change of status that was written."""
-    return [*_window_events(before, after), *_reclaim_events(before, after)]
+    return [
+        *_mistake_events(before, after),
+        *_window_events(before, after),
+        *_reclaim_events(before, after),
+    ]
+
+
+# The event of a condition that has become true, or that is true for another reason than before
+_MISTAKES: Final = {
+    conditions.LIMITS_UNKNOWN: PolicyEvent.UNKNOWN_RESOURCE,
+    conditions.POLICY_OVERLAPS: PolicyEvent.OVERLAPPING,
+    conditions.POLICY_WITHOUT_BINDING: PolicyEvent.BINDING_NOT_FOUND,
+}
+
+
+def _mistake_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[StatusEvent]:
+    for template, event in _MISTAKES.items():
+        was, is_ = (_reason(status, template.type) for status in (before, after))
+        if is_ == template.reason != was:
+            yield StatusEvent("Warning", event, _message(after, template.type))
+    valid = conditions.POLICY_VALID
+    message = _message(after, valid.type)
+    notes = message.removeprefix(valid.sentence.format(notes=""))
+    changed = _message(before, valid.type) != message
+    if _reason(after, valid.type) == valid.reason and notes and changed:
+        yield StatusEvent("Warning", PolicyEvent.PROBABLE_MISTAKE, message)
 
 
 def _window_events(before: PolicyStatus, after: PolicyStatus) -> Iterator[StatusEvent]:

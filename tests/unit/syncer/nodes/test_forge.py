@@ -12,7 +12,7 @@ from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.nodes.foreign_metadata import is_copied_annotation, is_kubelet_label
-from kubeocean.syncer.nodes.forge import Lent, changes, forge, inner_ip, left_out, notice
+from kubeocean.syncer.nodes.forge import Lent, changes, forge, inner_ip, left_out, notice, refreshed
 from kubeocean.syncer.nodes.metadata import Expected
 
 NOW, LATER = "2026-11-15T00:00:00Z", "2026-11-15T00:00:10Z"
@@ -168,6 +168,66 @@ def test_a_cordon_by_a_user_stays() -> None:
     node = forge(lent(), now=NOW)
     node["spec"]["unschedulable"] = True
     assert not changes(node, lent(), now=LATER)
+
+
+def test_a_cordon_that_a_user_made_before_a_reclaim_outlasts_the_reclaim() -> None:
+    going = Taint("kubeocean.io/vnode-deleting", "true", "NoSchedule", NOW)
+    for by_user in (True, False):
+        node = forge(lent(), now=NOW)
+        if by_user:
+            node["spec"]["unschedulable"] = True
+        announced = merged(node, notice(node, (going,), True, lent().domain))
+        assert announced["spec"]["unschedulable"] is True
+        change = changes(announced, lent(), now=LATER)
+        lifted = merged(announced, change.main)
+        assert lifted["spec"].get("unschedulable") is (True if by_user else None)
+        assert "kubeocean.io/cordoned" not in lifted["metadata"]["annotations"]
+        assert not changes(lifted, lent(), now=LATER)
+
+
+def test_conditions_that_others_gave_a_virtual_node_stay() -> None:
+    kernel = {"type": "KernelDeadlock", "status": "False"}
+    theirs = {"type": "example.com/Checked", "status": "True"}
+    before = lent()
+    before.pnode["status"]["conditions"].append(kernel)
+    node = copy.deepcopy(forge(before, now=NOW))
+    node["status"]["conditions"].append(theirs)
+    assert not changes(node, before, now=LATER)
+    after = copy.deepcopy(before)
+    after.pnode["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    change = changes(node, after, now=LATER)
+    assert change.status["status"]["conditions"] == [
+        {"type": "Ready", "status": "False"},
+        theirs,
+    ]
+
+
+def test_the_conditions_of_a_node_that_no_policy_lends_follow_the_worker() -> None:
+    given = lent()
+    node = forge(given, now=NOW)
+    dead = copy.deepcopy(given.pnode)
+    dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    address = {"proxier_ip": "", "metrics_port": 1, "name": given.vnode, "domain": given.domain}
+    body = refreshed(node, dead, None, **address)
+    assert body == {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    assert refreshed(merged(node, body), dead, None, **address) == {}
+    assert refreshed(node, None, None, **address) == {}
+    less = refreshed(node, given.pnode, {"cpu": Quantity.whole(1)}, **address)["status"]
+    assert less["allocatable"]["cpu"] == less["capacity"]["cpu"] == "1"
+    assert less["allocatable"]["memory"] is None
+
+
+def merged(node: Json, patch: Json) -> Json:
+    """Apply a JSON merge patch."""
+    result = copy.deepcopy(node)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = merged(result.get(key) or {}, value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
 
 
 def test_a_notice_changes_nothing_but_the_spec() -> None:
