@@ -443,27 +443,39 @@ class PodController:
 
     async def _report_status(self, sync: _Sync) -> None:
         """Write the physical pod's status, name and annotations to the virtual pod."""
-        clusters, domain, record = self.clusters, self.clusters.domain, sync.record
+        clusters, record = self.clusters, sync.record
         vpod, ppod = sync.vpod, sync.ppod
         status = pod_status.mirror(sync.virtual, sync.physical)
         metadata = shown_metadata(
-            sync.virtual, sync.physical, domain, trusts_fully=clusters.trusts_fully
+            sync.virtual, sync.physical, clusters.domain, trusts_fully=clusters.trusts_fully
         )
         if not status and not metadata:
+            record.clear_problem(PodProblem.STATUS)
             self._metrics.reported(record, written=False)
             return
         versions = (vpod.resource_version, ppod.resource_version)
         if record.futile == versions:
             return
-        annotations = metadata.get("annotations", {})
-        metadata["annotations"] = annotations | {domain.last_sync_time: clusters.now_text()}
-        sync.written = await self._virtual.patch_status(vpod, status, metadata)
+        sync.written = await self._show(vpod, record, status, metadata)
         if sync.written is not None and sync.written.resource_version == vpod.resource_version:
             # A server of another version drops fields that it does not know: the same patch would
             # be written for ever.
             record.futile = versions
         self._metrics.reported(record, written=True)
         sync.physical_record.created_at_s = None
+
+    async def _show(
+        self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
+    ) -> VirtualPod | None:
+        """Write a status, and note as a problem what the API server refuses of it."""
+        written, refused = await self._virtual.show(vpod, status, metadata)
+        if refused:
+            # Another attempt makes sense only when one of the pods has changed.
+            message = f"The worker's status is not shown as a whole: {refused}"
+            self._note_problem(vpod, record, PodProblem.STATUS, message)
+        else:
+            record.clear_problem(PodProblem.STATUS)
+        return written
 
     async def _apply_changes(self, sync: _Sync, vnode: Node) -> Outcome:
         """Apply what changed in the virtual pod since the physical pod was created."""
@@ -484,8 +496,12 @@ class PodController:
                 await self._patch_physical(sync, patch)
         except (Refused, *_LASTING) as error:
             return self._retry_problem(vpod, record, PodProblem.CHANGES, str(error))
-        except NotFound:
-            return Done()  # the physical pod is gone, which the cache will show
+        except NotFound as error:
+            if not await self._physical.exists(sync.ppod):
+                return Done()  # the cache will show that
+            # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
+            message = f"The worker cannot change a running pod so: {error}"
+            return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
         if wanted.refused:
             # Nothing can be done about these until the virtual pod changes.
             message = "; ".join(map(str, wanted.refused))
@@ -632,7 +648,7 @@ class PodController:
         last = record.last_physical
         ended = last.content() if last is not None and last.finished else None
         status = pod_status.final(vpod.content(), ended, now=self.clusters.now_text())
-        return not status or await self._virtual.patch_status(vpod, status) is not None
+        return not status or await self._show(vpod, record, status, {}) is not None
 
     async def _delete_stray(
         self, key: Key, stray: PhysicalPod, *, runs: PhysicalPod | None

@@ -1,7 +1,9 @@
 """The status of a virtual pod, derived from that of its physical pod.
 
 Every field is shown as the worker has it, except for those that the computing cluster decides: the
-node that the pod is bound to, its QoS class, its resource claims. Conditions are merged: the
+node that the pod is bound to, its QoS class, its resource claims. Containers that the worker's
+admission injected are not shown: the virtual pod does not have them, and its API server would
+refuse the whole status when one of them restarts. Conditions are merged: the
 kubelet's come from the physical pod; those that other programs wrote, in either cluster, are kept,
 and if both pods have one the later one counts. So a readiness gate may be opened in either cluster.
 
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
+from kubeocean.errors import ApiError
 from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.objects import Json
 
@@ -28,6 +31,7 @@ __all__ = [
     "not_synced",
     "rejected",
     "waits_for_node",
+    "without_refused",
 ]
 
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
@@ -57,6 +61,12 @@ _VIRTUAL_ONLY: Final = frozenset(
         "resourceClaimStatuses",
     }
 )
+# The statuses of containers, and the field of the spec that has these containers
+_CONTAINER_STATUSES: Final = {
+    "containerStatuses": "containers",
+    "initContainerStatuses": "initContainers",
+    "ephemeralContainerStatuses": "ephemeralContainers",
+}
 _OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # conditions that this syncer sets
 _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
@@ -72,6 +82,7 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
         return {}
     wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
+    wanted |= _own_containers(vpod["spec"], wanted)
     if (message := waits_for_node(ppod)) is not None:
         wanted |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
@@ -80,6 +91,23 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     if conditions != _conditions(current):
         patch["conditions"] = conditions
     return patch
+
+
+def _own_containers(spec: Json, status: Json) -> Json:
+    """The statuses of those containers that are in the spec."""
+    own: Json = {}
+    for field, kind in _CONTAINER_STATUSES.items():
+        if field in status:
+            names = {container["name"] for container in spec.get(kind) or ()}
+            own[field] = [each for each in status[field] or () if each["name"] in names]
+    return {field: statuses or None for field, statuses in own.items()}
+
+
+def without_refused(status: Json, error: ApiError) -> Json:
+    """The patch of a status without the fields that the API server named when it refused it."""
+    paths = (cause.field.split(".", 2) for cause in error.causes)
+    refused = {path[1].partition("[")[0] for path in paths if path[0] == "status" and path[1:]}
+    return {name: value for name, value in status.items() if name not in refused}
 
 
 def lost(vpod: Json, *, now: str) -> Json:
