@@ -29,6 +29,7 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
+from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.kinds import Node
@@ -36,7 +37,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
-from kubeocean.syncer.pods.admission import Admission
+from kubeocean.syncer.pods.admission import Admission, ClosedNode
 from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
@@ -57,6 +58,7 @@ from kubeocean.syncer.pods.plan import (
     is_stray,
     is_wanted,
     physical_names,
+    physical_node,
     plan,
 )
 from kubeocean.syncer.pods.record import (
@@ -305,12 +307,13 @@ class PodController:
             return After(_BEHIND_S)
         if not self._endpoints.synced:
             return _postpone(record, _NOT_READY_S)
-        if (shortage := await self._admission.check(vpod, vnode, record)) is not None:
-            status = pod_status.rejected(shortage)
-            if await self._virtual.patch_status(vpod, status) is not None:
-                self._virtual.warn(vpod, shortage.reason, shortage.message)
-                _log.info("Rejected pod", vpod=str(vpod.key), node=vnode.name, why=shortage.message)
+        if (rejection := await self._admission.check(vpod, vnode, record)) is not None:
+            await self._reject(vpod, rejection)
             return Done()
+        if physical_node(vnode, clusters.ids, clusters.domain) is None:
+            key = clusters.domain.physical_node_name
+            message = f"node {vnode.name}: its annotation {key} names another node of the worker"
+            return await self._refuse(vpod, record, message, at_most_s=_BEHIND_S)
         pod = users_own(vpod.content(), clusters.domain)
         refs = references(pod)
         lacking = self._endpoints.lacking(dns=uses_cluster_dns(pod))
@@ -342,6 +345,21 @@ class PodController:
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
+    async def _reject(self, vpod: VirtualPod, rejection: Shortage | ClosedNode) -> None:
+        """Fail a pod that its node does not admit, as a kubelet does."""
+        status = pod_status.rejected(rejection)
+        if isinstance(rejection, ClosedNode):
+            now = self.clusters.now_text()
+            status = pod_status.with_disruption(vpod.content(), status, now=now)
+        if await self._virtual.patch_status(vpod, status) is not None:
+            self._virtual.warn(vpod, rejection.reason, rejection.message)
+            _log.info(
+                "Rejected pod",
+                vpod=str(vpod.key),
+                node=vpod.spec.node_name,
+                why=rejection.message,
+            )
+
     async def _create_physical(self, vpod: VirtualPod, body: Json) -> tuple[PhysicalPod, bool]:
         """Create the physical pod under its first name, or its second if the first is taken.
 
@@ -368,7 +386,7 @@ class PodController:
         return Context(
             name=physical_names(vpod)[0],
             namespace=clusters.mount_namespace,
-            node=clusters.pnode_of(vnode),
+            node=physical_node(vnode, clusters.ids, clusters.domain) or "",
             vnode=vnode.name,
             names=names,
             ownership=ownership(clusters.ids, clusters.domain),

@@ -13,15 +13,15 @@ Every function returns a JSON merge patch, which is empty if nothing differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
 from kubeocean.errors import ApiError
-from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "FINISHED",
+    "Rejection",
     "final",
     "gates",
     "lost",
@@ -31,12 +31,14 @@ __all__ = [
     "not_synced",
     "rejected",
     "waits_for_node",
+    "with_disruption",
     "without_refused",
 ]
 
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 _SCHEDULED: Final = "PodScheduled"
+_DISRUPTION: Final = "DisruptionTarget"
 _READY: Final = ("Ready", "ContainersReady")
 # Conditions that a kubelet sets and removes.
 _KUBELETS: Final = frozenset(
@@ -124,7 +126,7 @@ def lost(vpod: Json, *, now: str) -> Json:
         if condition["type"] not in _OURS
     ]
     failed: Json = {"phase": "Failed", "reason": PHYSICAL_POD_LOST, "message": message}
-    return merge_diff({"conditions": _conditions(status)}, {"conditions": conditions}) | failed
+    return with_disruption(vpod, failed | {"conditions": conditions}, now=now)
 
 
 def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
@@ -138,13 +140,38 @@ def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 
-def rejected(shortage: Shortage) -> Json:
-    """The status of a pod that does not fit its node, as a kubelet sets it."""
+class Rejection(Protocol):
+    """Why a node rejects a pod: a reason in one word, and a message for people."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+
+def rejected(rejection: Rejection) -> Json:
+    """The status of a pod that its node rejects, as a kubelet sets it."""
     return {
         "phase": "Failed",
-        "reason": shortage.reason,
-        "message": f"Pod was rejected: {shortage.message}",
+        "reason": rejection.reason,
+        "message": f"Pod was rejected: {rejection.message}",
     }
+
+
+def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
+    """The status with the condition by which a Job does not count the failure as its own."""
+    conditions = status.get("conditions") or _conditions(vpod.get("status") or {})
+    if any((c["type"], c["status"]) == (_DISRUPTION, "True") for c in conditions):
+        return status | {"conditions": conditions}
+    condition = {
+        "type": _DISRUPTION,
+        "status": "True",
+        "reason": status["reason"],
+        "message": status["message"],
+        "lastTransitionTime": now,
+    }
+    others = [each for each in conditions if each["type"] != _DISRUPTION]
+    return status | {"conditions": [*others, condition]}
 
 
 def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:

@@ -170,7 +170,22 @@ def test_a_lost_pod_fails_and_is_not_ready() -> None:
     patch = lost(vpod, now=LATE)
     assert (patch["phase"], patch["reason"]) == ("Failed", "PhysicalPodLost")
     assert patch["message"] == "Physical pod was deleted unexpectedly"
-    assert types(patch) == {"Ready": "False", "PodScheduled": "True"}
+    assert types(patch) == {"Ready": "False", "PodScheduled": "True", "DisruptionTarget": "True"}
+
+
+def test_a_job_does_not_count_a_lost_pod_as_its_own_failure() -> None:
+    (condition_,) = lost(pod(phase="Running"), now=LATE)["conditions"]
+    assert condition_ == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PhysicalPodLost",
+        "message": "Physical pod was deleted unexpectedly",
+        "lastTransitionTime": LATE,
+    }
+    evicted = condition("DisruptionTarget", reason="EvictionByEvictionAPI")
+    assert lost(pod(evicted), now=LATE)["conditions"] == [evicted]
+    spared = condition("DisruptionTarget", "False")
+    assert types(lost(pod(spared), now=LATE)) == {"DisruptionTarget": "True"}
 
 
 def test_the_message_of_the_workers_scheduler_is_shown_and_kept() -> None:
@@ -208,7 +223,9 @@ def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None
     (other,) = not_synced(failing, "no secret", now=LATE)["conditions"][1:]
     assert (other["message"], other["lastTransitionTime"]) == ("no secret", EARLY)
     assert types(not_synced(failing, "", now="")) == {"PodScheduled": "True"}
-    assert types(lost(failing, now=LATE)) == {"PodScheduled": "True"}
+    assert types(lost(failing, now=LATE)) == {"PodScheduled": "True", "DisruptionTarget": "True"}
+    (reason,) = (c["reason"] for c in failing["status"]["conditions"][1:])
+    assert reason == "FailedUpdatePod"
 
 
 def test_the_final_status_is_that_of_a_physical_pod_that_has_ended() -> None:
