@@ -400,3 +400,4 @@ class PodEvent(StrEnum):
     NAME_TAKEN = "NameTaken"
     FAILED_UPDATE = "FailedUpdatePod"
     LOST = "PhysicalPodLost"
+    NODE_CLOSED = "NodeClosed"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import EVENTS
+from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, NODES
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from support.binding_env import BindingEnv
-from support.pod_env import GIVEN, make_namespace, usable
+from support.pod_env import GIVEN, PodEnv, make_namespace, usable
 from support.wait import until
 
 
@@ -95,6 +97,64 @@ async def test_a_pod_that_does_not_fit_its_node_is_rejected(
             await binding_env.computing_api.delete(VIRTUAL_PODS, pod.name, namespace, uid=pod.uid)
         await binding_env.unbind()
         await until(binding_env.is_unbound)
+
+
+async def test_a_pod_that_names_a_node_with_a_closed_window_is_rejected(pod_env: PodEnv) -> None:
+    domain, vnode = pod_env.domain, pod_env.vnode_key(0).name
+    waits = {"name": "v", "configMap": {"name": "late"}}
+
+    async def taint(*keys: str) -> None:
+        taints = [{"key": key, "value": "true", "effect": "NoSchedule"} for key in keys]
+        await pod_env.computing_api.patch(NODES, vnode, MergePatch({"spec": {"taints": taints}}))
+
+    async with pod_env.pods():
+        await pod_env.run("before")
+        await until(lambda: pod_env.runs("before"))
+        await pod_env.run("waiting", volumes=[waits])
+        await until(lambda: pod_env.told_of("waiting", "FailedCreatePod"))
+        await taint(domain.taint_vnode, domain.taint_out_of_time_windows)
+        late = {"metadata": {"name": "late", "namespace": pod_env.namespace}}
+        await pod_env.computing_api.create(CONFIG_MAPS, late)
+        await pod_env.run("direct")
+        for name in ("direct", "waiting"):
+            pod = await until(partial(pod_env.shows, name, "Failed"))
+            status = pod.content()["status"]
+            assert status["reason"] == "NodeClosed"
+            words = f"node {vnode} starts no pods now: its time window is closed"
+            assert status["message"] == f"Pod was rejected: {words}"
+            assert "DisruptionTarget" in [each["type"] for each in status["conditions"]]
+            (event,) = await until(partial(pod_env.told_of, name, "NodeClosed"))
+            assert event.message == words
+            assert not await pod_env.ppods(name)
+        await pod_env.runs("before")
+        await taint(domain.taint_vnode)
+        await pod_env.run("after")
+        await until(lambda: pod_env.runs("after"))
+
+
+async def test_a_pod_never_runs_on_a_node_that_only_an_annotation_names(pod_env: PodEnv) -> None:
+    vnode, pnode = pod_env.vnode_key(0).name, pod_env.pnodes[0]
+
+    async def names(physical: str) -> None:
+        annotations = {pod_env.domain.physical_node_name: physical}
+        patch = MergePatch({"metadata": {"annotations": annotations}})
+        await pod_env.computing_api.patch(NODES, vnode, patch)
+
+    async with pod_env.pods() as pods:
+        await names(pod_env.pnodes[1])
+
+        async def renamed() -> bool:
+            node = pods.clusters.vnodes.get(pod_env.vnode_key(0))
+            return node is not None and pods.clusters.pnode_of(node) == pod_env.pnodes[1]
+
+        await until(renamed)
+        await pod_env.run()
+        (event, *_) = await until(lambda: pod_env.told_of("web", "FailedCreatePod"))
+        assert "names another node of the worker" in event.message
+        assert not await pod_env.ppods()
+        await names(pnode)
+        await until(pod_env.runs)
+        assert (await pod_env.ppod()).spec.node_name == pnode
 
 
 async def _all_have(worker_api: object, label: str) -> bool:

@@ -28,7 +28,8 @@ from kubeocean.runtime.kinds import (
     SERVICE_ACCOUNTS,
     Untyped,
 )
-from kubeocean.runtime.objects import Json, Resource
+from kubeocean.runtime.objects import Json, Resource, encode
+from kubeocean.runtime.transport import Request
 from kubeocean.syncer.pods.controller import PodController
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from support.admission_webhook import Webhook, guarding
@@ -361,6 +362,77 @@ async def deleted_account(case: Case) -> None:
         await case.reports("FailedUpdatePod", SYNCED, *words)
         await put(env.computing_api, SERVICE_ACCOUNTS, "robot", env.namespace)
         await case.runs()
+
+
+@trial("a status that the API server refuses")
+async def refused_status(case: Case) -> None:
+    env = case.env
+    ended: Json = {"state": {"terminated": {"exitCode": 0}}, "name": "c", "image": "none"}
+    ended |= {"imageID": "", "ready": False, "restartCount": 0}
+    async with case.syncing():
+        await env.run(restartPolicy="Never")
+        pod = await until(env.runs)
+        # A container that has ended does not run again, by the rules of the API server.
+        await env.patch_above(pod, "status", status={"containerStatuses": [ended]})
+        words = ("status.containerStatuses[0].state", "may not be transitioned")
+        await case.reports("FailedUpdatePod", SYNCED, *words)
+        await case.rests()
+        assert case.attempts("PATCH", "/status") <= MOST, case.sent
+        # The rest is shown.
+        await env.patch_below(await env.ppod(), "status", status={"message": "still here"})
+
+        async def shown() -> bool:
+            live = await env.vpod()
+            return live is not None and live.content()["status"].get("message") == "still here"
+
+        await until(shown)
+        done = {"phase": "Succeeded", "containerStatuses": [ended]}
+        await env.patch_below(await env.ppod(), "status", status=done)
+        await until(lambda: env.shows(phase="Succeeded"))
+
+
+@trial("a resize that the worker does not serve")
+async def unserved_resize(case: Case) -> None:
+    env = case.env
+    async with case.syncing():
+        small = {"requests": {"cpu": "1m"}}
+        pod = await env.run(containers=[container(resources=small)])
+        await until(env.runs)
+        # A server resizes only pods whose kubelet reports what they have.
+        held = {"name": "c", "resources": small, "state": {"running": {}}, "ready": True}
+        held |= {"image": "none", "imageID": "none", "restartCount": 0}
+        await env.patch_below(await env.ppod(), "status", status={"containerStatuses": [held]})
+
+        async def resizable() -> bool:
+            live = await env.vpod()
+            assert live is not None
+            (shown,) = live.content()["status"]["containerStatuses"]
+            return bool(shown.get("resources"))
+
+        await until(resizable)
+        # As Kubernetes 1.28 to 1.32 answer.
+        unserved = {
+            "kind": "Status",
+            "message": "the server could not find the requested resource",
+            "reason": "NotFound",
+            "code": 404,
+        }
+
+        def of_worker(request: Request) -> bool:
+            return request.path.endswith("/resize") and f"/{env.mount}/" in request.path
+
+        case.plan.answer(404, times=1000, when=of_worker, page=encode(unserved))
+        large = container(resources={"requests": {"cpu": "2m"}})
+        body = StrategicPatch({"spec": {"containers": [large]}})
+        await env.computing_api.patch(PODS, pod.name, body, pod.namespace, subresource="resize")
+        words = ("could not find the requested resource", "cannot change a running pod")
+        await case.reports("FailedUpdatePod", SYNCED, *words)
+        await case.rests()
+        assert case.attempts("PATCH", "/resize") <= MOST, case.sent
+        case.plan.heal()
+        await case.runs()
+        (spec,) = (await env.ppod()).content()["spec"]["containers"]
+        assert spec["resources"]["requests"] == {"cpu": "2m"}
 
 
 @trial("what the binding does not allow")

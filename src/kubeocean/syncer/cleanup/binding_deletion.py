@@ -7,15 +7,18 @@ while the binding is being deleted, `Drained`, with what is still waited for.
 When the binding is deleted, its virtual nodes are reclaimed, by rules that have an end. Then its
 pods and copies are deleted, our label is removed from the worker's nodes and our finalizer from its
 policies; at last our finalizer from the binding. A worker that has not answered for `PATIENCE_S`
-does not hold up the deletion, nor one in which the cleanup takes longer than `GIVE_UP_S`: condition
-and event have what was not confirmed.
+does not hold up the deletion. Neither does anything else beyond one deadline over all of it
+(`give_up_at`): a foreign finalizer, a missing right, a list that cannot be read. Then the virtual
+nodes that are left are deleted, and condition and event have what was not confirmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,12 +26,13 @@ from kubeocean.api import conditions
 from kubeocean.api.bindings import CLUSTER_BINDINGS, BindingStatus, ClusterBinding
 from kubeocean.api.conditions import BindingEvent
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
-from kubeocean.errors import NotFound
-from kubeocean.leasing.decision import ABANDON_S, DEADLINE_S
+from kubeocean.errors import Forbidden, NotFound
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import instant_of, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import EventType, reference
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Condition, Json, Key, find_condition, set_condition
 from kubeocean.syncer.cleanup.deletion_progress import (
@@ -36,6 +40,7 @@ from kubeocean.syncer.cleanup.deletion_progress import (
     Unconfirmed,
     ends_by,
     first_few,
+    give_up_at,
     remaining,
 )
 from kubeocean.syncer.clusters import Clusters
@@ -44,14 +49,23 @@ from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 __all__ = ["BindingDeletion"]
 
 PATIENCE_S: Final = 30.0  # a short outage of the worker is waited for
-GIVE_UP_S: Final = DEADLINE_S + ABANDON_S  # for the cleanup of a worker that answers
 FREE_S: Final = 10.0  # for the cleanup of the computing cluster without the worker
 WRITE_EVERY_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _LIST_EVERY_S: Final = 30.0
+_STARTS_S: Final = 10.0  # within which the caches of a syncer usually sync
 
 _log = get_logger(__name__)
 _Names = Callable[[], Iterable[str]]
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """What is remembered of a deletion: when it was first seen, and when it is given up."""
+
+    uid: str
+    seen: datetime
+    until: datetime
 
 
 class BindingDeletion:
@@ -81,6 +95,7 @@ class BindingDeletion:
         self._leftovers = leftovers
         self._written_at = -WRITE_EVERY_S
         self._lists_at = 0.0
+        self._deletion: _Deletion | None = None
         self.controller: Controller[Key] = Controller(
             f"clusterbinding-{clusters.binding_name}",
             self.reconcile,
@@ -202,23 +217,53 @@ class BindingDeletion:
     # Deletion
 
     async def _delete(self, binding: ClusterBinding) -> Outcome:
-        clusters, now = self._clusters, self._clusters.clock.now()
-        if not clusters.computing_synced or (
-            clusters.worker_health.answers and not clusters.synced
-        ):
-            return After(_RETRY_S)
-        left, until = self._left(binding, now)
-        if left and until is None:
-            return _later(await self._write_draining(binding, left))
-        if left and until is not None and now < until:
+        now = self._clusters.clock.now()
+        deletion = self._note_deletion(binding, now)
+        unread = self._unread()
+        if unread:
+            left, patience = f"everything: could not list {first_few(unread)}", None
+        else:
+            left, patience = self._left(now)
+        if left and now >= deletion.until:
+            return await self._give_up(binding, left, now)
+        if left and (patience is None or now < patience):
+            if unread and (now - deletion.seen).total_seconds() < _STARTS_S:
+                return After(_RETRY_S)
             await self._write_draining(binding, left)
             # Not every object that is waited for has an event when it is gone.
-            return After(min((until - now).total_seconds(), _RETRY_S))
+            return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
 
-    def _left(self, binding: ClusterBinding, now: datetime) -> tuple[str, datetime | None]:
-        """Return what still exists, and until when it is waited for; None: until it is gone."""
+    def _note_deletion(self, binding: ClusterBinding, now: datetime) -> _Deletion:
+        """Return when the deletion is given up; later, where a policy gives its pods more time."""
+        deleted = instant_of(binding.metadata.deletion_timestamp) or now
+        deletion = self._deletion
+        if deletion is None or deletion.uid != binding.uid:
+            until = give_up_at(deleted, seen=now)
+            deletion = self._deletion = _Deletion(binding.uid, now, until)
+        # Reports of nodes that are gone count, too: pods and copies are cleaned up after them.
+        by_reports = give_up_at(deleted, seen=deletion.seen, reports=self._progress.reports())
+        deletion.until = max(deletion.until, by_reports)
+        return deletion
+
+    def _unread(self) -> list[str]:
+        """Return the lists that have not been read, without which nothing can be deleted."""
+        clusters = self._clusters
+        needed: list[Informer[Any]] = [clusters.vnodes, clusters.vpods]
+        if clusters.worker_health.answers:
+            needed += [
+                clusters.proxiers,
+                clusters.pnodes,
+                clusters.ppods,
+                clusters.policies,
+                clusters.foreign_pods,
+                clusters.foreign_pods_in_mount,
+            ]
+        return [cache.scope.path for cache in needed if not cache.has_synced]
+
+    def _left(self, now: datetime) -> tuple[str, datetime | None]:
+        """Return what still exists, and until when a worker that does not answer is waited for."""
         clusters = self._clusters
         vnodes = [vnode.name for vnode in clusters.vnodes.items()]
         if vnodes:
@@ -231,8 +276,39 @@ class BindingDeletion:
         texts = [f"our label on nodes {first_few(marked)}"] if marked else []
         texts += [f"our finalizer on policies {first_few(held)}"] if held else []
         texts += [objects] if (objects := self._leftovers.describe()) else []
-        since = instant_of(binding.metadata.deletion_timestamp) or now
-        return ", ".join(texts), since + timedelta(seconds=GIVE_UP_S)
+        return ", ".join(texts), None
+
+    async def _give_up(self, binding: ClusterBinding, left: str, now: datetime) -> Outcome:
+        """Clean up the computing cluster without waiting for anything else, and end."""
+        assert self._deletion is not None
+        self._leftovers.drain(confirmed=False)
+        await self._abandon_nodes()
+        if self._leftovers.marks and now < self._deletion.until + timedelta(seconds=FREE_S):
+            return After(_RETRY_S)
+        await self._release(binding, left, now)
+        return Done()
+
+    async def _abandon_nodes(self) -> None:
+        """Delete the virtual nodes that are left; what a foreign finalizer holds stays behind."""
+        clusters, ours = self._clusters, self._clusters.domain.finalizer_vnode
+        try:
+            listing = await clusters.computing.list(NODES, labels=clusters.vnodes.scope.labels)
+        except Forbidden as error:
+            _log.warning("Could not list virtual nodes", error=str(error))
+            return
+        for vnode in filter(clusters.is_vnode, listing.items):
+            finalizers = vnode.metadata.finalizers or ()
+            metadata = {
+                "resourceVersion": vnode.resource_version,
+                "finalizers": [each for each in finalizers if each != ours],
+            }
+            with suppress(NotFound, Forbidden):
+                if ours in finalizers:
+                    body = MergePatch({"metadata": metadata})
+                    await clusters.computing.patch(NODES, vnode.name, body)
+                if not vnode.deleting:
+                    await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
+                    _log.warning("Abandoned virtual node", node=vnode.name)
 
     def _patience_ends(self, now: datetime) -> datetime:
         """Return until when a worker that does not answer is waited for.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from kubeocean.leasing.decision import ABANDON_S
+from kubeocean.leasing.decision import ABANDON_S, DEADLINE_S
 from kubeocean.leasing.progress import NodeReport
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import text_of
@@ -20,8 +20,19 @@ from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.log_configs import LogConfigs
 from kubeocean.syncer.replication.services import Services
 
-__all__ = ["Leftovers", "Unconfirmed", "ends_by", "first_few", "remaining"]
+__all__ = [
+    "CLEANUP_S",
+    "GIVE_UP_S",
+    "Leftovers",
+    "Unconfirmed",
+    "ends_by",
+    "first_few",
+    "give_up_at",
+    "remaining",
+]
 
+GIVE_UP_S: Final = DEADLINE_S + ABANDON_S  # for a whole deletion, if no policy gives pods longer
+CLEANUP_S: Final = 60.0  # for pods and copies after the last node, and for a syncer that starts
 _NAMED: Final = 5
 
 
@@ -83,9 +94,27 @@ def _more(number: int) -> str:
 
 def ends_by(reports: Iterable[NodeReport]) -> str:
     """Return when at the latest the last pod is abandoned; empty if no node waits for one."""
-    deadlines = [each.deadline for each in reports if each.under_way and each.deadline is not None]
-    last: datetime | None = max(deadlines, default=None)
+    last = _last_deadline(reports)
     return f"; ends by {text_of(last + timedelta(seconds=ABANDON_S))}" if last is not None else ""
+
+
+def give_up_at(
+    deleted: datetime, *, seen: datetime, reports: Iterable[NodeReport] = ()
+) -> datetime:
+    """Return when the deletion of a binding is given up, whatever is left.
+
+    `seen` is when this syncer first saw the deletion; `reports` are of the nodes that still exist.
+    Longer than `GIVE_UP_S` is waited only for the time that policies give to pods.
+    """
+    last = _last_deadline(reports)
+    pods = () if last is None else (last + timedelta(seconds=ABANDON_S + CLEANUP_S),)
+    latest = deleted + timedelta(seconds=GIVE_UP_S), seen + timedelta(seconds=CLEANUP_S)
+    return max(*latest, *pods)
+
+
+def _last_deadline(reports: Iterable[NodeReport]) -> datetime | None:
+    deadlines = (each.deadline for each in reports if each.under_way and each.deadline is not None)
+    return max(deadlines, default=None)
 
 
 class Leftovers:

@@ -1,9 +1,12 @@
-"""Admission of pods: no virtual node runs more than it offers.
+"""Admission of pods: no virtual node runs more than it offers, nor anything new while it is closed.
 
 A scheduler checks the requests of a pod before it binds the pod; a client that writes
 `spec.nodeName` does not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the
 syncer is the kubelet: a pod that does not fit beside those that were admitted, and older ones that
 wait, fails with a kubelet's reason. A pod that was admitted is not checked again.
+
+Outside of its time windows, and while it is being reclaimed, a node starts no pod at all, whatever
+the pod tolerates: the machine belongs to its owner then.
 
 The requests of all bound pods that may run in the worker are summed up as pods come and go, so that
 the usual check costs next to nothing. Before a pod is rejected, its node is read from the server.
@@ -11,7 +14,10 @@ the usual check costs next to nothing. Before a pod is rejected, its node is rea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.conditions import PodEvent
 from kubeocean.errors import NotFound
 from kubeocean.leasing.admission import Shortage, admit, shortage
 from kubeocean.leasing.amounts import Amounts, read_amounts
@@ -19,11 +25,27 @@ from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.objects import Key, decode_object
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.plan import is_wanted
+from kubeocean.syncer.pods.plan import is_wanted, reclaim_reason
 from kubeocean.syncer.pods.record import PodRecord, PodRecords
 from kubeocean.syncer.pods.views import VirtualPod
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "ClosedNode"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedNode:
+    """A virtual node that starts no pods, because its capacity is not lent now."""
+
+    vnode: str
+    why: str
+
+    @property
+    def reason(self) -> str:
+        return PodEvent.NODE_CLOSED
+
+    @property
+    def message(self) -> str:
+        return f"node {self.vnode} starts no pods now: {self.why}"
 
 
 class Admission:
@@ -35,19 +57,27 @@ class Admission:
         self._usage: dict[str, NodeUsage] = {}  # by virtual node
         self._changed: dict[str, set[Key]] = {}  # by virtual node: pods to be counted again
 
-    async def check(self, vpod: VirtualPod, vnode: Node, record: PodRecord) -> Shortage | None:
-        """Admit a pod that has no physical pod yet, or return what its node has too little of."""
-        if record.admitted:
-            return None
-        short = self._shortage(vpod, vnode)
-        if short is not None:
+    async def check(
+        self, vpod: VirtualPod, vnode: Node, record: PodRecord
+    ) -> Shortage | ClosedNode | None:
+        """Admit a pod that has no physical pod yet, or return why its node rejects the pod."""
+        rejection = self._rejection(vpod, vnode, record)
+        if rejection is not None:
             try:
                 live = await self._clusters.computing.get(NODES, vnode.name)
             except NotFound:
                 live = vnode  # the node was deleted, and its pods will be
-            short = self._shortage(vpod, live)
-        record.admitted = short is None
-        return short
+            rejection = self._rejection(vpod, live, record)
+        record.admitted = rejection is None
+        return rejection
+
+    def _rejection(
+        self, vpod: VirtualPod, vnode: Node, record: PodRecord
+    ) -> Shortage | ClosedNode | None:
+        # A pod may have been admitted, and waited for a copy until the window was closed.
+        if reason := reclaim_reason(vnode, self._clusters.domain):
+            return ClosedNode(vnode.name, reason)
+        return None if record.admitted else self._shortage(vpod, vnode)
 
     # Counting
 

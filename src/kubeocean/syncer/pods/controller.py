@@ -29,6 +29,7 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
+from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.kinds import Node
@@ -36,7 +37,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
-from kubeocean.syncer.pods.admission import Admission
+from kubeocean.syncer.pods.admission import Admission, ClosedNode
 from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
@@ -57,6 +58,7 @@ from kubeocean.syncer.pods.plan import (
     is_stray,
     is_wanted,
     physical_names,
+    physical_node,
     plan,
 )
 from kubeocean.syncer.pods.record import (
@@ -305,12 +307,13 @@ class PodController:
             return After(_BEHIND_S)
         if not self._endpoints.synced:
             return _postpone(record, _NOT_READY_S)
-        if (shortage := await self._admission.check(vpod, vnode, record)) is not None:
-            status = pod_status.rejected(shortage)
-            if await self._virtual.patch_status(vpod, status) is not None:
-                self._virtual.warn(vpod, shortage.reason, shortage.message)
-                _log.info("Rejected pod", vpod=str(vpod.key), node=vnode.name, why=shortage.message)
+        if (rejection := await self._admission.check(vpod, vnode, record)) is not None:
+            await self._reject(vpod, rejection)
             return Done()
+        if physical_node(vnode, clusters.ids, clusters.domain) is None:
+            key = clusters.domain.physical_node_name
+            message = f"node {vnode.name}: its annotation {key} names another node of the worker"
+            return await self._refuse(vpod, record, message, at_most_s=_BEHIND_S)
         pod = users_own(vpod.content(), clusters.domain)
         refs = references(pod)
         lacking = self._endpoints.lacking(dns=uses_cluster_dns(pod))
@@ -342,6 +345,21 @@ class PodController:
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
+    async def _reject(self, vpod: VirtualPod, rejection: Shortage | ClosedNode) -> None:
+        """Fail a pod that its node does not admit, as a kubelet does."""
+        status = pod_status.rejected(rejection)
+        if isinstance(rejection, ClosedNode):
+            now = self.clusters.now_text()
+            status = pod_status.with_disruption(vpod.content(), status, now=now)
+        if await self._virtual.patch_status(vpod, status) is not None:
+            self._virtual.warn(vpod, rejection.reason, rejection.message)
+            _log.info(
+                "Rejected pod",
+                vpod=str(vpod.key),
+                node=vpod.spec.node_name,
+                why=rejection.message,
+            )
+
     async def _create_physical(self, vpod: VirtualPod, body: Json) -> tuple[PhysicalPod, bool]:
         """Create the physical pod under its first name, or its second if the first is taken.
 
@@ -368,7 +386,7 @@ class PodController:
         return Context(
             name=physical_names(vpod)[0],
             namespace=clusters.mount_namespace,
-            node=clusters.pnode_of(vnode),
+            node=physical_node(vnode, clusters.ids, clusters.domain) or "",
             vnode=vnode.name,
             names=names,
             ownership=ownership(clusters.ids, clusters.domain),
@@ -443,27 +461,39 @@ class PodController:
 
     async def _report_status(self, sync: _Sync) -> None:
         """Write the physical pod's status, name and annotations to the virtual pod."""
-        clusters, domain, record = self.clusters, self.clusters.domain, sync.record
+        clusters, record = self.clusters, sync.record
         vpod, ppod = sync.vpod, sync.ppod
         status = pod_status.mirror(sync.virtual, sync.physical)
         metadata = shown_metadata(
-            sync.virtual, sync.physical, domain, trusts_fully=clusters.trusts_fully
+            sync.virtual, sync.physical, clusters.domain, trusts_fully=clusters.trusts_fully
         )
         if not status and not metadata:
+            record.clear_problem(PodProblem.STATUS)
             self._metrics.reported(record, written=False)
             return
         versions = (vpod.resource_version, ppod.resource_version)
         if record.futile == versions:
             return
-        annotations = metadata.get("annotations", {})
-        metadata["annotations"] = annotations | {domain.last_sync_time: clusters.now_text()}
-        sync.written = await self._virtual.patch_status(vpod, status, metadata)
+        sync.written = await self._show(vpod, record, status, metadata)
         if sync.written is not None and sync.written.resource_version == vpod.resource_version:
             # A server of another version drops fields that it does not know: the same patch would
             # be written for ever.
             record.futile = versions
         self._metrics.reported(record, written=True)
         sync.physical_record.created_at_s = None
+
+    async def _show(
+        self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
+    ) -> VirtualPod | None:
+        """Write a status, and note as a problem what the API server refuses of it."""
+        written, refused = await self._virtual.show(vpod, status, metadata)
+        if refused:
+            # Another attempt makes sense only when one of the pods has changed.
+            message = f"The worker's status is not shown as a whole: {refused}"
+            self._note_problem(vpod, record, PodProblem.STATUS, message)
+        else:
+            record.clear_problem(PodProblem.STATUS)
+        return written
 
     async def _apply_changes(self, sync: _Sync, vnode: Node) -> Outcome:
         """Apply what changed in the virtual pod since the physical pod was created."""
@@ -484,8 +514,12 @@ class PodController:
                 await self._patch_physical(sync, patch)
         except (Refused, *_LASTING) as error:
             return self._retry_problem(vpod, record, PodProblem.CHANGES, str(error))
-        except NotFound:
-            return Done()  # the physical pod is gone, which the cache will show
+        except NotFound as error:
+            if not await self._physical.exists(sync.ppod):
+                return Done()  # the cache will show that
+            # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
+            message = f"The worker cannot change a running pod so: {error}"
+            return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
         if wanted.refused:
             # Nothing can be done about these until the virtual pod changes.
             message = "; ".join(map(str, wanted.refused))
@@ -632,7 +666,7 @@ class PodController:
         last = record.last_physical
         ended = last.content() if last is not None and last.finished else None
         status = pod_status.final(vpod.content(), ended, now=self.clusters.now_text())
-        return not status or await self._virtual.patch_status(vpod, status) is not None
+        return not status or await self._show(vpod, record, status, {}) is not None
 
     async def _delete_stray(
         self, key: Key, stray: PhysicalPod, *, runs: PhysicalPod | None

@@ -56,6 +56,13 @@ class PhysicalPods:
                     return ppod
         return None
 
+    async def exists(self, ppod: PhysicalPod) -> bool:
+        """Whether the server still has this very pod."""
+        try:
+            return (await self._get(ppod.key)).uid == ppod.uid
+        except NotFound:
+            return False
+
     async def create(self, key: Key, body: Json) -> tuple[PhysicalPod, bool]:
         """Create a pod for virtual pod `key`: the pod, and True if it was created now.
 

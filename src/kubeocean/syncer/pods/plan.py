@@ -36,8 +36,10 @@ __all__ = [
     "is_wanted",
     "missing_marks",
     "physical_names",
+    "physical_node",
     "plan",
     "possible_keys",
+    "reclaim_reason",
 ]
 
 FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
@@ -158,6 +160,25 @@ def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
         return False
     binding = naming.label_value(ids.binding)
     return vnode.labels.get(domain.cluster_binding, binding) == binding
+
+
+def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
+    """The worker's node that a virtual node stands for; None if its annotation names another.
+
+    Whoever may edit nodes may change that annotation. The name of a virtual node is a function of
+    the worker's node and cannot be changed, so the two have to agree.
+    """
+    key = domain.physical_node_name
+    pnode = vnode.annotations.get(key) or vnode.labels.get(key, "")
+    return pnode if naming.virtual_node(ids.cluster_id, pnode) == vnode.name else None
+
+
+def reclaim_reason(vnode: Node, domain: Domain) -> str:
+    """Why a virtual node takes no new pods, by the taints that the syncer sets; else empty."""
+    keys = {taint.key for taint in vnode.spec.taints or ()}
+    if domain.taint_out_of_time_windows in keys:
+        return "its time window is closed"
+    return "it is being reclaimed" if domain.taint_vnode_deleting in keys else ""
 
 
 # Names and marks

@@ -40,6 +40,7 @@ class PodProblem(Enum):
 
     CHANGES = auto()  # a change of the virtual pod cannot be applied to the physical pod
     TOKENS = auto()  # a service account token cannot be issued
+    STATUS = auto()  # the API server refuses a part of the physical pod's status
 
 
 @dataclass(slots=True)

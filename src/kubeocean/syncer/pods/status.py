@@ -1,7 +1,9 @@
 """The status of a virtual pod, derived from that of its physical pod.
 
 Every field is shown as the worker has it, except for those that the computing cluster decides: the
-node that the pod is bound to, its QoS class, its resource claims. Conditions are merged: the
+node that the pod is bound to, its QoS class, its resource claims. Containers that the worker's
+admission injected are not shown: the virtual pod does not have them, and its API server would
+refuse the whole status when one of them restarts. Conditions are merged: the
 kubelet's come from the physical pod; those that other programs wrote, in either cluster, are kept,
 and if both pods have one the later one counts. So a readiness gate may be opened in either cluster.
 
@@ -11,14 +13,15 @@ Every function returns a JSON merge patch, which is empty if nothing differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
-from kubeocean.leasing.admission import Shortage
+from kubeocean.errors import ApiError
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "FINISHED",
+    "Rejection",
     "final",
     "gates",
     "lost",
@@ -28,11 +31,14 @@ __all__ = [
     "not_synced",
     "rejected",
     "waits_for_node",
+    "with_disruption",
+    "without_refused",
 ]
 
 FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 _SCHEDULED: Final = "PodScheduled"
+_DISRUPTION: Final = "DisruptionTarget"
 _READY: Final = ("Ready", "ContainersReady")
 # Conditions that a kubelet sets and removes.
 _KUBELETS: Final = frozenset(
@@ -57,6 +63,12 @@ _VIRTUAL_ONLY: Final = frozenset(
         "resourceClaimStatuses",
     }
 )
+# The statuses of containers, and the field of the spec that has these containers
+_CONTAINER_STATUSES: Final = {
+    "containerStatuses": "containers",
+    "initContainerStatuses": "initContainers",
+    "ephemeralContainerStatuses": "ephemeralContainers",
+}
 _OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # conditions that this syncer sets
 _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
@@ -72,6 +84,7 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
         return {}
     wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
+    wanted |= _own_containers(vpod["spec"], wanted)
     if (message := waits_for_node(ppod)) is not None:
         wanted |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
@@ -80,6 +93,23 @@ def mirror(vpod: Json, ppod: Json) -> Json:
     if conditions != _conditions(current):
         patch["conditions"] = conditions
     return patch
+
+
+def _own_containers(spec: Json, status: Json) -> Json:
+    """The statuses of those containers that are in the spec."""
+    own: Json = {}
+    for field, kind in _CONTAINER_STATUSES.items():
+        if field in status:
+            names = {container["name"] for container in spec.get(kind) or ()}
+            own[field] = [each for each in status[field] or () if each["name"] in names]
+    return {field: statuses or None for field, statuses in own.items()}
+
+
+def without_refused(status: Json, error: ApiError) -> Json:
+    """The patch of a status without the fields that the API server named when it refused it."""
+    paths = (cause.field.split(".", 2) for cause in error.causes)
+    refused = {path[1].partition("[")[0] for path in paths if path[0] == "status" and path[1:]}
+    return {name: value for name, value in status.items() if name not in refused}
 
 
 def lost(vpod: Json, *, now: str) -> Json:
@@ -96,7 +126,7 @@ def lost(vpod: Json, *, now: str) -> Json:
         if condition["type"] not in _OURS
     ]
     failed: Json = {"phase": "Failed", "reason": PHYSICAL_POD_LOST, "message": message}
-    return merge_diff({"conditions": _conditions(status)}, {"conditions": conditions}) | failed
+    return with_disruption(vpod, failed | {"conditions": conditions}, now=now)
 
 
 def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
@@ -110,13 +140,38 @@ def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 
-def rejected(shortage: Shortage) -> Json:
-    """The status of a pod that does not fit its node, as a kubelet sets it."""
+class Rejection(Protocol):
+    """Why a node rejects a pod: a reason in one word, and a message for people."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+
+def rejected(rejection: Rejection) -> Json:
+    """The status of a pod that its node rejects, as a kubelet sets it."""
     return {
         "phase": "Failed",
-        "reason": shortage.reason,
-        "message": f"Pod was rejected: {shortage.message}",
+        "reason": rejection.reason,
+        "message": f"Pod was rejected: {rejection.message}",
     }
+
+
+def with_disruption(vpod: Json, status: Json, *, now: str) -> Json:
+    """The status with the condition by which a Job does not count the failure as its own."""
+    conditions = status.get("conditions") or _conditions(vpod.get("status") or {})
+    if any((c["type"], c["status"]) == (_DISRUPTION, "True") for c in conditions):
+        return status | {"conditions": conditions}
+    condition = {
+        "type": _DISRUPTION,
+        "status": "True",
+        "reason": status["reason"],
+        "message": status["message"],
+        "lastTransitionTime": now,
+    }
+    others = [each for each in conditions if each["type"] != _DISRUPTION]
+    return status | {"conditions": [*others, condition]}
 
 
 def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:

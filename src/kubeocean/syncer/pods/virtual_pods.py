@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from kubeocean.api.conditions import PodEvent
 from kubeocean.errors import Conflict, Invalid, NotFound
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.events import reference
@@ -12,6 +11,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.metadata import location
+from kubeocean.syncer.pods.status import without_refused
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, VirtualPod
 
 __all__ = ["VirtualPods"]
@@ -37,24 +37,39 @@ class VirtualPods:
     async def patch_status(
         self, vpod: VirtualPod, status: Json, metadata: Json | None = None
     ) -> VirtualPod | None:
-        """Patch the status and metadata of this version of a virtual pod; None if it is gone.
-
-        Where the worker's annotations do not fit, only the name of the physical pod is written.
-        """
+        """Patch the status and metadata of this version of a virtual pod; None if it is gone."""
+        precondition = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
+        body: Json = {"metadata": (metadata or {}) | precondition}
+        if status:
+            body["status"] = status
         try:
-            try:
-                written = await self._patch(vpod, status, metadata or {})
-            except Invalid as error:
-                if not metadata:
-                    raise
-                name_only = location(metadata, self._clusters.domain)
-                written = await self._patch(vpod, status, name_only)
-                message = f"Labels and annotations of the worker's pod are not shown: {error}"
-                self.warn(vpod, PodEvent.FAILED_UPDATE, message)
+            written = await self._clusters.computing.patch(
+                VIRTUAL_PODS, vpod.name, MergePatch(body), vpod.namespace, subresource="status"
+            )
         except NotFound:
             return None
         self._clusters.vpods.wrote(written)
         return written
+
+    async def show(
+        self, vpod: VirtualPod, status: Json, metadata: Json
+    ) -> tuple[VirtualPod | None, str]:
+        """Patch as much of a status and metadata as the server accepts.
+
+        Returns the pod, None if it is gone, and the server's message if it refused a part: fields
+        of the status that the server names are left out, else all metadata except the name of the
+        physical pod.
+        """
+        synced_at = {self._clusters.domain.last_sync_time: self._clusters.now_text()}
+        dated = metadata | {"annotations": metadata.get("annotations", {}) | synced_at}
+        try:
+            return await self.patch_status(vpod, status, dated), ""
+        except Invalid as error:
+            # Without the time of the sync: a patch that changes nothing makes no new version.
+            accepted = without_refused(status, error)
+            if accepted == status:
+                metadata = location(metadata, self._clusters.domain)
+            return await self.patch_status(vpod, accepted, metadata), str(error)
 
     async def remove(self, vpod: VirtualPod) -> None:
         """Delete a virtual pod without grace, as a kubelet does when its containers have ended."""
@@ -67,12 +82,3 @@ class VirtualPods:
     def warn(self, vpod: VirtualPod, reason: str, message: str) -> None:
         """Emit a Warning event of a virtual pod."""
         self._clusters.events.emit(reference(VIRTUAL_PODS, vpod), "Warning", reason, message)
-
-    async def _patch(self, vpod: VirtualPod, status: Json, metadata: Json) -> VirtualPod:
-        precondition = {"uid": vpod.uid, "resourceVersion": vpod.resource_version}
-        body: Json = {"metadata": metadata | precondition}
-        if status:
-            body["status"] = status
-        return await self._clusters.computing.patch(
-            VIRTUAL_PODS, vpod.name, MergePatch(body), vpod.namespace, subresource="status"
-        )

@@ -29,6 +29,7 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
+from kubeocean.runtime.clock import within
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
 from kubeocean.runtime.logs import get_logger
@@ -48,6 +49,7 @@ __all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
 WORKERS: Final = 8
 LINGER_S: Final = 10.0  # the next pod of a workload often needs what the last one needed
 VOLUME_NAME: Final = "volume"  # the index of copies by `spec.volumeName`
+ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
 _LEGACY_RETRY_S: Final = 1.0
 _LEAVING: Final = "is not copied: the binding is being deleted"
@@ -173,6 +175,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self.rules = rules
         self.draining = False
         self._abandoned = False  # draining, and the worker is not waited for any more
+        self._stalled = False  # a caller has waited in vain; true until the caches have synced
         self._linger_s = linger_s if kind.lingers else 0.0
         self._records: dict[Key, _Record] = {}
         self._handlers: list[Callable[[Key], None]] = []
@@ -240,8 +243,27 @@ class Replicator(ReplicationLoop[Source, Copy]):
         record = self._record(key)
         request = record.request = record.request or _Request()
         self.enqueue([key])
-        await request.answered.wait()
+        if self._stalled and not self._has_synced():
+            return self._not_answered(key, record)  # every caller that waits holds up other pods
+        try:
+            await within(self.clusters.clock, ANSWER_S, request.answered.wait)
+        except TimeoutError:
+            return self._not_answered(key, record)
         return request.answer
+
+    def _not_answered(self, key: Key, record: _Record) -> Missing:
+        """Return why a caller was not answered; its pod is enqueued when the copy exists."""
+        self._stalled = not self._has_synced()
+        resource, cause = self.definition.sources.plural, f"it takes longer than {ANSWER_S:g} s"
+        if not self.sources.has_synced:
+            cause = f"the {resource} of the computing cluster could not be listed"
+        elif not self.copies.has_synced:
+            cause = f"the {resource} of the worker could not be listed"
+        record.missing = self._missing(key, f"is not copied: {cause}", _RETRY_S)
+        return record.missing
+
+    def _has_synced(self) -> bool:
+        return self.synced and self.rules.synced()
 
     def is_requested(self, key: Key) -> bool:
         """Whether a caller of this process waits for a copy, or all copies are being deleted."""
@@ -322,7 +344,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
     async def caught_up(self, key: Key) -> bool:
         if self._abandoned:
             return self.sources.has_synced and await self.sources.caught_up(key)
-        if not (self.synced and self.rules.synced() and await self.sources.caught_up(key)):
+        if not (self._has_synced() and await self.sources.caught_up(key)):
             return False
         return await self._store.caught_up(key)
 

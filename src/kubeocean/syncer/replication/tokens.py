@@ -42,6 +42,7 @@ from kubeocean.syncer.pods.plan import is_lent
 from kubeocean.syncer.pods.references import References, TokenSource, references, token_secret
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.replication.loop import ReplicationLoop
+from kubeocean.syncer.replication.on_demand_caches import synced
 from kubeocean.syncer.replication.store import CopyStore, owned_by
 
 __all__ = [
@@ -244,7 +245,8 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         """
         if not refs.tokens:
             return
-        await self.secrets.synced()
+        if not await synced(self.clusters.clock, [self.secrets]):
+            raise InternalError("could not list the token Secrets of the worker")
         if not self.clusters.is_on_lent_node(pod):
             message = f"pod {pod.key} has no token: node {pod.spec.node_name} is not of the binding"
             raise NotFound(message)

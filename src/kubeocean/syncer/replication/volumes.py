@@ -17,6 +17,7 @@ from kubeocean.api.bindings import ClusterBinding
 from kubeocean.errors import NotFound
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods.forge_context import Refused
+from kubeocean.syncer.pods.plan import physical_node
 from kubeocean.syncer.pods.privileges import privileges_of, volume_problem
 from kubeocean.syncer.replication.copy_forge import ClaimRef, Copy, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
@@ -267,7 +268,7 @@ class VolumeRules(Rules):
         vnode = self.clusters.vnodes.get(Key("", name))
         if vnode is None:
             return None
-        name = self.clusters.pnode_of(vnode)
+        name = physical_node(vnode, self.clusters.ids, self.clusters.domain) or ""
         pnode = self.clusters.pnodes.get(Key("", name))
         return pnode.labels.get(group.LABEL_HOSTNAME, name) if pnode else name or None
 

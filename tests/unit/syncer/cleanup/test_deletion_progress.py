@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from kubeocean.api.policies import ReclaimPod
-from kubeocean.leasing.decision import ReclaimCause
+from kubeocean.leasing.decision import ABANDON_S, ReclaimCause
 from kubeocean.leasing.progress import NodeReport
 from kubeocean.leasing.reclaim import ReclaimPhase
-from kubeocean.syncer.cleanup.deletion_progress import Unconfirmed, ends_by, first_few, remaining
+from kubeocean.syncer.cleanup.deletion_progress import (
+    CLEANUP_S,
+    GIVE_UP_S,
+    Unconfirmed,
+    ends_by,
+    first_few,
+    give_up_at,
+    remaining,
+)
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -46,3 +55,16 @@ def test_nodes_and_pods_that_the_worker_did_not_confirm_are_named() -> None:
     assert "in the worker (team/p), our label on its nodes (n1)" in unconfirmed.describe()
     unconfirmed.clear()
     assert "(" not in unconfirmed.describe()
+
+
+def test_a_deletion_has_one_deadline_which_only_policies_can_extend() -> None:
+    assert give_up_at(NOON, seen=NOON) == NOON + timedelta(seconds=GIVE_UP_S)
+    # A syncer that starts long after the deletion has some time all the same.
+    late = NOON + timedelta(days=9)
+    assert give_up_at(NOON, seen=late) == late + timedelta(seconds=CLEANUP_S)
+    hour = NOON + timedelta(hours=1)
+    patient = replace(report(pods=1), deadline=hour)
+    after = hour + timedelta(seconds=ABANDON_S + CLEANUP_S)
+    assert give_up_at(NOON, seen=NOON, reports=[report(), patient]) == after
+    over = replace(patient, phase=ReclaimPhase.RECLAIMED)
+    assert give_up_at(NOON, seen=NOON, reports=[over]) == NOON + timedelta(seconds=GIVE_UP_S)

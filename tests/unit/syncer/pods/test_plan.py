@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from kubeocean.api import naming
 from kubeocean.api.bindings import BindingSpec, ClusterBinding
 from kubeocean.api.group import DEFAULT as D
 from kubeocean.api.ownership import Ids, ownership
-from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.kinds import Node, NodeSpec, Taint
 from kubeocean.runtime.objects import Condition, Key, Meta, OwnerReference
 from kubeocean.syncer.pods.plan import (
     Action,
@@ -24,8 +25,10 @@ from kubeocean.syncer.pods.plan import (
     is_wanted,
     missing_marks,
     physical_names,
+    physical_node,
     plan,
     possible_keys,
+    reclaim_reason,
 )
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 
@@ -211,6 +214,36 @@ def test_a_physical_pod_is_no_stray_while_its_virtual_pod_exists() -> None:
 def test_a_physical_pod_beside_another_is_a_stray() -> None:
     assert is_stray(ppod("p2"), vpod(), runs=ppod("p1"), domain=D)
     assert not is_stray(ppod("p1"), vpod(), runs=ppod("p1"), domain=D)
+
+
+# --- the node
+
+
+def vnode(name: str = "vnode-c1-n1", *taints: str, **meta: Any) -> Node:
+    return Node(
+        metadata=Meta(name=name, **meta),
+        spec=NodeSpec(taints=tuple(Taint(key, "", "NoSchedule") for key in taints)),
+    )
+
+
+def test_the_name_of_a_virtual_node_decides_which_node_it_stands_for() -> None:
+    key = D.physical_node_name
+    assert physical_node(vnode(annotations={key: "n1"}), IDS, D) == "n1"
+    assert physical_node(vnode(labels={key: "n1"}), IDS, D) == "n1"
+    assert physical_node(vnode(annotations={key: "control-plane"}), IDS, D) is None
+    assert physical_node(vnode(), IDS, D) is None
+    other = Ids("east", "c2", "1b2c")
+    assert physical_node(vnode(annotations={key: "n1"}), other, D) is None
+    long = "n" * 70
+    hashed = vnode(naming.virtual_node("c1", long), annotations={key: long})
+    assert physical_node(hashed, IDS, D) == long
+
+
+def test_a_node_takes_no_new_pods_outside_of_its_windows_and_while_it_is_reclaimed() -> None:
+    assert reclaim_reason(vnode("v", D.taint_vnode, "dedicated"), D) == ""
+    closed = vnode("v", D.taint_vnode, D.taint_out_of_time_windows)
+    assert reclaim_reason(closed, D) == "its time window is closed"
+    assert reclaim_reason(vnode("v", D.taint_vnode_deleting), D) == "it is being reclaimed"
 
 
 # --- names and marks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kubeocean.errors import Invalid, StatusCause
 from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
@@ -17,9 +18,15 @@ from kubeocean.syncer.pods.status import (
     not_synced,
     rejected,
     waits_for_node,
+    without_refused,
 )
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+CONTAINERS: Json = {
+    "initContainers": [{"name": "i"}],
+    "containers": [{"name": "c"}],
+    "ephemeralContainers": [{"name": "e"}],
+}
 
 
 def condition(kind: str, status: str = "True", at: str = EARLY, **more: object) -> Json:
@@ -30,7 +37,7 @@ def pod(*conditions: Json, spec: Json | None = None, **status: object) -> Json:
     base = {"phase": "Pending", **status}
     return {
         "metadata": {"name": "web", "namespace": "team"},
-        "spec": {"nodeName": "n"} | (spec or {}),
+        "spec": {"nodeName": "n", **CONTAINERS} | (spec or {}),
         "status": base | ({"conditions": list(conditions)} if conditions else {}),
     }
 
@@ -62,6 +69,27 @@ RUNNING: Json = {
 def test_every_field_is_shown() -> None:
     ppod = pod(condition("Ready"), **RUNNING)
     assert mirror(pod(), ppod) == RUNNING | {"conditions": [condition("Ready")]}
+
+
+def test_containers_that_the_workers_admission_injected_are_not_shown() -> None:
+    injected: Json = {
+        "containerStatuses": [{"name": "c", "ready": True}, {"name": "mesh", "ready": True}],
+        "initContainerStatuses": [{"name": "mesh-proxy", "started": True}],
+    }
+    patch = mirror(pod(), pod(**injected))
+    assert patch == {"containerStatuses": [{"name": "c", "ready": True}]}
+    assert mirror(applied(pod(), patch), pod(**injected)) == {}
+
+
+def test_a_status_is_shown_without_the_fields_that_a_server_refuses() -> None:
+    status: Json = {"phase": "Failed", "containerStatuses": [], "initContainerStatuses": []}
+    causes = (
+        StatusCause(field="status.initContainerStatuses[1].state"),
+        StatusCause(field="metadata.labels"),
+        StatusCause(field="status.containerStatuses"),
+    )
+    assert without_refused(status, Invalid("refused", causes=causes)) == {"phase": "Failed"}
+    assert without_refused(status, Invalid("refused")) == status
 
 
 def test_without_a_difference_the_patch_is_empty() -> None:
@@ -142,7 +170,22 @@ def test_a_lost_pod_fails_and_is_not_ready() -> None:
     patch = lost(vpod, now=LATE)
     assert (patch["phase"], patch["reason"]) == ("Failed", "PhysicalPodLost")
     assert patch["message"] == "Physical pod was deleted unexpectedly"
-    assert types(patch) == {"Ready": "False", "PodScheduled": "True"}
+    assert types(patch) == {"Ready": "False", "PodScheduled": "True", "DisruptionTarget": "True"}
+
+
+def test_a_job_does_not_count_a_lost_pod_as_its_own_failure() -> None:
+    (condition_,) = lost(pod(phase="Running"), now=LATE)["conditions"]
+    assert condition_ == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PhysicalPodLost",
+        "message": "Physical pod was deleted unexpectedly",
+        "lastTransitionTime": LATE,
+    }
+    evicted = condition("DisruptionTarget", reason="EvictionByEvictionAPI")
+    assert lost(pod(evicted), now=LATE)["conditions"] == [evicted]
+    spared = condition("DisruptionTarget", "False")
+    assert types(lost(pod(spared), now=LATE)) == {"DisruptionTarget": "True"}
 
 
 def test_the_message_of_the_workers_scheduler_is_shown_and_kept() -> None:
@@ -180,7 +223,9 @@ def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None
     (other,) = not_synced(failing, "no secret", now=LATE)["conditions"][1:]
     assert (other["message"], other["lastTransitionTime"]) == ("no secret", EARLY)
     assert types(not_synced(failing, "", now="")) == {"PodScheduled": "True"}
-    assert types(lost(failing, now=LATE)) == {"PodScheduled": "True"}
+    assert types(lost(failing, now=LATE)) == {"PodScheduled": "True", "DisruptionTarget": "True"}
+    (reason,) = (c["reason"] for c in failing["status"]["conditions"][1:])
+    assert reason == "FailedUpdatePod"
 
 
 def test_the_final_status_is_that_of_a_physical_pod_that_has_ended() -> None:

@@ -1,26 +1,37 @@
-"""Whether a source should have a copy while its binding is being deleted."""
+"""Whether a source should have a copy, and how long callers wait for one."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from kubeocean.api.bindings import ClusterBinding
-from kubeocean.errors import Unreachable
+from kubeocean.errors import InternalError, Unreachable
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock, VirtualClock
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.kinds import Node
-from kubeocean.runtime.objects import Key, Meta
+from kubeocean.runtime.objects import Json, Key, Meta
 from kubeocean.runtime.transport import Request, Response, Stream
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.clusters import Clusters
+from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
 from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.references import PodReferences
-from kubeocean.syncer.replication.replicator import Replicator, Rules
+from kubeocean.syncer.replication.replicator import ANSWER_S, Replicator, Rules
+from kubeocean.syncer.replication.tokens import Tokens
 from kubeocean.syncer.worker_health import WorkerHealth
+from support.forge_inputs import vpod
 
+TOKEN: Json = {
+    "name": "token",
+    "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]},
+}
 SETTINGS = Key("team", "settings")
 
 
@@ -48,7 +59,7 @@ class AlwaysUsed(Rules):
         return True
 
 
-def _clusters() -> Clusters:
+def _clusters(clock: Clock | None = None) -> Clusters:
     client = Client(Nowhere())
     events = EventRecorder(client, component="test")
     return Clusters(
@@ -60,6 +71,7 @@ def _clusters() -> Clusters:
         worker_health=WorkerHealth(),
         events=events,
         worker_events=events,
+        clock=clock or RealClock(),
     )
 
 
@@ -94,3 +106,33 @@ async def test_a_deleted_binding_wants_copies_until_its_nodes_are_known() -> Non
     meta = Meta(name="b", uid="u", deletion_timestamp="2026-01-01T00:00:00Z")
     clusters.bindings._put(Key("", "b"), ClusterBinding(metadata=meta))
     assert replicator.wanted(SETTINGS)
+
+
+async def test_callers_do_not_wait_for_ever_for_a_cache_that_cannot_be_filled() -> None:
+    clock = VirtualClock()
+    replicator = _replicator(_clusters(clock))
+    first = asyncio.ensure_future(replicator.ensure(SETTINGS))
+    await clock.advance(ANSWER_S)
+    missing = await first
+    assert isinstance(missing, Missing)
+    assert missing.message == (
+        "ConfigMap team/settings is not copied: the configmaps of the computing cluster could not"
+        " be listed"
+    )
+    assert missing.retry_s < WATCHED_S
+    # Whoever needs another object is answered at once: a hundred pods would block all workers.
+    other = await replicator.ensure(Key("team", "other"))
+    assert isinstance(other, Missing)
+    assert other.message.startswith("ConfigMap team/other is not copied")
+
+
+async def test_a_pod_is_told_at_once_that_its_tokens_cannot_be_listed() -> None:
+    clock = VirtualClock()
+    tokens = Tokens(_clusters(clock))
+    refs = references(vpod(volumes=[TOKEN]))
+    assert refs.tokens
+    pod = VirtualPod(metadata=Meta(name="web", namespace="team", uid="u"))
+    attached = asyncio.ensure_future(tokens.attach(pod, PhysicalPod(), refs))
+    await clock.advance(5.0)
+    with pytest.raises(InternalError, match="could not list the token Secrets of the worker"):
+        await attached

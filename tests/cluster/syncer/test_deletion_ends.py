@@ -1,0 +1,80 @@
+"""A binding that is deleted is gone in bounded time, whatever holds its nodes, pods and lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.transport import Request
+from kubeocean.syncer.cleanup import deletion_progress
+from support.binding_env import BindingEnv
+from support.faults import Faults
+from support.wait import until
+
+HOLD = "example.com/hold"  # a finalizer of somebody else
+
+
+@pytest.fixture(autouse=True)
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletions are given up within seconds."""
+    for name, seconds in (("GIVE_UP_S", 8.0), ("ABANDON_S", 2.0), ("CLEANUP_S", 4.0)):
+        monkeypatch.setattr(deletion_progress, name, seconds)
+
+
+async def test_a_foreign_finalizer_on_a_node_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend(forceReclaim=True, forceReclaimDeadlineSeconds=1)
+    await binding_env.add_node("a")
+
+    async def set_finalizers(vnode: str, *finalizers: str) -> None:
+        patch = MergePatch({"metadata": {"finalizers": list(finalizers)}})
+        await binding_env.computing_api.patch(NODES, vnode, patch)
+
+    async with binding_env.syncing():
+        (vnode,) = await until(binding_env.vnodes)
+        await set_finalizers(vnode.name, *(vnode.metadata.finalizers or ()), HOLD)
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+        events = await until(lambda: binding_env.events(binding_env.name))
+        assert "CleanupUnconfirmed" in events
+        (held,) = await binding_env.vnodes()
+        assert held.deleting
+        assert held.metadata.finalizers == (HOLD,)
+        await set_finalizers(vnode.name)
+
+
+async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("a")
+    async with binding_env.syncing():
+        await until(binding_env.vnodes)
+    binding = await binding_env.binding()
+    finalizers = [*(binding.metadata.finalizers or ()), HOLD]
+    patch = MergePatch({"metadata": {"finalizers": finalizers}})
+    await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+    await binding_env.unbind()
+
+    def of_proxiers(request: Request) -> bool:
+        return request.path == "/api/v1/namespaces/kubeocean-system/pods"
+
+    faults = Faults()
+    faults.answer(403, times=1_000_000, when=of_proxiers)
+    async with binding_env.syncing(computing_api=faults.wrap):
+
+        async def only_held() -> bool:
+            return (await binding_env.binding()).metadata.finalizers == (HOLD,)
+
+        await until(only_held)
+        status, reason, message = await binding_env.condition("Drained")
+        assert (status, reason) == ("Unknown", "Unconfirmed")
+        assert "could not list /api/v1/namespaces/kubeocean-system/pods" in message
+        assert await binding_env.vnodes() == []
+    patch = MergePatch({"metadata": {"finalizers": None}})
+    await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
