@@ -94,6 +94,7 @@ class JoinRequest:
     node_selector: Json | None = None  # None: all nodes that pods of the mount namespace may use
     priority_class: str = ""  # of physical pods; empty means the domain's own
     shared: bool = False  # whether other computing clusters may use the mount namespace, too
+    server: str = ""  # URL at which the computing cluster reaches the worker; else the access's
     insecure: bool = False  # whether a worker without a verified certificate is accepted
 
     def __post_init__(self) -> None:
@@ -267,7 +268,7 @@ class Join:
         self._values = request.worker
         self._computing = computing
         self._worker = worker
-        self._access = access
+        self._access = replace(access, server=request.server) if request.server else access
         self._clock = clock or RealClock()
 
     async def run(
@@ -289,7 +290,12 @@ class Join:
         domain = self._values.domain
         ends = f"{claims.ends:%Y-%m-%dT%H:%M:%SZ}"
         secret = kubeconfig_secret(
-            self._request.name, content, ends=ends, worker_id=worker_id, domain=domain
+            self._request.name,
+            content,
+            ends=ends,
+            worker_id=worker_id,
+            domain=domain,
+            server=self._request.server,
         )
         report(secret, await self._computing.apply(secret))
         binding = self._request.binding()
@@ -356,8 +362,9 @@ class Join:
         anchors = await self._worker.client.list(
             SECRETS, values.mount_namespace, labels=credential_selector(values)
         )
+        own = credential_secret(values, self._request.name, computing_id)["metadata"]["name"]
         others = {each.labels.get(key, "") for each in anchors.items} - {computing_id}
-        if others:
+        if others and own not in {each.name for each in anchors.items}:
             free = f"{values.domain.worker_namespace}-{computing_id[:8]}"
             message = (
                 "is used by another computing cluster, which could read Secrets and enter pods"

@@ -22,7 +22,7 @@ them back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,9 +34,10 @@ from kubeocean.install.object_parts import named, worker_labels
 from kubeocean.install.values import PodSecurity, WorkerValues
 from kubeocean.runtime.objects import Json
 
-__all__ = ["PodLimits", "admission_objects", "read_limits", "terms_of"]
+__all__ = ["PodLimits", "admission_objects", "read_limits", "selector_of", "terms_of"]
 
 _API: Final = "admissionregistration.k8s.io/v1"
+_FIELD: Final = "field "
 _NODES: Final = "nodes"
 _CLASSES: Final = "priorityClasses"
 _GRACE: Final = "maxGraceSeconds"
@@ -51,7 +52,7 @@ _TERMS: Final = (
 )
 _OFFERED: Final = (
     f"variables.terms.map(t, (has(t.matchExpressions) ? t.matchExpressions.map(x, {_REQUIREMENT}) "
-    f": []) + (has(t.matchFields) ? t.matchFields.map(x, 'field ' + {_REQUIREMENT}) : []))"
+    f": []) + (has(t.matchFields) ? t.matchFields.map(x, '{_FIELD}' + {_REQUIREMENT}) : []))"
 )
 
 
@@ -72,10 +73,30 @@ def terms_of(selector: Json | None) -> list[list[str]]:
     return [
         [
             *(_text(each) for each in term.get("matchExpressions") or ()),
-            *(f"field {_text(each)}" for each in term.get("matchFields") or ()),
+            *(f"{_FIELD}{_text(each)}" for each in term.get("matchFields") or ()),
         ]
         for term in (selector or {}).get("nodeSelectorTerms") or ()
     ]
+
+
+def selector_of(terms: Iterable[Iterable[str]]) -> Json | None:
+    """Return the NodeSelector of terms as `terms_of` returns them; None without any."""
+    documents = []
+    for term in terms:
+        document: Json = {}
+        for text in term:
+            field = text.startswith(_FIELD)
+            requirement = _requirement(text.removeprefix(_FIELD) if field else text)
+            document.setdefault("matchFields" if field else "matchExpressions", []).append(
+                requirement
+            )
+        documents.append(document)
+    return {"nodeSelectorTerms": documents} if documents else None
+
+
+def _requirement(text: str) -> Json:
+    key, operator, *values = text.split(" ", 2)
+    return {"key": key, "operator": operator} | ({"values": values[0].split(",")} if values else {})
 
 
 def _text(requirement: Mapping[str, Any]) -> str:
