@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,10 +29,10 @@ from kubeocean.cli._clusters import (
 from kubeocean.cli._run import command_line, interruptible, run, same_again
 
 if TYPE_CHECKING:
-    from kubeocean.api.policies import PolicySpec
+    from kubeocean.api.group import Domain
     from kubeocean.install.apply import Applier
     from kubeocean.install.join import JoinRequest
-    from kubeocean.install.values import WorkerValues
+    from kubeocean.install.join_options import JoinOptions
     from kubeocean.runtime.access import Access
     from kubeocean.runtime.credentials import AccessSource
     from kubeocean.runtime.objects import Json
@@ -77,15 +77,76 @@ _Between = Annotated[
         metavar="SPAN", help='Time window of the lending, as "20:00-06:00 Mon-Fri" (repeatable).'
     ),
 ]
-_Zone = Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the windows.")]
+_Zone = Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone of the windows.")]
 _ForceReclaim = Annotated[
-    bool, typer.Option("--force-reclaim", help="Evict pods when a time window ends.")
+    bool | None,
+    typer.Option(
+        "--force-reclaim/--no-force-reclaim",
+        help="Evict pods when a time window ends.",
+        show_default="yes with --between",
+    ),
 ]
 _Grace = Annotated[
-    int,
+    int | None,
     typer.Option(
-        min=0, metavar="SECONDS", help="Time between the end of a window and the first eviction."
+        min=0,
+        metavar="SECONDS",
+        help="Time between the end of a window and the first eviction.",
+        show_default="300",
     ),
+]
+_Guests = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LEVEL",
+        help="PodSecurity level of pods in the worker: privileged, baseline or restricted.",
+        show_default="baseline",
+    ),
+]
+_Nodes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SELECTOR",
+        help='Label selector of nodes that may be lent, as "pool=batch", or "all".',
+        show_default="all but the control plane",
+    ),
+]
+_PriorityClass = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="PriorityClass of pods in the worker.",
+        show_default="kubeocean-default",
+    ),
+]
+_MaxGrace = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="Longest grace period of a pod that the worker admits.",
+        show_default="3600",
+    ),
+]
+_Egress = Annotated[
+    bool | None,
+    typer.Option(
+        "--egress-policy/--no-egress-policy",
+        help="Create a NetworkPolicy that keeps pods from metadata addresses and from the "
+        "worker's API server.",
+        show_default="yes",
+    ),
+]
+_Shared = Annotated[
+    bool,
+    typer.Option("--shared", help="Accept a mount namespace that another computing cluster uses."),
+]
+_Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Accept a kubeconfig that does not verify certificates."),
+]
+_Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Make changes to a bound worker without asking.")
 ]
 _AddOns = Annotated[
     list[str] | None,
@@ -105,9 +166,11 @@ _Quota = Annotated[
     ),
 ]
 _Isolated = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--isolated", help="Create a NetworkPolicy that admits no traffic from other namespaces."
+        "--isolated/--no-isolated",
+        help="Create a NetworkPolicy that admits no traffic from other namespaces.",
+        show_default="no",
     ),
 ]
 _Services = Annotated[
@@ -117,9 +180,11 @@ _Services = Annotated[
     ),
 ]
 _Direct = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--direct-scheduling", help="Assign pods to nodes without the worker's scheduler."
+        "--direct-scheduling/--no-direct-scheduling",
+        help="Assign pods to nodes without the worker's scheduler.",
+        show_default="no",
     ),
 ]
 _Renew = Annotated[
@@ -135,16 +200,24 @@ def join(
     cluster_id: _ClusterId = "",
     lease: _Lease = None,
     between: _Between = None,
-    zone: _Zone = "",
-    force_reclaim: _ForceReclaim = False,
-    grace: _Grace = 0,
+    zone: _Zone = None,
+    force_reclaim: _ForceReclaim = None,
+    grace: _Grace = None,
+    guests: _Guests = None,
+    nodes: _Nodes = None,
+    priority_class: _PriorityClass = None,
+    max_grace: _MaxGrace = None,
     mount_namespace: MountOption = "",
+    shared: _Shared = False,
     add_on: _AddOns = None,
     quota: _Quota = None,
-    isolated: _Isolated = False,
+    isolated: _Isolated = None,
+    egress_policy: _Egress = None,
     service_namespace: _Services = None,
-    direct_scheduling: _Direct = False,
+    direct_scheduling: _Direct = None,
     renew: _Renew = False,
+    insecure: _Insecure = False,
+    yes: _Yes = False,
     computing: ComputingOption = "",
     computing_context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
@@ -156,41 +229,88 @@ def join(
 ) -> None:
     """Bind a worker: create its role and credential, and a ClusterBinding in the computing cluster.
 
-    Run the command again to change options or to renew the credential. Exit code 3: the worker is
+    Run the command again to change options or to renew the credential: options that are not given
+    keep their values, and changes are shown and have to be confirmed. Exit code 3: the worker is
     bound, but not ready.
     """
 
     async def work() -> None:
-        from kubeocean.install.join import JoinRequest
+        from kubeocean.api.group import Domain
+        from kubeocean.install.join_options import JoinOptions, Present, requested
+        from kubeocean.install.lease_options import limits, windows
 
-        request = JoinRequest(
+        options = JoinOptions(
             name=name,
-            cluster_id=cluster_id,
-            worker=_worker(label_domain, mount_namespace, add_on, quota, isolated),
-            lease=_lease(name, lease, between, zone, force_reclaim, grace),
-            service_namespaces=tuple(service_namespace or ()),
+            domain=Domain(label_domain),
+            cluster_id=cluster_id or None,
+            mount_namespace=mount_namespace or None,
+            limits=limits(lease) if lease is not None else None,
+            windows=windows(between) if between else None,
+            time_zone=zone,
+            force_reclaim=force_reclaim,
+            grace_s=grace,
+            isolated=isolated,
+            egress=egress_policy,
+            priority_class=priority_class,
+            max_grace_s=max_grace,
+            service_namespaces=tuple(service_namespace) if service_namespace else None,
             direct_scheduling=direct_scheduling,
+            server=server.rstrip("/") or None,
+            shared=shared,
+            insecure=insecure,
+            **_worker_options(add_on, quota, guests, nodes),
         )
         _check_server(server)
         if dry_run:
-            print_objects(_objects(request), output)
+            print_objects(_objects(requested(options, Present())), output)
             return
         async with AsyncExitStack() as stack:
             worker_source = reach(_required(kubeconfig), context)
             computing_source = reach(computing, computing_context)
             appliers = _connect(
-                request, computing_source, worker_source, stack, force=force_conflicts
+                options.domain, computing_source, worker_source, stack, force=force_conflicts
             )
+            request = await _confirmed(options, *appliers, yes=yes)
             with interruptible(lambda: f"{name} may be bound in part"):
-                access = _access(worker_source.current(), server)
-                await _bind(request, *appliers, access, renew=renew)
-            options = ("--kubeconfig", computing) if computing else ()
+                await _bind(request, *appliers, worker_source.current(), renew=renew)
+            see_options = ("--kubeconfig", computing) if computing else ()
             with interruptible(lambda: f"{name} is bound; the manager continues"):
                 if wait:
-                    see = command_line("doctor", name, *options)
+                    see = command_line("doctor", name, *see_options)
                     await _wait(request, *appliers, timeout, see)
 
     run(work)
+
+
+async def _confirmed(
+    options: JoinOptions, computing: Applier, worker: Applier, *, yes: bool
+) -> JoinRequest:
+    """Return the request of the join; show its changes to a bound worker and ask for consent.
+
+    :raises ConfigError: there are changes, and neither `yes` nor a terminal to ask on.
+    """
+    import sys
+
+    from kubeocean.errors import ConfigError
+    from kubeocean.install.join_options import changes, read_present, requested
+
+    present = await read_present(options, computing, worker)
+    request = requested(options, present)
+    lines = changes(present, request)
+    if not lines:
+        return request
+    names = ", ".join(present.neighbours)
+    also = f" The mount namespace is shared with {names}." if names else ""
+    typer.echo(f"Changes to {options.name}:{also}", err=True)
+    for line in lines:
+        typer.echo(f"  {line}", err=True)
+    if yes:
+        return request
+    if not sys.stdin.isatty():
+        message = f"would change {len(lines)} of its values; --yes makes these changes"
+        raise ConfigError(message, source="NAME", value=options.name)
+    typer.confirm("Make these changes?", abort=True, err=True)
+    return request
 
 
 def _required(kubeconfig: str) -> str:
@@ -210,75 +330,32 @@ def _check_server(server: str) -> None:
         raise ConfigError(message, source="--server", value=server)
 
 
-def _worker(
-    label_domain: str,
-    mount_namespace: str,
-    add_on: list[str] | None,
-    quota: str | None,
-    isolated: bool,
-) -> WorkerValues:
-    from kubeocean.api.group import Domain
-    from kubeocean.install.roles import DEFAULT_ADD_ONS
-    from kubeocean.install.values import WorkerValues, add_ons, amounts
+def _worker_options(
+    add_on: list[str] | None, quota: str | None, guests: str | None, nodes: str | None
+) -> dict[str, Any]:
+    """Parse the options that limit pods; options that were not given are left out."""
+    from kubeocean.install.values import add_ons, amounts, node_selector, pod_security
 
-    granted = DEFAULT_ADD_ONS if add_on is None else add_ons(add_on, source="--add-on")
-    values = WorkerValues(
-        domain=Domain(label_domain), namespace=mount_namespace, add_ons=granted, isolated=isolated
-    )
-    if quota is None:
-        return values
-    from dataclasses import replace
-
-    return replace(values, quota=amounts(quota, source="--quota"))
-
-
-def _lease(
-    name: str,
-    lease: str | None,
-    between: list[str] | None,
-    zone: str,
-    force_reclaim: bool,
-    grace: int,
-) -> PolicySpec | None:
-    from kubeocean.api.policies import PolicySpec
-    from kubeocean.errors import ConfigError
-    from kubeocean.install.lease_options import limits, windows
-
-    if lease is None and not between:
-        for flag, value in (
-            ("--zone", zone),
-            ("--force-reclaim", force_reclaim),
-            ("--grace", grace),
-        ):
-            if value:
-                raise ConfigError("needs --lease or --between", source=flag, value=value)
-        return None
-    return PolicySpec(
-        name,
-        time_windows=windows(between or ()) or None,
-        resource_limits=limits(lease or "") or None,
-        force_reclaim=force_reclaim,
-        graceful_reclaim_period_seconds=grace,
-        time_zone=zone,
-    )
-
-
-def _access(access: Access, server: str) -> Access:
-    """Return the access with the server at which the computing cluster reaches the worker."""
-    from dataclasses import replace
-
-    return replace(access, server=server.rstrip("/")) if server else access
+    parsed: dict[str, Any] = {}
+    if add_on is not None:
+        parsed["add_ons"] = add_ons(add_on, source="--add-on")
+    if quota is not None:
+        parsed["quota"] = amounts(quota, source="--quota")
+    if guests is not None:
+        parsed["pod_security"] = pod_security(guests)
+    if nodes is not None:
+        parsed["nodes"] = node_selector(nodes)
+    return parsed
 
 
 def _connect(
-    request: JoinRequest,
+    domain: Domain,
     computing: AccessSource,
     worker: AccessSource,
     stack: AsyncExitStack,
     *,
     force: bool,
 ) -> tuple[Applier, Applier]:
-    domain = request.worker.domain
     return (
         applier(computing, stack, cluster="computing", domain=domain, force=force),
         applier(worker, stack, cluster="worker", domain=domain, force=force),
@@ -319,6 +396,8 @@ async def _bind(
     joined = await Join(request, computing, worker, access).run(report, renew=renew)
     verb = "was created" if joined.renewed else "is kept"
     ends = f"{joined.ends:%Y-%m-%d %H:%M} UTC"
+    for note in joined.notes:
+        typer.echo(f"note: {note}", err=True)
     typer.echo(
         f"The credential {verb}; it expires {ends}. To renew it, run: {same_again('--renew')}"
     )

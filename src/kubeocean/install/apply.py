@@ -51,6 +51,13 @@ _KINDS: Final = {
         _kind("", "Secret", "secrets"),
         _kind("", "Service", "services"),
         _kind("", "ServiceAccount", "serviceaccounts"),
+        *(
+            _kind("admissionregistration.k8s.io", kind, plural, namespaced=False)
+            for kind, plural in (
+                ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+                ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+            )
+        ),
         _kind("apps", "Deployment", "deployments"),
         _kind("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
         _kind("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
@@ -101,7 +108,7 @@ class Applier:
         """Apply the object; return the result and the stored object."""
         resource, meta = resource_of(body), body["metadata"]
         name, namespace = meta["name"], meta.get("namespace", "")
-        before = await self._find(body)
+        before = await self.find(body)
         try:
             stored = await self.client.patch(
                 resource, name, ApplyPatch(body, force=self._force), namespace
@@ -114,7 +121,7 @@ class Applier:
         if before.resource_version == stored.resource_version:
             return ApplyResult.UNCHANGED, stored
         # A controller may have written the status meanwhile.
-        after = await self._find(body)
+        after = await self.find(body)
         same = after is not None and _without_status(before) == _without_status(after)
         return (ApplyResult.UNCHANGED if same else ApplyResult.CHANGED), stored
 
@@ -148,7 +155,7 @@ class Applier:
     async def remove(self, body: Json) -> ApplyResult:
         """Delete the object if its labels show that it belongs to this installation, and to the
         same kind of cluster: an account in a worker has the name of one in a computing cluster."""
-        stored = await self._find(body)
+        stored = await self.find(body)
         if stored is None:
             return ApplyResult.ABSENT
         if not self._is_ours(stored, body):
@@ -167,7 +174,8 @@ class Applier:
         is_part = stored.labels.get(APP_PART_OF) == self._domain.product
         return is_part and stored.labels.get(component) == expected
 
-    async def _find(self, body: Json) -> Untyped | None:
+    async def find(self, body: Json) -> Untyped | None:
+        """Return the stored object of that kind and name; None if there is none."""
         meta = body["metadata"]
         try:
             return await self.client.get(

@@ -24,7 +24,8 @@ from kubeocean.install.limits import computing_guards
 from kubeocean.install.monitoring import monitoring
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
-from kubeocean.install.values import IMAGE, Size, Values, WorkerValues
+from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerValues
+from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
 __all__ = ["computing_chart", "worker_chart"]
@@ -55,7 +56,16 @@ _WORKER_HELPERS: Final = """\
 {{- end -}}
 {{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
 {{- end }}
+
+{{- define "kubeocean.guests" -}}
+{{- if not (has .Values.guests (list "privileged" "baseline" "restricted")) }}
+{{- fail (printf "guests: must be privileged, baseline or restricted (got %q)" .Values.guests) }}
+{{- end -}}
+{{ .Values.guests }}
+{{- end }}
 """
+_HAS_ADMISSION: Final = 'semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version'
+_UNLESS_PRIVILEGED: Final = '{{- if ne .Values.guests "privileged" }}'
 # Each field is absent unless its value is set.
 _POD_OPTIONS: Final = "\n".join(
     f"{{{{- with .Values.global.{value} }}}}\n"
@@ -230,17 +240,32 @@ def worker_chart() -> dict[str, str]:
     namespace = marks.value(".Values.namespace.name")
     values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
     suffix = marks.value('include "kubeocean.suffix" .')
+    policies = _admission(values, marks)
+    own = f"{values.account}{suffix}"
     roles = {
-        values.cluster_role: f"{values.account}{suffix}",
+        values.cluster_role: own,
         values.metrics_role: f"{values.metrics_account}{suffix}",
+        **{
+            (name := each["metadata"]["name"]): own + name.removeprefix(values.cluster_role)
+            for each in policies
+        },
     }
     metrics = worker_objects.metrics_objects(values)
-    everything = _worker_objects(values, marks)
+    everything = _worker_objects(replace(values, admission=False), marks)
     objects = [_renamed(each, roles) for each in everything if each not in metrics]
     by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
     quota = by_kind.pop("ResourceQuota")
     quota[0]["spec"]["hard"] = marks.tree("toYaml .Values.quota")
-    network_policies = by_kind.pop("NetworkPolicy")
+    isolation, egress = by_kind.pop("NetworkPolicy")
+    blocked = "{{- range .Values.egress.blocked }}\n\t- {{ . }}\n{{- end }}"
+    for rule in egress["spec"]["egress"]:
+        for peer in rule.get("to", ()):
+            if peer.get("ipBlock", {}).get("cidr") == "0.0.0.0/0":
+                peer["ipBlock"]["except"].append(marks.line(blocked))
+    (mount_namespace,) = by_kind.pop("Namespace")
+    mount_namespace["metadata"]["labels"][group.LABEL_POD_SECURITY] = marks.value(
+        'include "kubeocean.guests" .'
+    )
     return {
         "Chart.yaml": _chart("kubeocean-worker", "A worker's side of Kubeocean."),
         "values.yaml": _NOTE + _dump(_worker_values()),
@@ -249,15 +274,43 @@ def worker_chart() -> dict[str, str]:
             by_kind.pop("CustomResourceDefinition"), condition=".Values.crd.enabled"
         ),
         "templates/namespace.yaml": marks.text(
-            by_kind.pop("Namespace"), condition=".Values.namespace.create"
+            [mount_namespace], condition=".Values.namespace.create"
+        ),
+        "templates/priorityclass.yaml": marks.text(
+            by_kind.pop("PriorityClass"), condition=".Values.priorityClass.create"
+        ),
+        "templates/admission.yaml": marks.text(
+            (_renamed(each, roles) for each in policies), condition=_HAS_ADMISSION
         ),
         "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
         "templates/metrics.yaml": marks.text(
             (_renamed(each, roles) for each in metrics), condition=_add_on_condition(AddOn.METRICS)
         ),
         "templates/quota.yaml": marks.text(quota, condition=".Values.quota"),
-        "templates/networkpolicy.yaml": marks.text(network_policies, condition=".Values.isolated"),
+        "templates/networkpolicy.yaml": marks.text([isolation], condition=".Values.isolated"),
+        "templates/egress.yaml": marks.text([egress], condition=".Values.egress.enabled"),
     }
+
+
+def _admission(values: WorkerValues, marks: _Marks) -> list[Json]:
+    """Return the admission policies with marks for the limits that the owner chooses."""
+    expressions = {
+        "nodes": "toJson .Values.nodes | quote",
+        "priorityClasses": (
+            f'toJson (prepend .Values.priorityClasses "{values.domain.priority_class}") | quote'
+        ),
+        "maxGraceSeconds": "int64 .Values.maxGraceSeconds | quote",
+    }
+    objects = admission_objects(values)
+    always = admission_objects(replace(values, pod_security=PodSecurity.PRIVILEGED))
+    for body, bare in zip(objects, always, strict=True):
+        for variable in body["spec"].get("variables", ()):
+            if (expression := expressions.get(variable["name"])) is not None:
+                variable["expression"] = marks.value(expression)
+        if (rules := body["spec"].get("validations")) and rules != bare["spec"]["validations"]:
+            rules.insert(len(bare["spec"]["validations"]), marks.line(_UNLESS_PRIVILEGED))
+            rules.append(marks.line("{{- end }}"))
+    return objects
 
 
 def _kinds(objects: list[Json]) -> list[str]:
@@ -302,6 +355,8 @@ def _renamed(body: Json, roles: dict[str, str]) -> Json:
     metadata = body["metadata"]
     if (name := roles.get(metadata["name"])) is not None:
         body = body | {"metadata": metadata | {"name": name}}
+    if (name := roles.get(body.get("spec", {}).get("policyName"))) is not None:
+        body = body | {"spec": body["spec"] | {"policyName": name}}
     reference = body.get("roleRef", {})
     if (name := roles.get(reference.get("name"))) is not None:
         body = body | {"roleRef": reference | {"name": name}}
@@ -316,6 +371,12 @@ def _worker_values() -> Json:
         "addOns": [str(each) for each in DEFAULT_ADD_ONS],
         "quota": dict(values.quota),
         "isolated": values.isolated,
+        "egress": {"enabled": values.egress, "blocked": []},
+        "guests": str(values.pod_security),
+        "nodes": terms_of(values.nodes),
+        "priorityClass": {"create": True},
+        "priorityClasses": list(values.priority_classes),
+        "maxGraceSeconds": values.max_grace_s,
     }
 
 

@@ -26,30 +26,18 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "LIFETIME",
-    "Minted",
     "TokenClaims",
     "due",
     "kubeconfig",
     "kubeconfig_secret",
     "read_token",
     "secret_name",
+    "server_option",
     "token_request",
 ]
 
 LIFETIME: Final = timedelta(days=365)
 _RENEWAL_SHARE: Final = 1 / 3  # of the lifetime, at the end of which a token is renewed
-
-
-@dataclass(frozen=True, slots=True)
-class Minted:
-    """A token and its validity; the token is not printed."""
-
-    token: str
-    begins: datetime
-    ends: datetime
-
-    def __repr__(self) -> str:
-        return f"Minted(ends={self.ends.isoformat()})"
 
 
 def token_request(secret: str, uid: str, lifetime: timedelta = LIFETIME) -> Json:
@@ -98,10 +86,22 @@ def secret_name(binding: str) -> str:
     return f"{binding}-kubeconfig"
 
 
+def server_option(domain: Domain) -> str:
+    """Return the annotation of a kubeconfig Secret that holds the URL of `join --server`."""
+    return f"{domain.name}/join-server"
+
+
 def kubeconfig_secret(
-    binding: str, content: str, *, ends: str, domain: Domain, worker_id: str = ""
+    binding: str,
+    content: str,
+    *,
+    ends: str,
+    domain: Domain,
+    worker_id: str = "",
+    server: str = "",
 ) -> Json:
-    """Return the Secret of a binding's kubeconfig; `worker_id` is the identity of the worker."""
+    """Return the Secret of a binding's kubeconfig; `worker_id` is the identity of the worker, and
+    `server` the URL that `join --server` gave."""
     body = named(
         "Secret",
         "v1",
@@ -114,6 +114,8 @@ def kubeconfig_secret(
     annotations = {domain.token_expires: ends}
     if worker_id:
         annotations[domain.worker_cluster_id] = worker_id
+    if server:
+        annotations[server_option(domain)] = server
     body["metadata"]["annotations"] = annotations
     return body
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -23,7 +24,7 @@ from kubeocean.api.bindings import (
     SecretReference,
     problems,
 )
-from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.api.group import APP_MANAGED_BY, DEFAULT, LABEL_SERVICE_NAME, Domain
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, PolicySpec
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
@@ -37,20 +38,30 @@ from kubeocean.install.credentials import (
     token_request,
 )
 from kubeocean.install.lease_options import policy
+from kubeocean.install.limits import egress_policy
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.values import WorkerValues
-from kubeocean.install.worker_objects import credential_secret, withdrawn_objects, worker_objects
+from kubeocean.install.worker_objects import (
+    credential_secret,
+    credential_selector,
+    withdrawn_objects,
+    worker_objects,
+)
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import NAMESPACES, SERVICE_ACCOUNTS
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.kinds import NAMESPACES, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.selectors import check_label_value, check_subdomain
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 
 __all__ = [
+    "NOT_ENFORCED",
     "Join",
     "JoinRequest",
     "Joined",
+    "api_servers",
+    "has_admission_policies",
     "identity",
     "join_command",
     "leads_to",
@@ -58,6 +69,15 @@ __all__ = [
     "two_clusters",
 ]
 
+NOT_ENFORCED: Final = (
+    "the worker's API server has no ValidatingAdmissionPolicies (Kubernetes 1.30): nodes, priority "
+    "and grace period of pods are not enforced there"
+)
+_HELM: Final = "Helm"
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_SLICES: Final = Resource(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, Untyped
+)
 _OPTIONS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
 
 
@@ -71,6 +91,11 @@ class JoinRequest:
     lease: PolicySpec | None = None
     service_namespaces: tuple[str, ...] = ()
     direct_scheduling: bool = False
+    node_selector: Json | None = None  # None: all nodes that pods of the mount namespace may use
+    priority_class: str = ""  # of physical pods; empty means the domain's own
+    shared: bool = False  # whether other computing clusters may use the mount namespace, too
+    server: str = ""  # URL at which the computing cluster reaches the worker; else the access's
+    insecure: bool = False  # whether a worker without a verified certificate is accepted
 
     def __post_init__(self) -> None:
         # Templates insert the name into labels of pods.
@@ -91,9 +116,11 @@ class JoinRequest:
         return BindingSpec(
             cluster_id=self.cluster_id or self.name,
             secret_ref=SecretReference(secret_name(self.name), domain.system_namespace),
+            node_selector=self.node_selector or self.worker.nodes,
             mount_namespace=self.worker.mount_namespace,
             service_namespaces=self.service_namespaces or None,
             direct_scheduling=self.direct_scheduling,
+            pod_priority_class_name=self.priority_class,
         )
 
     def binding(self) -> Json:
@@ -138,15 +165,45 @@ Report = Callable[[Json, ApplyResult], None]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Result of a join: the expiry of the credential, and whether it is a new one."""
+    """Result of a join: the expiry of the credential, whether it is a new one, and what the worker
+    does not enforce."""
 
     ends: datetime
     renewed: bool
+    notes: tuple[str, ...] = ()
 
 
 async def identity(applier: Applier) -> str:
     """Return the UID that identifies a cluster."""
     return (await applier.client.get(NAMESPACES, "kube-system")).uid
+
+
+async def has_admission_policies(client: Client) -> bool:
+    """Whether an API server has ValidatingAdmissionPolicies."""
+    try:
+        listing = await client.request_json("GET", _ADMISSION)
+    except NotFound:
+        return False
+    served = {each.get("name") for each in listing.get("resources") or ()}
+    return "validatingadmissionpolicies" in served
+
+
+async def api_servers(client: Client) -> tuple[tuple[str, int], ...]:
+    """Return the addresses and ports of a cluster's own API servers, as its pods reach them."""
+    namespace, name = "default", "kubernetes"
+    addresses: set[tuple[str, int]] = set()
+    selector = f"{LABEL_SERVICE_NAME}={name}"
+    slices = await client.list(_SLICES, namespace, labels=selector, keep_raw=True)
+    for each in slices.items:
+        content = each.content()
+        for endpoint in content.get("endpoints") or ():
+            for port in content.get("ports") or ():
+                addresses |= {(address, port["port"]) for address in endpoint["addresses"]}
+    with suppress(NotFound):
+        service = (await client.get(SERVICES, name, namespace, keep_raw=True)).content()["spec"]
+        for address in service.get("clusterIPs") or ():
+            addresses |= {(address, port["port"]) for port in service.get("ports") or ()}
+    return tuple(sorted(addresses))
 
 
 async def policy_holder(worker: Applier, name: str, domain: Domain) -> str:
@@ -211,7 +268,7 @@ class Join:
         self._values = request.worker
         self._computing = computing
         self._worker = worker
-        self._access = access
+        self._access = replace(access, server=request.server) if request.server else access
         self._clock = clock or RealClock()
 
     async def run(
@@ -222,8 +279,9 @@ class Join:
         :raises ConfigError: the clusters are the same, or an object belongs to another binding.
         """
         computing_id, worker_id = await self._check()
-        await self._worker.apply_all(worker_objects(self._values), report)
-        for body in reversed(withdrawn_objects(self._values)):
+        values = self._values = await self._completed()
+        await self._worker.apply_all(await self._wanted(values), report)
+        for body in reversed(withdrawn_objects(values)):
             if (result := await self._worker.remove(body)) is not ApplyResult.ABSENT:
                 report(body, result)
         if (policy := self._request.policy()) is not None:
@@ -232,12 +290,40 @@ class Join:
         domain = self._values.domain
         ends = f"{claims.ends:%Y-%m-%dT%H:%M:%SZ}"
         secret = kubeconfig_secret(
-            self._request.name, content, ends=ends, worker_id=worker_id, domain=domain
+            self._request.name,
+            content,
+            ends=ends,
+            worker_id=worker_id,
+            domain=domain,
+            server=self._request.server,
         )
         report(secret, await self._computing.apply(secret))
         binding = self._request.binding()
         report(binding, await self._computing.apply(binding))
-        return Joined(claims.ends, renewed)
+        return Joined(claims.ends, renewed, () if values.admission else (NOT_ENFORCED,))
+
+    async def _completed(self) -> WorkerValues:
+        """Return the values with what only the worker can tell: its API servers, and whether it has
+        admission policies."""
+        request = self._request
+        classes = (*request.worker.priority_classes, request.priority_class)
+        return replace(
+            request.worker,
+            admission=await has_admission_policies(self._worker.client),
+            api_servers=await api_servers(self._worker.client),
+            priority_classes=tuple(dict.fromkeys(filter(None, classes))),
+        )
+
+    async def _wanted(self, values: WorkerValues) -> list[Json]:
+        """Return the objects to apply; an egress policy of a Helm release has its values."""
+        objects = worker_objects(values)
+        if not values.egress:
+            return objects
+        egress = egress_policy(values)
+        stored = await self._worker.find(egress)
+        if stored is None or stored.labels.get(APP_MANAGED_BY) != _HELM:
+            return objects
+        return [each for each in objects if each != egress]
 
     async def _check(self) -> tuple[str, str]:
         """Return the identities of the computing cluster and of the worker, if both may be
@@ -248,7 +334,9 @@ class Join:
         except NotFound:
             message = "the computing cluster has no ClusterBinding CRD; run kubeocean install first"
             raise ConfigError(message) from None
+        self._check_tls()
         await self._check_policy(computing_id)
+        await self._check_namespace(computing_id)
         for binding in bindings.items:
             cluster_id = binding.spec.cluster_id
             if binding.name == self._request.name:
@@ -258,6 +346,31 @@ class Join:
                 message = f"must be unique: binding {binding.name} has it"
                 raise ConfigError(message, source="--cluster-id", value=cluster_id)
         return computing_id, worker_id
+
+    def _check_tls(self) -> None:
+        """:raises ConfigError: the worker's certificate would not be verified."""
+        if self._access.insecure and not self._request.insecure:
+            message = "has insecure-skip-tls-verify: whoever is between the clusters could read "
+            message += "the credential and all Secrets of pods; --insecure accepts this"
+            raise ConfigError(message, source="--kubeconfig", value=self._access.server)
+
+    async def _check_namespace(self, computing_id: str) -> None:
+        """:raises ConfigError: the mount namespace belongs to another computing cluster."""
+        values, key = self._values, self._values.domain.computing_cluster_id
+        if self._request.shared:
+            return
+        anchors = await self._worker.client.list(
+            SECRETS, values.mount_namespace, labels=credential_selector(values)
+        )
+        own = credential_secret(values, self._request.name, computing_id)["metadata"]["name"]
+        others = {each.labels.get(key, "") for each in anchors.items} - {computing_id}
+        if others and own not in {each.name for each in anchors.items}:
+            free = f"{values.domain.worker_namespace}-{computing_id[:8]}"
+            message = (
+                "is used by another computing cluster, which could read Secrets and enter pods"
+            )
+            message += f" of this one; choose another such as {free}, or accept this with --shared"
+            raise ConfigError(message, source="--mount-namespace", value=values.mount_namespace)
 
     async def _check_policy(self, computing_id: str) -> None:
         """:raises ConfigError: the policy lends to another computing cluster."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding, SecretReference
@@ -24,9 +24,13 @@ from kubeocean.install.apply import Applier, ApplyResult
 from kubeocean.install.credentials import kubeconfig_secret, secret_name
 from kubeocean.install.join import Report, identity, leads_to, policy_holder, two_clusters
 from kubeocean.install.lease_options import policy
-from kubeocean.install.roles import ALL_ADD_ONS
 from kubeocean.install.values import WorkerValues
-from kubeocean.install.worker_objects import credential_secret, credential_selector, worker_objects
+from kubeocean.install.worker_objects import (
+    credential_secret,
+    credential_selector,
+    with_everything,
+    worker_objects,
+)
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import MergePatch
@@ -208,7 +212,7 @@ class Leave:
         if others:
             return *orphans, f"the accounts and their roles, which {', '.join(others)} need"
         kept: list[Json] = []
-        for body in reversed(worker_objects(replace(values, isolated=True, add_ons=ALL_ADD_ONS))):
+        for body in reversed(worker_objects(with_everything(values))):
             if body["kind"] in _KEPT_KINDS:
                 kept.append(body)
             else:

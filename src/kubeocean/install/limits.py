@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kubeocean.api import group
 from kubeocean.install.object_parts import labels, named, worker_labels
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.objects import Json
 
-__all__ = ["computing_guards", "worker_guards"]
+__all__ = ["computing_guards", "egress_policy", "worker_guards"]
+
+# Addresses at which clouds serve credentials of a node: link-local ones, and those of Alibaba
+# Cloud, Azure, Oracle Cloud, AWS and Google Cloud.
+_METADATA_V4: Final = (
+    "169.254.0.0/16",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+)
+_METADATA_V6: Final = ("fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128")
 
 
 def computing_guards(values: Values) -> list[Json]:
@@ -86,7 +98,7 @@ def _policy(values: Values, name: str, selector: Json, ingress: list[Json]) -> J
 
 
 def worker_guards(values: WorkerValues) -> list[Json]:
-    """Return the quota of the mount namespace, and its network policy if isolated."""
+    """Return the quota and the network policies of the mount namespace."""
     name, ours = values.account, worker_labels(values.domain)
     objects: list[Json] = []
     if values.quota:
@@ -116,4 +128,51 @@ def worker_guards(values: WorkerValues) -> list[Json]:
                 },
             )
         )
+    if values.egress:
+        objects.append(egress_policy(values))
     return objects
+
+
+def egress_policy(values: WorkerValues) -> Json:
+    """Return the policy that keeps pods from metadata addresses and the worker's API server.
+
+    Pods of the worker and other addresses stay reachable: the computing cluster's API server and
+    DNS are among these. DNS servers may have link-local addresses.
+    """
+    blocks = [_block("0.0.0.0/0", _METADATA_V4, values), _block("::/0", _METADATA_V6, values)]
+    rules: list[Json] = [
+        {"to": [{"namespaceSelector": {}}]},
+        {"to": blocks},
+        {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]},
+        *(_all_ports_but(address, port) for address, port in values.api_servers),
+    ]
+    return named(
+        "NetworkPolicy",
+        "networking.k8s.io/v1",
+        f"{values.account}-egress",
+        namespace=values.mount_namespace,
+        labels=worker_labels(values.domain),
+        spec={"podSelector": {}, "policyTypes": ["Egress"], "egress": rules},
+    )
+
+
+def _block(cidr: str, metadata: tuple[str, ...], values: WorkerValues) -> Json:
+    own = [_host(address) for address, _ in values.api_servers]
+    excepted = [*metadata, *(each for each in own if (":" in each) is (":" in cidr))]
+    return {"ipBlock": {"cidr": cidr, "except": list(dict.fromkeys(excepted))}}
+
+
+def _host(address: str) -> str:
+    return f"{address}/{128 if ':' in address else 32}"
+
+
+def _all_ports_but(address: str, port: int) -> Json:
+    """Return the rule for an address of the API server: other servers may have it, too."""
+    spans = [(1, port - 1), (port + 1, 65_535)]
+    ports = [
+        {"protocol": protocol, "port": first, "endPort": last}
+        for protocol in ("TCP", "UDP")
+        for first, last in spans
+        if first <= last
+    ]
+    return {"to": [{"ipBlock": {"cidr": _host(address)}}], "ports": ports}

@@ -29,6 +29,7 @@ from kubeocean.api.group import (
     Domain,
 )
 from kubeocean.install.permissions import Permission, Rights, Rule
+from kubeocean.runtime.objects import Json
 
 __all__ = [
     "ALL_ADD_ONS",
@@ -38,6 +39,7 @@ __all__ = [
     "IDENTITY",
     "READ_METRICS",
     "AddOn",
+    "add_on_rule",
     "manager_rights",
     "metrics_rights",
     "proxier_rights",
@@ -117,6 +119,12 @@ def worker_rights(
         (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
         {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
     )
+
+
+def add_on_rule(add_on: AddOn) -> Json:
+    """Return the rule of a ClusterRole that an add-on grants; {} for one that grants none there."""
+    rule = _ADD_ONS.get(add_on)
+    return rule.document() if rule is not None else {}
 
 
 def metrics_rights() -> Rights:

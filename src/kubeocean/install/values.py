@@ -16,18 +16,50 @@ from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.api.validation import zone_names
 from kubeocean.errors import ConfigError
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn
+from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
-from kubeocean.runtime.selectors import check_subdomain
+from kubeocean.runtime.selectors import LabelSelector, check_subdomain
 from kubeocean.worker_access.rotation import ANY_NAMESPACE
 
-__all__ = ["IMAGE", "Size", "Values", "WorkerValues", "add_ons", "amounts", "toleration"]
+__all__ = [
+    "IMAGE",
+    "LENDABLE",
+    "PodSecurity",
+    "Size",
+    "Values",
+    "WorkerValues",
+    "add_ons",
+    "amounts",
+    "node_selector",
+    "pod_security",
+    "toleration",
+]
 
 IMAGE: Final = f"kubeocean/kubeocean:{__version__}"
 _LEVELS: Final = ("debug", "info", "warn", "error")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 # Copies of Services in the mount namespace have the type ClusterIP only.
 _QUOTA: Final = {"services.loadbalancers": "0", "services.nodeports": "0"}
+_MAX_GRACE_S: Final = 3600
+# Nodes that may be lent unless the owner names others: all but those of the control plane.
+LENDABLE: Final[Json] = {
+    "nodeSelectorTerms": [
+        {
+            "matchExpressions": [
+                {"key": "node-role.kubernetes.io/control-plane", "operator": "DoesNotExist"}
+            ]
+        }
+    ]
+}
+
+
+class PodSecurity(StrEnum):
+    """Levels of the Pod Security Standards, from the weakest to the strictest."""
+
+    PRIVILEGED = "privileged"
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
 
 
 class Size(StrEnum):
@@ -112,9 +144,22 @@ class WorkerValues:
     add_ons: tuple[AddOn, ...] = DEFAULT_ADD_ONS
     quota: Mapping[str, str] = field(default_factory=lambda: dict(_QUOTA))
     isolated: bool = False  # admit no traffic from other namespaces
+    pod_security: PodSecurity = PodSecurity.BASELINE  # of all pods of the mount namespace
+    egress: bool = True  # keep pods from metadata addresses and the worker's API server
+    api_servers: tuple[tuple[str, int], ...] = ()  # addresses and ports of the worker's
+    admission: bool = True  # whether the API server has ValidatingAdmissionPolicies
+    nodes: Json | None = field(default_factory=lambda: LENDABLE)  # a NodeSelector; None: all
+    priority_classes: tuple[str, ...] = ()  # that pods may have besides the domain's own
+    max_grace_s: int = _MAX_GRACE_S  # longest grace period of a pod
 
     def __post_init__(self) -> None:
         check_subdomain(self.mount_namespace, field="mount namespace")
+        for name in self.priority_classes:
+            check_subdomain(name, field="priority class")
+        if self.max_grace_s < 0:
+            raise ConfigError("must not be negative", field="max grace", value=self.max_grace_s)
+        if self.nodes is not None:
+            NodeSelector.from_document(self.nodes, field="nodes")
 
     @property
     def mount_namespace(self) -> str:
@@ -161,6 +206,39 @@ def add_ons(names: Iterable[str], *, source: str = "add-ons") -> tuple[AddOn, ..
             message = f"must be none, all, or some of {', '.join(AddOn)}"
             raise ConfigError(message, source=source, value=word)
     return tuple(each for each in AddOn if each in words)
+
+
+def pod_security(text: str, *, source: str = "--guests") -> PodSecurity:
+    """Parse a level of the Pod Security Standards.
+
+    :raises ConfigError: there is no such level.
+    """
+    try:
+        return PodSecurity(text)
+    except ValueError:
+        message = f"must be one of {', '.join(PodSecurity)}"
+        raise ConfigError(message, source=source, value=text) from None
+
+
+def node_selector(text: str, *, source: str = "--nodes") -> Json | None:
+    """Parse a label selector of nodes, such as `pool=batch,!gpu`; `all` means every node.
+
+    :raises ConfigError: the text is no label selector.
+    """
+    if text.strip() == "all":
+        return None
+    try:
+        requirements = LabelSelector.parse(text).requirements
+    except ConfigError as error:
+        raise ConfigError(f"must be all or a label selector: {error}", source=source) from None
+    if not requirements:
+        raise ConfigError("must be all or a label selector", source=source, value=text)
+    expressions = [
+        {"key": each.key, "operator": str(each.operator)}
+        | ({"values": list(each.values)} if each.values else {})
+        for each in requirements
+    ]
+    return {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
 
 
 def amounts(text: str, *, source: str) -> dict[str, str]:

@@ -1,20 +1,25 @@
-"""Objects of a worker cluster: CRD, namespace, accounts, roles and quotas; no programs."""
+"""Objects of a worker cluster: CRD, namespace, accounts, roles, limits; no programs."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from kubeocean.api import group
 from kubeocean.api.crds import policy_definition
 from kubeocean.install.computing_objects import kept
 from kubeocean.install.limits import worker_guards
-from kubeocean.install.object_parts import accounts, granted, labels, named, worker_labels
-from kubeocean.install.roles import AddOn, metrics_rights, worker_rights
+from kubeocean.install.object_parts import accounts, granted, labels, named, title, worker_labels
+from kubeocean.install.roles import ALL_ADD_ONS, AddOn, metrics_rights, worker_rights
 from kubeocean.install.values import WorkerValues
+from kubeocean.install.worker_admission import admission_objects
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "credential_secret",
     "credential_selector",
     "metrics_objects",
+    "mount_namespace",
+    "with_everything",
     "withdrawn_objects",
     "worker_objects",
 ]
@@ -25,9 +30,7 @@ def worker_objects(values: WorkerValues) -> list[Json]:
     namespace, ours = values.mount_namespace, worker_labels(values.domain)
     return [
         kept(policy_definition()),
-        kept(
-            named("Namespace", "v1", namespace, labels=ours)
-        ),  # it may contain pods of other owners
+        mount_namespace(values),
         *accounts((values.account,), namespace, labels=ours),
         *granted(
             values.account,
@@ -40,7 +43,15 @@ def worker_objects(values: WorkerValues) -> list[Json]:
         *(metrics_objects(values) if AddOn.METRICS in values.add_ons else ()),
         _priority_class(values),
         *worker_guards(values),
+        *(admission_objects(values) if values.admission else ()),
     ]
+
+
+def mount_namespace(values: WorkerValues) -> Json:
+    """Return the mount namespace, which is kept: it may contain pods of other owners."""
+    level = {group.LABEL_POD_SECURITY: str(values.pod_security)}
+    ours = worker_labels(values.domain) | level
+    return kept(named("Namespace", "v1", values.mount_namespace, labels=ours))
 
 
 def metrics_objects(values: WorkerValues) -> list[Json]:
@@ -61,20 +72,32 @@ def metrics_objects(values: WorkerValues) -> list[Json]:
 
 
 def withdrawn_objects(values: WorkerValues) -> list[Json]:
-    """Return objects of add-ons that are not granted any more."""
-    return [] if AddOn.METRICS in values.add_ons else metrics_objects(values)
+    """Return the objects that other values of the same mount namespace have, and these do not."""
+    wanted = {title(each) for each in worker_objects(values)}
+    return [each for each in worker_objects(with_everything(values)) if title(each) not in wanted]
+
+
+def with_everything(values: WorkerValues) -> WorkerValues:
+    """Return values that give all objects that any values of this mount namespace can give."""
+    quota = values.quota or WorkerValues().quota
+    return replace(
+        values, add_ons=ALL_ADD_ONS, quota=quota, isolated=True, egress=True, admission=True
+    )
 
 
 def _priority_class(values: WorkerValues) -> Json:
+    """Return the priority class, which is kept: pods of other mount namespaces may have it."""
     domain = values.domain
-    return named(
-        "PriorityClass",
-        "scheduling.k8s.io/v1",
-        domain.priority_class,
-        labels=worker_labels(domain) | {domain.managed_by: domain.product},
-        value=group.PRIORITY_CLASS_VALUE,
-        preemptionPolicy="PreemptLowerPriority",
-        description="Pods of other clusters, which run where nobody else wants to",
+    return kept(
+        named(
+            "PriorityClass",
+            "scheduling.k8s.io/v1",
+            domain.priority_class,
+            labels=worker_labels(domain) | {domain.managed_by: domain.product},
+            value=group.PRIORITY_CLASS_VALUE,
+            preemptionPolicy="PreemptLowerPriority",
+            description="Pods of other clusters, which run where nobody else wants to",
+        )
     )
 
 

@@ -97,6 +97,17 @@ async def test_a_worker_joins_and_leaves(
     assert (code, "window is closed" in output) == (0, True), output
     assert "created" not in output
     assert "The credential is kept" in output
+    assert "Changes" not in output
+    wider = ("join", pair.name, *pair.flags, "--lease=all", "--no-wait")
+    code, output = await run(*wider)
+    assert (code, "limits: cpu=50% -> none" in output) == (2, True), output
+    assert "would change 1 of its values; --yes makes these changes" in output
+    spec = (await worker_applier.client.get(RESOURCE_LEASING_POLICIES, pair.name)).spec
+    assert spec.resource_limits is not None
+    code, output = await run(*wider, "--yes")
+    assert code == 0, output
+    spec = (await worker_applier.client.get(RESOURCE_LEASING_POLICIES, pair.name)).spec
+    assert spec.resource_limits is None
 
     code, output = await run("uninstall", "--kubeconfig", pair.computing_cluster.kubeconfig)
     assert (code, pair.name in output) == (2, True), output

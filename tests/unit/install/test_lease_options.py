@@ -10,6 +10,7 @@ from kubeocean.api.policies import PolicySpec, ResourceLimit, TimeWindow
 from kubeocean.errors import ConfigError
 from kubeocean.install.join import JoinRequest, join_command
 from kubeocean.install.lease_options import limits, windows
+from kubeocean.install.values import LENDABLE
 
 WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
@@ -75,6 +76,7 @@ def test_a_join_request_gives_a_binding_and_a_policy() -> None:
     assert request.binding()["spec"] == {
         "clusterID": "berlin",
         "secretRef": {"name": "berlin-kubeconfig", "namespace": "kubeocean-system"},
+        "nodeSelector": LENDABLE,
         "mountNamespace": "kubeocean-worker",
     }
     made = request.policy()

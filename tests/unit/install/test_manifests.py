@@ -14,7 +14,7 @@ from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.manifests import render
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
-from kubeocean.install.values import Size, Values, WorkerValues
+from kubeocean.install.values import PodSecurity, Size, Values, WorkerValues
 from kubeocean.install.worker_objects import worker_objects
 from kubeocean.runtime.objects import Json
 
@@ -139,6 +139,26 @@ def test_helm_renders_the_objects_of_other_workers(helm: Path, add_ons: tuple[Ad
     )
     chosen = f"addOns={{{','.join(add_ons)}}}"
     settings = ("namespace.name=team", chosen, "quota.count/pods=5k", "isolated=true")
+    given = templated(helm, "kubeocean-worker", *settings)
+    assert given == comparable(worker_objects(values))
+
+
+def test_helm_renders_the_limits_that_an_owner_chose(helm: Path) -> None:
+    batch = {"key": "pool", "operator": "In", "values": ["batch"]}
+    values = WorkerValues(
+        pod_security=PodSecurity.PRIVILEGED,
+        egress=False,
+        nodes={"nodeSelectorTerms": [{"matchExpressions": [batch]}]},
+        priority_classes=("spot",),
+        max_grace_s=31_536_000,
+    )
+    settings = (
+        "guests=privileged",
+        "egress.enabled=false",
+        "nodes[0][0]=pool In batch",
+        "priorityClasses[0]=spot",
+        "maxGraceSeconds=31536000",
+    )
     given = templated(helm, "kubeocean-worker", *settings)
     assert given == comparable(worker_objects(values))
 

@@ -18,6 +18,7 @@ from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.templates import proxier_deployment, proxier_files, syncer_files
 from kubeocean.install.values import Size, Values, WorkerValues
+from kubeocean.install.worker_admission import PodLimits, read_limits
 from kubeocean.install.worker_objects import credential_secret, withdrawn_objects, worker_objects
 from kubeocean.proxier.settings import Settings as ProxierSettings
 from kubeocean.runtime.access import Access
@@ -182,14 +183,33 @@ def test_the_metrics_account_exists_only_with_its_add_on() -> None:
     bound = the("ClusterRoleBinding", "kubeocean-metrics-team", worker_objects(team))
     account = {"kind": "ServiceAccount", "name": "kubeocean-metrics", "namespace": "team"}
     assert bound["subjects"] == [account]
-    assert withdrawn_objects(team) == []
     without = replace(team, add_ons=(AddOn.VOLUMES,))
     assert "kubeocean-metrics" not in str(worker_objects(without))
-    assert list(map(title, withdrawn_objects(without))) == [
+
+
+def test_objects_of_options_that_are_left_out_are_withdrawn() -> None:
+    everything = WorkerValues(namespace="team", isolated=True)
+    assert withdrawn_objects(everything) == []
+    nothing = replace(everything, add_ons=(), quota={}, isolated=False, egress=False)
+    assert list(map(title, withdrawn_objects(nothing))) == [
         "ServiceAccount team/kubeocean-metrics",
         "ClusterRole kubeocean-metrics-team",
         "ClusterRoleBinding kubeocean-metrics-team",
+        "ResourceQuota team/kubeocean-syncer",
+        "NetworkPolicy team/kubeocean-syncer",
+        "NetworkPolicy team/kubeocean-syncer-egress",
     ]
+
+
+def test_limits_on_pods_are_read_back_from_their_admission_policy() -> None:
+    batch = {"key": "pool", "operator": "In", "values": ["batch", "night"]}
+    own = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [batch]}, {"matchFields": [own]}]}
+    values = WorkerValues(nodes=selector, priority_classes=("spot",), max_grace_s=7)
+    policy = the("ValidatingAdmissionPolicy", "kubeocean-syncer-pods", worker_objects(values))
+    terms = (("pool In batch,night",), ("field metadata.name In n1",))
+    assert read_limits(policy) == PodLimits(terms, ("kubeocean-default", "spot"), 7)
+    assert read_limits({"spec": {"variables": [{"name": "nodes", "expression": "a"}]}}) is None
 
 
 # Credentials

@@ -23,6 +23,7 @@ from kubeocean.api.ownership import Claim, bears_ids, ownership
 from kubeocean.errors import (
     AlreadyExists,
     BadRequest,
+    ConfigError,
     Forbidden,
     InternalError,
     Invalid,
@@ -34,6 +35,7 @@ from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
@@ -391,6 +393,7 @@ class PodController:
             names=names,
             ownership=ownership(clusters.ids, clusters.domain),
             direct_scheduling=binding is not None and binding.spec.direct_scheduling,
+            node_terms=_node_terms(binding),
             priority_class=binding.spec.pod_priority_class_name if binding is not None else "",
             server=endpoints.server,
             dns=endpoints.dns,
@@ -725,6 +728,16 @@ class _Sync:
             versions = (self.written or self.vpod).resource_version, self.ppod.resource_version
             self.record.settle(versions, revision=self.revision)
         return outcome
+
+
+def _node_terms(binding: ClusterBinding | None) -> tuple[Json, ...]:
+    """Return the terms of the binding's node selector; none if it has no valid one."""
+    selector = binding.spec.node_selector if binding is not None else None
+    try:
+        NodeSelector.from_document(selector or {})
+    except ConfigError:
+        return ()  # the manager's condition names the field and the value
+    return tuple((selector or {}).get("nodeSelectorTerms") or ())
 
 
 def _soonest(outcomes: Iterable[Outcome]) -> Outcome:

@@ -52,14 +52,26 @@ DROPPED: Final = frozenset(
 
 
 def place(context: Context) -> Json:
-    """The fields of a pod's spec that bind it to its node, and its PriorityClass."""
+    """The fields of a pod's spec that bind it to its node, and its PriorityClass.
+
+    The pod carries the binding's node selector, so that scheduler and kubelets of the worker check
+    it, too: an admission policy of the worker may require it.
+    """
     ours: Json = {"priorityClassName": context.priority_class or context.domain.priority_class}
+    terms: list[Json] = [dict(term) for term in context.node_terms]
     if context.direct_scheduling:
-        return ours | {"nodeName": context.node}
-    on_node = {"key": "metadata.name", "operator": "In", "values": [context.node]}
-    required = {"nodeSelectorTerms": [{"matchFields": [on_node]}]}
-    node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    return ours | {"affinity": {"nodeAffinity": node_affinity}}
+        ours["nodeName"] = context.node
+    else:
+        on_node = {"key": "metadata.name", "operator": "In", "values": [context.node]}
+        terms = [
+            term | {"matchFields": [on_node, *term.get("matchFields", ())]}
+            for term in terms or [{}]
+        ]
+    if terms:
+        required = {"nodeSelectorTerms": terms}
+        node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        ours["affinity"] = {"nodeAffinity": node_affinity}
+    return ours
 
 
 # The parts of a spec that are recorded in a physical pod's annotation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
@@ -134,6 +134,7 @@ class Context:
     names: CopyNames
     ownership: Mapping[str, str]  # labels that identify the binding
     direct_scheduling: bool = False
+    node_terms: Sequence[Mapping[str, Any]] = ()  # of the binding's node selector; none: any node
     priority_class: str = ""  # empty: the domain's own
     server: Endpoint | None = None  # None: the pod sees the worker's API server
     dns: str | None = None  # an address; None: the pod uses the DNS of its node

@@ -167,6 +167,18 @@ def test_a_directly_scheduled_pod_has_a_node_name_and_no_affinity() -> None:
     assert not {"affinity", "schedulingGates"} & spec.keys()
 
 
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_pod_carries_the_node_selector_of_its_binding(direct: bool) -> None:
+    pod = vpod()
+    lent = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["batch"]}]}
+    spec = spec_of(pod, direct_scheduling=direct, node_terms=(lent,))
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    on_node = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    named = {} if direct else {"matchFields": [on_node]}
+    assert required["nodeSelectorTerms"] == [lent | named]
+    assert spec.get("nodeName") == ("n1" if direct else None)
+
+
 def test_the_binding_may_name_another_priority_class() -> None:
     assert spec_of(vpod(), priority_class="low")["priorityClassName"] == "low"
     assert spec_of(vpod(), domain=TAPESTRY)["priorityClassName"] == "tapestry-default"
