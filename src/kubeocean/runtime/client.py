@@ -13,6 +13,7 @@ Of the four patch types only `ApplyPatch` is retried when its outcome is unknown
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -80,7 +81,10 @@ Patch: TypeAlias = MergePatch | StrategicPatch | JsonPatch | ApplyPatch
 
 
 PAGE: Final = 500
+# PartialObjectMetadata, or whole objects from a server that does not have it
+_METADATA: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 TIMEOUT_S: Final = 30.0
+_JSON: Final = "application/json"
 Propagation: TypeAlias = Literal["Background", "Foreground", "Orphan"]
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
@@ -124,6 +128,13 @@ class Client:
     async def close(self) -> None:
         """Give back the connections."""
         await self.transport.close()
+
+    def with_field_manager(self, field_manager: str) -> Client:
+        """Return a client that writes as another field manager, over the same connections and
+        within the same limits."""
+        client = copy.copy(self)
+        client.field_manager = field_manager
+        return client
 
     # Reading
 
@@ -175,17 +186,20 @@ class Client:
         fields: str = "",
         page: int = PAGE,
         keep_raw: bool = False,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[Listing[ObjectT], None]:
         """Yield the pages of a list. If the continue token expires, listing restarts as one
-        page, which `begins`."""
+        page, which `begins`. With `metadata_only` the server sends no more than metadata."""
         chosen = _selection(labels, fields)
+        accept = _METADATA.format("List") if metadata_only else _JSON
         path = resource.path(namespace)
         doing = f"list {resource}"
         token, limit = "", page
         while True:
             query = (*chosen, *_if("limit", str(limit) if limit else ""), *_if("continue", token))
             try:
-                body = await self._send(self._request("GET", path, query=query), doing)
+                request = self._request("GET", path, query=query, accept=accept)
+                body = await self._send(request, doing)
             except Gone:
                 if not token:
                     raise
@@ -208,11 +222,15 @@ class Client:
         labels: str = "",
         fields: str = "",
         query: Iterable[tuple[str, str]] = (),
+        metadata_only: bool = False,
     ) -> AbstractAsyncContextManager[Stream]:
         """The raw stream of a watch; `runtime.watch` makes sense of it."""
         parameters = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
-        return self.transport.stream(Request("GET", path, query=parameters, timeout_s=None))
+        accept = _METADATA.format("") if metadata_only else _JSON
+        return self.transport.stream(
+            Request("GET", path, query=parameters, accept=accept, timeout_s=None)
+        )
 
     # Writing
 
@@ -223,6 +241,7 @@ class Client:
         *,
         namespace: str = "",
         dry_run: bool = False,
+        keep_raw: bool = False,
     ) -> ObjectT:
         """A new object.
 
@@ -234,7 +253,7 @@ class Client:
         path = resource.path(namespace)
         request = self._request("POST", path, body=body, query=self._writer(dry_run))
         doing = f"create {resource} {_ref(namespace, what)}"
-        return _object(resource, await self._send(request, doing), doing)
+        return _object(resource, await self._send(request, doing), doing, keep_raw=keep_raw)
 
     async def post(
         self,
@@ -275,6 +294,7 @@ class Client:
         *,
         subresource: str = "",
         dry_run: bool = False,
+        keep_raw: bool = False,
     ) -> ObjectT:
         """Patch an object or its subresource.
 
@@ -291,7 +311,8 @@ class Client:
         )
         verb = "apply" if applies else "patch"
         doing = f"{verb} {_what(resource, subresource)} {_ref(namespace, name)}"
-        return _object(resource, await self._send(request, doing, idempotent=applies), doing)
+        body = await self._send(request, doing, idempotent=applies)
+        return _object(resource, body, doing, keep_raw=keep_raw)
 
     async def delete(
         self,

@@ -42,6 +42,7 @@ class Informer(Generic[ObjectT]):
     - `prune`: what is kept of an object.
     - `keep`: whether it is kept at all, for what no selector can tell.
     - `keep_raw`: whether its bytes are kept beside it.
+    - `metadata_only`: whether the server sends only the metadata of objects.
     """
 
     def __init__(
@@ -56,13 +57,14 @@ class Informer(Generic[ObjectT]):
         prune: Callable[[ObjectT], ObjectT] | None = None,
         keep: Callable[[ObjectT], bool] | None = None,
         keep_raw: bool = False,
+        metadata_only: bool = False,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
         watch: Watch[ObjectT] | None = None,
     ) -> None:
         self._client = client
         self._clock = clock or RealClock()
-        self.scope = Scope(resource, namespace, labels, fields, keep_raw)
+        self.scope = Scope(resource, namespace, labels, fields, keep_raw, metadata_only)
         metrics = metrics or Metrics()
         self._watch = watch or Watch(client, self.scope, clock=self._clock, metrics=metrics)
         self._prune = prune

@@ -83,6 +83,7 @@ class Scope(Generic[ObjectT]):
     labels: str = ""
     fields: str = ""
     keep_raw: bool = False
+    metadata_only: bool = False
 
     @property
     def path(self) -> str:
@@ -201,6 +202,7 @@ class Watch(Generic[ObjectT]):
                 fields=scope.fields,
                 page=self._page,
                 keep_raw=scope.keep_raw,
+                metadata_only=scope.metadata_only,
             )
         ) as pages:
             async for part in pages:
@@ -222,9 +224,13 @@ class Watch(Generic[ObjectT]):
             query += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
         if self._version:
             query.append(("resourceVersion", self._version))
-        selected = {"labels": scope.labels, "fields": scope.fields}
         async with self._client.watch(
-            scope.resource, scope.namespace, **selected, query=query
+            scope.resource,
+            scope.namespace,
+            labels=scope.labels,
+            fields=scope.fields,
+            query=query,
+            metadata_only=scope.metadata_only,
         ) as stream:
             if initial:
                 self._generation = self._client.transport.generation
