@@ -20,12 +20,14 @@ from support.background import running
 from support.faults import Crashed, Faults
 from support.wait import until
 
-__all__ = ["QUICK", "ApplierEnv", "config_map", "namespace_of", "untyped"]
+__all__ = ["EVENTS_ONLY", "QUICK", "ApplierEnv", "Run", "config_map", "namespace_of", "untyped"]
 
 # Retries often, so that a test never waits for the schedule
 QUICK = Backoff(
     fixed_delay_s=0.5, slow_start_s=0.5, slow_factor=1.0, slow_limit_s=0.5, fast_limit_s=900.0
 )
+# Never retries, so that only events lead to passes
+EVENTS_ONLY = Backoff(fixed_delay_s=3600.0)
 QUIET_S = 2.5
 REST_S = 1.0
 
@@ -89,10 +91,18 @@ class ApplierEnv:
         )
 
     @asynccontextmanager
-    async def running(self, **options: Any) -> AsyncIterator[WorkApplier]:
-        applier = self.applier(**options)
-        async with running(applier):
-            yield applier
+    async def running(self, faults: Faults | None = None, **options: Any) -> AsyncIterator[Run]:
+        """An applier over connections of its own, until the block ends."""
+        faults = faults or Faults()
+        hub = self.hub_cluster.client(wrap=faults.wrap)
+        member = self.member_cluster.client(wrap=faults.wrap)
+        applier = self.applier(hub, member, **options)
+        try:
+            async with running(applier):
+                yield Run(applier, faults)
+        finally:
+            await hub.close()
+            await member.close()
 
     async def run_until_crash(self, faults: Faults, **options: Any) -> None:
         """Run an applier whose requests meet these faults, until it crashes."""
@@ -163,6 +173,13 @@ class ApplierEnv:
         namespace = self.namespace if resource.namespaced else ""
         await self.member.patch(resource, name, MergePatch(change), namespace)
 
+    async def another_owner(self) -> Json:
+        """A reference to an owner that exists and is none of ours: the namespace."""
+        namespace = await self.read(self.member, NAMESPACES, self.namespace)
+        assert namespace is not None
+        uid = namespace["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "Namespace", "name": self.namespace, "uid": uid}
+
     @staticmethod
     async def read(
         client: Client, resource: Resource[Any], name: str, namespace: str = ""
@@ -218,19 +235,34 @@ class ApplierEnv:
 
         await until(gone, what="an object to be gone")
 
-    async def is_quiet(self) -> None:
-        """Assert that no version of the Works, AppliedWorks and objects of this test changes."""
-        await asyncio.sleep(REST_S)
-        before = await self.versions()
-        await asyncio.sleep(QUIET_S)
-        assert await self.versions() == before
 
-    async def versions(self) -> dict[str, str]:
-        works = (await self.hub.list(WORKS, self.hub_namespace)).items
-        owners = (await self.member.list(APPLIED_WORKS)).items
-        maps = (await self.member.list(CONFIG_MAPS, self.namespace)).items
-        ours = [each for each in owners if each.name.startswith(self.id)]
-        return {f"{type(o).__name__} {o.key}": o.resource_version for o in (*works, *ours, *maps)}
+@dataclass(frozen=True)
+class Run:
+    """An applier that runs, and what it sends."""
+
+    applier: WorkApplier
+    faults: Faults
+
+    def writes(self) -> list[str]:
+        """The writes that were sent, dry runs aside."""
+        return [
+            f"{request.method} {request.path}"
+            for request in self.faults.requests
+            if request.writes and ("dryRun", "All") not in request.query
+        ]
+
+    async def is_quiet(self, seconds: float = QUIET_S, *, retries: bool = False) -> None:
+        """Assert that nothing is written once events have been delivered.
+
+        With `retries`, writes that the server refuses do not count.
+        """
+        await asyncio.sleep(REST_S)
+        before, accepted = len(self.writes()), self.faults.writes
+        await asyncio.sleep(seconds)
+        if retries:
+            assert self.faults.writes == accepted, self.writes()[before:]
+        else:
+            assert self.writes()[before:] == []
 
 
 def _is_crash(error: BaseException) -> bool:

@@ -217,6 +217,16 @@ def test_times_of_conditions_survive_and_nothing_else_does() -> None:
     assert [c["lastTransitionTime"] for c in manifest["conditions"]] == ["t1", "t2"]
 
 
+def test_two_manifests_of_one_object_keep_their_own_times() -> None:
+    both = [
+        processed(identifier=identifier(0), availability=AVAILABLE),
+        processed(ManifestReason.DUPLICATED, identifier=identifier(1), live=None),
+    ]
+    first = work_status(WORK, both, reports_diff=False, now="t1")
+    second = work_status({**WORK, "status": first}, both, reports_diff=False, now="t2")
+    assert second == first
+
+
 def test_a_status_that_would_be_too_large_is_trimmed() -> None:
     long = "x" * (WORK_BYTES // 2)
     each = Processed(

@@ -20,6 +20,7 @@ its objects along (see `deletion`); a member that leaves the fleet keeps them (`
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -57,6 +58,7 @@ from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped, encode
+from kubeocean.runtime.workqueue import WorkQueue
 
 __all__ = ["WorkApplier"]
 
@@ -64,6 +66,9 @@ WORKERS: Final = 5
 KEPT_BYTES: Final = 64 * 1024  # of a Work in the cache; larger ones are read when they are needed
 OUTAGE_S: Final = 60.0  # a member that does not answer for so long is reported in its Works
 STATUS_DELAY_S: Final = 1.0  # collects changes of status, and of definitions
+
+RETRY_LIMIT_S: Final = 10.0  # after an outage Works are up to date again within this time
+_MANY: Final = 200  # manifests, whose report takes longer than the event loop should be held up
 
 # Priorities of the queue
 _SCHEDULED: Final = 0
@@ -152,6 +157,7 @@ class WorkApplier:
         self._controller: Controller[Key] = Controller(
             self.name,
             self._reconcile,
+            queue=WorkQueue(self.name, max_s=RETRY_LIMIT_S, clock=clock, metrics=metrics),
             workers=workers,
             gate=self._caught_up,
             clock=clock,
@@ -336,7 +342,7 @@ class WorkApplier:
         read = await self._manifests.read((spec.get("workload") or {}).get("manifests") or ())
         record.lacks_kinds = read.lacks_kinds
         name = work["metadata"]["name"]
-        self._pool.need(name, set(read.refs.values()))
+        self._pool.need(name, read.watchable)
         unremoved: list[Identifier] = []
         reports_diff = False
         try:
@@ -355,7 +361,12 @@ class WorkApplier:
                 unremoved = await self._remove_left_overs(work, applied_work, read, owner)
             facts = PassFacts(owner, strategy, _HubWorks(self._works, self.namespace))
             outcomes = await self._manifests.apply(
-                read, facts, record, applied_work, reports_back=reports_back
+                read,
+                facts,
+                record,
+                applied_work,
+                reports_back=reports_back,
+                generation=_generation(work),
             )
             self._check_answers(outcomes, record)
             if not reports_diff:
@@ -463,12 +474,10 @@ class WorkApplier:
         self, work: Json, outcomes: ManifestOutcomes, record: WorkRecord, *, reports_diff: bool
     ) -> Json:
         """Write the status of the Work, if it differs; return it."""
-        status = work_status(
-            work,
-            outcomes.processed,
-            reports_diff=reports_diff,
-            now=text_of(self._clock.now()),
-        )
+        now = text_of(self._clock.now())
+        build = partial(work_status, work, outcomes.processed, reports_diff=reports_diff, now=now)
+        is_large = len(outcomes.processed) > _MANY
+        status = await asyncio.to_thread(build) if is_large else build()
         if status != work.get("status"):
             patch = MergePatch(
                 {
@@ -496,9 +505,8 @@ class WorkApplier:
             (WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED)
         )
         digest = content_hash([[e.result.reason, e.availability] for e in outcomes.processed])
-        generation = int(work["metadata"].get("generation") or 0)
         record.passes = self._backoff.after_pass(
-            record.passes, generation=generation, result=digest, settled=settled
+            record.passes, generation=_generation(work), result=digest, settled=settled
         )
         key = Key(self.namespace, work["metadata"]["name"])
         self._controller.queue.add_after(key, record.passes.delay_s, priority=_SCHEDULED)
@@ -576,6 +584,10 @@ class _HubWorks:
 
 def _without_large_content(work: Untyped) -> Untyped:
     return work if len(work.raw) <= KEPT_BYTES else msgspec.structs.replace(work, raw=b"")
+
+
+def _generation(work: Json) -> int:
+    return int(work["metadata"].get("generation") or 0)
 
 
 def _is_other_spec(old: Untyped, new: Untyped) -> bool:

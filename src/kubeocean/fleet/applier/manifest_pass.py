@@ -3,7 +3,7 @@
 A manifest whose object has not changed since the last pass keeps its result without a request.
 Whatever a manifest contains, it can fail itself only: an unexpected error is logged and becomes its
 result. A member that does not answer is no result: `ManifestOutcomes.unanswered` has the first such
-error.
+error. If it cannot be reached at all, the remaining manifests are not tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from kubeocean.api.fleet.conditions import Availability, ManifestReason
 from kubeocean.api.fleet.hashes import content_hash
 from kubeocean.api.fleet.strategies import ApplyStrategyType
-from kubeocean.errors import ApiError, Conflict, KubeoceanError
+from kubeocean.errors import ApiError, Conflict, KubeoceanError, Unreachable
 from kubeocean.fleet.applier.applied_work import (
     availability_of_finished,
     is_finished_job,
@@ -46,6 +46,7 @@ from kubeocean.runtime.objects import Json, Key, Meta
 __all__ = ["ManifestOutcomes", "ManifestPass", "ReadManifests"]
 
 PARALLEL_MANIFESTS: Final = 4
+_CACHED: Final = {"list", "watch"}  # verbs of kinds that can be watched
 # Results that follow from the manifest and the object alone. Others are tried again in each pass.
 _LASTING: Final = frozenset(
     reason
@@ -61,10 +62,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReadManifests:
-    """The manifests of a Work, and the places of their objects in the member."""
+    """The manifests of a Work, and the places of their objects in the member.
+
+    `watchable` are those of kinds that can be watched.
+    """
 
     manifests: tuple[ReadManifest, ...]
     refs: dict[Identifier, ObjectRef]
+    watchable: frozenset[ObjectRef]
     lacks_kinds: bool
 
     @property
@@ -93,6 +98,7 @@ class _Work:
     record: WorkRecord
     applied_work: Json
     reports_back: bool
+    is_same: bool  # whether the manifests are those of the last pass
     read: ReadManifests
     results: dict[Identifier, Processed] = field(default_factory=dict)
     jobs: list[tuple[Manifest, Json | None]] = field(default_factory=list)
@@ -117,14 +123,19 @@ class ManifestPass:
             if resource is not None
         }
         manifests = read_manifests(bodies, lambda *kind: mappings.get(kind))
-        refs = {}
+        refs: dict[Identifier, ObjectRef] = {}
+        watchable: set[ObjectRef] = set()
         for each in manifests:
             if isinstance(each, Manifest):
                 resource = resources[each.api_version, each.identifier.kind]
                 assert resource is not None
                 namespace = each.identifier.namespace if resource.namespaced else ""
-                refs[each.identifier] = ObjectRef(resource, Key(namespace, each.identifier.name))
-        return ReadManifests(manifests, refs, lacks_kinds=None in resources.values())
+                ref = ObjectRef(resource.untyped(), Key(namespace, each.identifier.name))
+                refs[each.identifier] = ref
+                if resource.verbs >= _CACHED:
+                    watchable.add(ref)
+        lacks_kinds = None in resources.values()
+        return ReadManifests(manifests, refs, frozenset(watchable), lacks_kinds)
 
     async def apply(
         self,
@@ -134,9 +145,12 @@ class ManifestPass:
         applied_work: Json,
         *,
         reports_back: bool,
+        generation: int,
     ) -> ManifestOutcomes:
-        """Apply or compare all manifests."""
-        work = _Work(facts, record, applied_work, reports_back, read)
+        """Apply or compare all manifests of this generation of the Work."""
+        is_same = record.generation == generation
+        record.generation = generation
+        work = _Work(facts, record, applied_work, reports_back, is_same, read)
         one_wave = facts.strategy.type == ApplyStrategyType.REPORT_DIFF
         for wave in apply_order(read.placeable, _group_kind, one_wave=one_wave):
             await _each(wave, lambda manifest: self._process(manifest, work))
@@ -174,6 +188,8 @@ class ManifestPass:
     async def _process(self, manifest: Manifest, work: _Work) -> None:
         identifier = manifest.identifier
         try:
+            if isinstance(work.unanswered, Unreachable):
+                raise work.unanswered
             processed = await self._processed(manifest, work)
         except NO_ANSWER as error:
             work.unanswered = work.unanswered or error
@@ -196,8 +212,7 @@ class ManifestPass:
         identifier, ref = manifest.identifier, work.read.refs[manifest.identifier]
         if ref.resource.namespaced and not ref.key.namespace:
             return _failed(identifier, f"a {identifier.kind} needs a namespace, and has none")
-        digest = content_hash(manifest.body)
-        if (valid := self._still_valid(manifest, digest, ref, work.record)) is not None:
+        if (valid := self._still_valid(manifest, ref, work)) is not None:
             if is_job(identifier):
                 work.jobs.append((manifest, None))
             return replace(valid.processed, identifier=identifier)
@@ -218,7 +233,11 @@ class ManifestPass:
             follows = follows_status(identifier.group, identifier.kind, self._tracker_of)
             with_status = follows or work.reports_back or is_job(identifier)
             work.record.results[identifier.object] = Remembered(
-                ref, digest, metadata.resource_version, with_status, processed
+                ref,
+                content_hash(manifest.body),
+                metadata.resource_version,
+                with_status,
+                processed,
             )
         return processed
 
@@ -231,14 +250,15 @@ class ManifestPass:
 
     # Results of earlier passes
 
-    def _still_valid(
-        self, manifest: Manifest, digest: str, ref: ObjectRef, record: WorkRecord
-    ) -> Remembered | None:
-        remembered = record.results.get(manifest.identifier.object)
-        if remembered is None or remembered.manifest != digest or remembered.ref != ref:
+    def _still_valid(self, manifest: Manifest, ref: ObjectRef, work: _Work) -> Remembered | None:
+        remembered = work.record.results.get(manifest.identifier.object)
+        if remembered is None or remembered.ref != ref:
             return None
-        current = self._pool.is_current(ref, remembered.version, with_status=remembered.with_status)
-        return remembered if current else None
+        if not work.is_same and remembered.manifest != content_hash(manifest.body):
+            return None
+        version, with_status = remembered.version, remembered.with_status
+        is_current = self._pool.is_current(ref, version, with_status=with_status)
+        return remembered if is_current else None
 
 
 def _forget_others(record: WorkRecord, manifests: Iterable[Manifest]) -> None:
@@ -276,6 +296,7 @@ async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> Non
     async def worker() -> None:
         for item in remaining:
             await work(item)
+            await asyncio.sleep(0)  # work that needs no request must not hold up everything else
 
     async with asyncio.TaskGroup() as group:
         for _ in range(PARALLEL_MANIFESTS):

@@ -53,8 +53,8 @@ from kubeocean.fleet.applier.plan import (
 )
 from kubeocean.fleet.pool import ObjectRef
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
-from kubeocean.runtime.discovery import Discovery
-from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.discovery import ApiResource, Discovery
+from kubeocean.runtime.objects import Json, Key
 
 __all__ = ["NO_ANSWER", "MemberObjects", "PassFacts"]
 
@@ -90,12 +90,9 @@ class MemberObjects:
         self._domain = domain
         self._discovery = discovery
 
-    async def resource_of(self, api_version: str, kind: str) -> Resource[Untyped] | None:
+    async def resource_of(self, api_version: str, kind: str) -> ApiResource | None:
         """Return the resource of a kind; None if the member does not have the kind."""
-        try:
-            return await self._discovery.of_kind(api_version, kind)
-        except NotFound:
-            return None
+        return await self._discovery.find(api_version, kind)
 
     async def read(self, ref: ObjectRef) -> Json | None:
         """Return an object; None if there is none."""
@@ -243,7 +240,7 @@ class MemberObjects:
         resource = await self.resource_of(api_version, identifier.kind)
         if resource is None:
             return None
-        return ObjectRef(resource, Key(identifier.namespace, identifier.name))
+        return ObjectRef(resource.untyped(), Key(identifier.namespace, identifier.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Remembered:
 class WorkRecord:
     """What is remembered of one Work.
 
+    - `generation`: of the Work whose manifests the results are for.
     - `basis`: what all results depend on besides manifest and object; other results are void.
     - `written`, `applied_work_written`: the resourceVersions that the applier wrote last, by which
       events of its own writes are recognized.
@@ -43,6 +44,7 @@ class WorkRecord:
     """
 
     uid: str
+    generation: int = -1
     basis: object = None
     results: dict[ObjectIdentity, Remembered] = field(default_factory=dict)
     passes: Passes | None = None

@@ -12,7 +12,7 @@ further ones. The conditions of the Work always count all manifests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kubeocean.api.fleet.conditions import (
@@ -57,13 +57,9 @@ def work_status(
     """Return the whole status of a Work; it has the condition StatusTrimmed if it was trimmed."""
     old: Json = work.get("status") or {}
     generation = int((work.get("metadata") or {}).get("generation") or 0)
-    known = {
-        Identifier.from_json(entry.get("identifier") or {}).unplaced: entry
-        for entry in old.get("manifestConditions") or ()
-    }
+    known = _by_identity(old.get("manifestConditions") or ())
     entries = [
-        _manifest_entry(each, known.get(each.identifier.unplaced, {}), reports_diff, now)
-        for each in processed
+        _manifest_entry(each, _last_entry(each, known), reports_diff, now) for each in processed
     ]
     conditions = _work_conditions(processed, reports_diff)
     status = _status(conditions, entries, old, generation, now)
@@ -75,6 +71,22 @@ def work_status(
     bare = _status(conditions, [], old, generation, now)
     room = WORK_BYTES - len(encode({**work, "status": bare}))
     return _status(conditions, _fitting(entries, room), old, generation, now)
+
+
+def _by_identity(entries: Iterable[Json]) -> dict[Identifier, Json]:
+    """Entries of the last status by their identifiers, and by those without a position."""
+    known: dict[Identifier, Json] = {}
+    for entry in entries:
+        identifier = Identifier.from_json(entry.get("identifier") or {})
+        known[replace(identifier, resource="")] = entry
+        known.setdefault(identifier.unplaced, entry)
+    return known
+
+
+def _last_entry(each: Processed, known: Mapping[Identifier, Json]) -> Json:
+    """Return the last entry of a manifest; the same object may have moved to another position."""
+    in_place = replace(each.identifier, resource="")
+    return known.get(in_place) or known.get(each.identifier.unplaced) or {}
 
 
 Judgement = tuple[str, str, str, str]  # type, status, reason, message
