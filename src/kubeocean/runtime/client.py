@@ -13,6 +13,7 @@ Of the four patch types only `ApplyPatch` is retried when its outcome is unknown
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -128,6 +129,13 @@ class Client:
         """Give back the connections."""
         await self.transport.close()
 
+    def with_field_manager(self, field_manager: str) -> Client:
+        """Return a client that writes as another field manager, over the same connections and
+        within the same limits."""
+        client = copy.copy(self)
+        client.field_manager = field_manager
+        return client
+
     # Reading
 
     async def get(
@@ -233,6 +241,7 @@ class Client:
         *,
         namespace: str = "",
         dry_run: bool = False,
+        keep_raw: bool = False,
     ) -> ObjectT:
         """A new object.
 
@@ -244,7 +253,7 @@ class Client:
         path = resource.path(namespace)
         request = self._request("POST", path, body=body, query=self._writer(dry_run))
         doing = f"create {resource} {_ref(namespace, what)}"
-        return _object(resource, await self._send(request, doing), doing)
+        return _object(resource, await self._send(request, doing), doing, keep_raw=keep_raw)
 
     async def post(
         self,
@@ -285,6 +294,7 @@ class Client:
         *,
         subresource: str = "",
         dry_run: bool = False,
+        keep_raw: bool = False,
     ) -> ObjectT:
         """Patch an object or its subresource.
 
@@ -301,7 +311,8 @@ class Client:
         )
         verb = "apply" if applies else "patch"
         doing = f"{verb} {_what(resource, subresource)} {_ref(namespace, name)}"
-        return _object(resource, await self._send(request, doing, idempotent=applies), doing)
+        body = await self._send(request, doing, idempotent=applies)
+        return _object(resource, body, doing, keep_raw=keep_raw)
 
     async def delete(
         self,

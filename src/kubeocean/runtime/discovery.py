@@ -1,8 +1,9 @@
 """Discovery: which resources a server has, for kinds that are known only at run time.
 
 A look-up is answered from what was read last. A miss reads again, at most every few seconds, so
-that a resource whose definition was just created is found. The objects of a discovered resource are
-`Untyped` and go through the same client and informer as all others.
+that a resource whose definition was just created is found. A program that knows that definitions
+have changed calls `expire`, and the next look-up reads again. The objects of a discovered resource
+are `Untyped` and go through the same client and informer as all others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kubeocean.runtime.objects import Resource, Untyped
 __all__ = ["ApiResource", "Discovery"]
 
 REREAD_S: Final = 5.0
+EXPIRED_REREAD_S: Final = 1.0  # after `expire`: definitions may change one after the other
 _AGGREGATED: Final = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 )
@@ -57,7 +59,12 @@ class Discovery:
         self._clock = clock or RealClock()
         self._known: tuple[ApiResource, ...] = ()
         self._read_at = float("-inf")
+        self._expired = False
         self._reading = asyncio.Lock()
+
+    def expire(self) -> None:
+        """Read the resources again at the next look-up, at most once a second."""
+        self._expired = True
 
     async def resources(self) -> tuple[ApiResource, ...]:
         """Return all resources, preferred versions first."""
@@ -72,12 +79,16 @@ class Discovery:
         await self._read()
         return set(self._known) != set(before)
 
+    async def find(self, api_version: str, kind: str) -> ApiResource | None:
+        """Return the resource that objects of this kind live in; None if the server has none."""
+        return await self._find(lambda r: r.api_version == api_version and r.kind == kind)
+
     async def of_kind(self, api_version: str, kind: str) -> Resource[Untyped]:
         """The resource that objects of this kind live in.
 
         :raises NotFound: the server has no such kind.
         """
-        resource = await self._find(lambda r: r.api_version == api_version and r.kind == kind)
+        resource = await self.find(api_version, kind)
         if resource is None:
             raise NotFound(f"the server has no kind {kind} in {api_version}")
         return resource.untyped()
@@ -99,6 +110,8 @@ class Discovery:
         return resource.untyped()
 
     async def _find(self, wanted: _Wanted) -> ApiResource | None:
+        if self._expired:
+            await self._read()
         for resource in self._known:
             if wanted(resource):
                 return resource
@@ -110,10 +123,16 @@ class Discovery:
 
     async def _read(self) -> None:
         async with self._reading:
-            if self._clock.monotonic() - self._read_at < REREAD_S:
+            least_s = EXPIRED_REREAD_S if self._expired else REREAD_S
+            if self._clock.monotonic() - self._read_at < least_s:
                 return
-            core = await self._read_root("/api")
-            self._known = (*core, *await self._read_root("/apis"))
+            self._expired = False  # before reading: definitions may change meanwhile
+            try:
+                core = await self._read_root("/api")
+                self._known = (*core, *await self._read_root("/apis"))
+            except ApiError:
+                self._expired = True
+                raise
             self._read_at = self._clock.monotonic()
 
     async def _read_root(self, root: str) -> list[ApiResource]:

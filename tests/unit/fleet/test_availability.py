@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from kubeocean.api.fleet.conditions import Availability
-from kubeocean.fleet.applier.availability import availability_of
+from kubeocean.fleet.applier.availability import (
+    availability_of,
+    extended_tracker,
+    follows_status,
+    kubefleet_tracker,
+)
 from kubeocean.runtime.objects import Json
 
 AVAILABLE = Availability.AVAILABLE
@@ -31,8 +36,8 @@ def condition(type_: str, status: str, **more: Any) -> Json:
 
 
 def upstream(subject: Json) -> Availability:
-    availability = availability_of(subject, extensions=False)
-    assert availability_of(subject, extensions=True) is availability, (
+    availability = availability_of(subject, kubefleet_tracker)
+    assert availability_of(subject, extended_tracker) is availability, (
         "an extension changes this kind"
     )
     return availability
@@ -224,8 +229,8 @@ READY = condition("Ready", "True")
     ],
 )
 def test_kinds_that_only_extensions_track(subject: Json, with_extensions: Availability) -> None:
-    assert availability_of(subject, extensions=False) is NOT_TRACKABLE
-    assert availability_of(subject, extensions=True) is with_extensions
+    assert availability_of(subject, kubefleet_tracker) is NOT_TRACKABLE
+    assert availability_of(subject, extended_tracker) is with_extensions
 
 
 def test_an_object_of_other_types_cannot_be_judged() -> None:
@@ -237,3 +242,10 @@ def test_an_object_of_other_types_cannot_be_judged() -> None:
 def test_what_counts_as_available() -> None:
     counting = {each for each in Availability if each.counts_as_available}
     assert counting == {AVAILABLE, NOT_TRACKABLE}
+
+
+def test_kinds_whose_status_matters_are_known() -> None:
+    assert follows_status("apps", "Deployment", kubefleet_tracker)
+    assert not follows_status("", "ConfigMap", kubefleet_tracker)
+    assert not follows_status("example.com", "Widget", kubefleet_tracker)
+    assert follows_status("example.com", "Widget", extended_tracker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,11 @@ from kubeocean.fleet.applier.manifests import Identifier, Owner
 from kubeocean.fleet.applier.plan import Result
 from kubeocean.fleet.applier.report import (
     Processed,
-    applied_work_status,
-    back_reported,
+    observed_status,
     work_status,
 )
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, encode
 
 WORK: Json = {"metadata": {"name": "work", "generation": 4}}
 LIVE: Json = {"metadata": {"uid": "u", "generation": 2}}
@@ -217,13 +217,23 @@ def test_times_of_conditions_survive_and_nothing_else_does() -> None:
     assert [c["lastTransitionTime"] for c in manifest["conditions"]] == ["t1", "t2"]
 
 
+def test_two_manifests_of_one_object_keep_their_own_times() -> None:
+    both = [
+        processed(identifier=identifier(0), availability=AVAILABLE),
+        processed(ManifestReason.DUPLICATED, identifier=identifier(1), live=None),
+    ]
+    first = work_status(WORK, both, reports_diff=False, now="t1")
+    second = work_status({**WORK, "status": first}, both, reports_diff=False, now="t2")
+    assert second == first
+
+
 def test_a_status_that_would_be_too_large_is_trimmed() -> None:
     long = "x" * (WORK_BYTES // 2)
     each = Processed(
         identifier(),
         Result(ManifestReason.APPLIED, "", LIVE, drifts=(FieldDifference("/a", long, long),)),
         AVAILABLE,
-        back_reported_status={"status": {"x": 1}},
+        observed_status={"status": {"x": 1}},
     )
     status = work_status(WORK, [each], reports_diff=False, now="t")
     assert conditions(status)[-1] == ("StatusTrimmed", "True", "Oversized")
@@ -238,20 +248,38 @@ def test_a_status_that_would_be_too_large_is_trimmed() -> None:
     assert "StatusTrimmed" not in {c["type"] for c in small["conditions"]}
 
 
-def test_an_applied_work_lists_what_is_applied() -> None:
-    status = applied_work_status([processed(), processed(ManifestReason.APPLY_FAILED)])
-    assert status == {"appliedResources": [{**identifier().to_json(), "uid": "u"}]}
+def test_a_status_with_too_many_manifests_keeps_those_that_need_attention() -> None:
+    many = [
+        processed(identifier=identifier(number, f"object-{number}"), availability=AVAILABLE)
+        for number in range(5_000)
+    ]
+    failed = identifier(5_000, "failed")
+    many.append(processed(ManifestReason.APPLY_FAILED, identifier=failed, error="quota"))
+    status = work_status(WORK, many, reports_diff=False, now="t")
+    assert len(encode({**WORK, "status": status})) <= WORK_BYTES
+    assert ("StatusTrimmed", "True", "Oversized") in conditions(status)
+    assert "5000 of 5001" in status["conditions"][0]["message"]
+    entries = status["manifestConditions"]
+    ordinals = [entry["identifier"]["ordinal"] for entry in entries]
+    assert ordinals == sorted(ordinals)
+    assert ordinals[-1] == 5_000
+    again = work_status({**WORK, "status": status}, many, reports_diff=False, now="later")
+    assert again == status
 
 
-def test_a_status_is_reported_back() -> None:
+def test_a_status_is_reported_back_with_the_time_of_its_last_change() -> None:
     live = {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {}, "status": {"x": 1}}
-    report = back_reported(live, "t")
-    assert report == {
-        "observedStatus": {"apiVersion": "v1", "kind": "Service", "status": {"x": 1}},
-        "observationTime": "t",
-    }
-    each = Processed(identifier(), Result(ManifestReason.APPLIED, live=live), AVAILABLE, report)
-    assert entry(each)["backReportedStatus"] == report
+    status = observed_status(live)
+    assert status == {"apiVersion": "v1", "kind": "Service", "status": {"x": 1}}
+    each = Processed(identifier(), Result(ManifestReason.APPLIED, live=live), AVAILABLE, status)
+    first = work_status(WORK, [each], reports_diff=False, now="t1")
+    [entry] = first["manifestConditions"]
+    assert entry["backReportedStatus"] == {"observedStatus": status, "observationTime": "t1"}
+    second = work_status({**WORK, "status": first}, [each], reports_diff=False, now="t2")
+    assert second == first
+    changed = replace(each, observed_status={**status, "status": {"x": 2}})
+    third = work_status({**WORK, "status": first}, [changed], reports_diff=False, now="t3")
+    assert third["manifestConditions"][0]["backReportedStatus"]["observationTime"] == "t3"
 
 
 # --- left-overs

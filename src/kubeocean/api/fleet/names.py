@@ -20,6 +20,7 @@ __all__ = [
     "ANNOTATION_DELETE_PROPAGATION",
     "ANNOTATION_ENVELOPED_OBJECTS",
     "ANNOTATION_ENVELOPE_CONFIG_MAP",
+    "ANNOTATION_FINISHED_JOBS",
     "ANNOTATION_LAST_APPLIED",
     "ANNOTATION_NEXT_SNAPSHOT_DETECTED",
     "ANNOTATION_NUMBER_OF_CLUSTERS",
@@ -189,6 +190,7 @@ CORDON_TAINT_VALUE: Final = "cordon-value"
 
 ANNOTATION_WORK_FINALIZER: Final = "kubeocean.io/work-finalizer"  # of InternalMemberClusters
 ANNOTATION_DELETE_PROPAGATION: Final = "kubeocean.io/delete-propagation"  # of Works
+ANNOTATION_FINISHED_JOBS: Final = "kubeocean.io/finished-jobs"  # of AppliedWorks
 ANNOTATION_AVAILABLE_WHEN: Final = "kubeocean.io/available-when"  # of objects to place
 
 # Names

@@ -7,7 +7,8 @@ it counts the object as available.
 KubeFleet tracks Deployments, StatefulSets, DaemonSets, Services, CustomResourceDefinitions and
 PodDisruptionBudgets, and takes kinds that only hold data as available at once (`TRACKERS`).
 `EXTENSIONS` are ours: Jobs, CronJobs, PersistentVolumeClaims, and custom resources that report a
-condition. They change what a placement reports, so one flag switches all of them off.
+condition. They change what a placement reports, so one flag switches all of them off: an applier is
+given `kubefleet_tracker` or `extended_tracker` as its way to look up trackers.
 """
 
 from __future__ import annotations
@@ -22,24 +23,41 @@ __all__ = [
     "EXTENSIONS",
     "TRACKERS",
     "Tracker",
+    "TrackerOf",
     "availability_of",
+    "extended_tracker",
+    "follows_status",
+    "kubefleet_tracker",
     "track_conditions",
 ]
 
 
 Tracker: TypeAlias = Callable[[Json], Availability]
+TrackerOf: TypeAlias = Callable[[str, str], Tracker | None]  # for a group and a kind
 
 
-def availability_of(obj: Json, *, extensions: bool) -> Availability:
-    """Judge an applied object; `extensions` adds kinds that KubeFleet does not track.
+def kubefleet_tracker(group: str, kind: str) -> Tracker | None:
+    """Return the tracker of a kind that KubeFleet tracks."""
+    return TRACKERS.get((group, kind))
+
+
+def extended_tracker(group: str, kind: str) -> Tracker | None:
+    """Return the tracker of a kind that KubeFleet tracks, or of one that we add."""
+    return TRACKERS.get((group, kind)) or EXTENSIONS.get((group, kind)) or _custom_tracker(group)
+
+
+def follows_status(group: str, kind: str, tracker_of: TrackerOf) -> bool:
+    """Whether the availability of a kind's objects may change with their status alone."""
+    return tracker_of(group, kind) not in (None, _at_once)
+
+
+def availability_of(obj: Json, tracker_of: TrackerOf) -> Availability:
+    """Judge an applied object by the tracker of its kind.
 
     An object whose fields are not of the types that its kind has is FAILED.
     """
     group, _, _ = str(obj.get("apiVersion", "")).rpartition("/")
-    kind = str(obj.get("kind", ""))
-    tracker = TRACKERS.get((group, kind))
-    if tracker is None and extensions:
-        tracker = EXTENSIONS.get((group, kind)) or _custom_tracker(group)
+    tracker = tracker_of(group, str(obj.get("kind", "")))
     if tracker is None:
         return Availability.NOT_TRACKABLE
     try:

@@ -219,9 +219,9 @@ def normalised(body: Json) -> Json:
     metadata = metadata if isinstance(metadata, dict) else {}
     kept = {name: value for name, value in metadata.items() if name not in _NOT_COMPARED}
     for field in ("labels", "annotations"):
-        kept[field] = {
-            name: value for name, value in (kept.get(field) or {}).items() if not _reserved(name)
-        }
+        texts = kept.get(field)
+        texts = texts if isinstance(texts, dict) else {}
+        kept[field] = {name: value for name, value in texts.items() if not _reserved(name)}
     clean: Json = without_nulls({**body, "metadata": kept})
     clean.pop("status", None)
     return clean

@@ -12,7 +12,8 @@ calls again with what it learned, until the step is a `Finish`:
 
 The order of the questions, first match wins:
 
-    no object in the member         ReportDiff: the whole object differs; else Create
+    no object in the member         ReportDiff: the whole object differs; a Job that has finished
+                                    and removed itself: applied; else Create
     ReportDiff                      compare, report, write nothing
     a copy made by leasing          FailedToTakeOver, whoever owns it
     not owned, whenToTakeOver Never NotTakenOver
@@ -119,6 +120,7 @@ class ManifestFacts:
     hub_works: Container[str]  # names of the Works in the member's namespace on the hub
     dry_run: DryRun | None = None
     copied_by_leasing: bool = False  # the live object is a copy that a ClusterBinding made
+    has_finished: bool = False  # the manifest is a Job that has finished and removed itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,8 @@ def decide(facts: ManifestFacts) -> NextStep:
 def _decide_missing(facts: ManifestFacts) -> NextStep:
     if facts.strategy.type == ApplyStrategyType.REPORT_DIFF:
         return Finish(Result(ManifestReason.FOUND_DIFF, diffs=(WHOLE_OBJECT,)))
+    if facts.has_finished:
+        return Finish(Result(ManifestReason.APPLIED))
     remember = facts.strategy.type == ApplyStrategyType.CLIENT_SIDE_APPLY
     return Create(prepared(facts.manifest.body, facts.owner, remember=remember).body)
 

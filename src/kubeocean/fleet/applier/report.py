@@ -1,14 +1,18 @@
-"""Report: the status of a Work and of its AppliedWork.
+"""Report: the status of a Work.
 
 The status is built anew on every pass from the results of the manifests; of the old status only
-times are kept: when a condition last changed, and when a drift or diff was first observed. Nothing
-else of it survives, so a damaged status is whole again after one pass.
+times are kept: when a condition last changed, when a drift or diff was first observed, and when a
+reported status was. Nothing else of it survives, so a damaged status is whole again after one pass.
+
+If the Work would grow too large for its server, the status is trimmed: first details of drifts and
+diffs and reported statuses go, then entries of manifests that are applied and available, then
+further ones. The conditions of the Work always count all manifests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kubeocean.api.fleet.conditions import (
@@ -24,22 +28,20 @@ from kubeocean.fleet.applier.manifests import Identifier
 from kubeocean.fleet.applier.plan import Result
 from kubeocean.runtime.objects import Json, encode
 
-__all__ = [
-    "Processed",
-    "applied_work_status",
-    "back_reported",
-    "work_status",
-]
+__all__ = ["Processed", "observed_status", "work_status"]
 
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """A manifest after a pass; `availability` is None if the manifest was not applied."""
+    """A manifest after a pass; `availability` is None if the manifest was not applied.
+
+    `observed_status` is reported back to the hub, if the Work asks for it.
+    """
 
     identifier: Identifier
     result: Result
     availability: Availability | None = None
-    back_reported_status: Json | None = None
+    observed_status: Json | None = None
 
     @property
     def generation(self) -> int | None:
@@ -52,29 +54,39 @@ class Processed:
 def work_status(
     work: Json, processed: Sequence[Processed], *, reports_diff: bool, now: str
 ) -> Json:
-    """Return the whole status of a Work.
-
-    If the Work would grow too large, details of drifts and diffs and back-reported statuses are
-    dropped, and the condition StatusTrimmed is added.
-    """
+    """Return the whole status of a Work; it has the condition StatusTrimmed if it was trimmed."""
     old: Json = work.get("status") or {}
     generation = int((work.get("metadata") or {}).get("generation") or 0)
-    known = {
-        Identifier.from_json(entry.get("identifier") or {}).unplaced: entry
-        for entry in old.get("manifestConditions") or ()
-    }
+    known = _by_identity(old.get("manifestConditions") or ())
     entries = [
-        _manifest_entry(each, known.get(each.identifier.unplaced, {}), reports_diff, now)
-        for each in processed
+        _manifest_entry(each, _last_entry(each, known), reports_diff, now) for each in processed
     ]
     conditions = _work_conditions(processed, reports_diff)
     status = _status(conditions, entries, old, generation, now)
-    excess = len(encode({**work, "status": status})) - WORK_BYTES
-    if excess <= 0:
+    if len(encode({**work, "status": status})) <= WORK_BYTES:
         return status
-    message = f"details were dropped: {excess} bytes over the limit of {WORK_BYTES}"
+    message = f"details were dropped, so that the Work stays below {WORK_BYTES} bytes"
     conditions.append((WorkCondition.STATUS_TRIMMED, "True", WorkReason.OVERSIZED, message))
-    return _status(conditions, [_trimmed(entry) for entry in entries], old, generation, now)
+    entries = [_trimmed(entry) for entry in entries]
+    bare = _status(conditions, [], old, generation, now)
+    room = WORK_BYTES - len(encode({**work, "status": bare}))
+    return _status(conditions, _fitting(entries, room), old, generation, now)
+
+
+def _by_identity(entries: Iterable[Json]) -> dict[Identifier, Json]:
+    """Entries of the last status by their identifiers, and by those without a position."""
+    known: dict[Identifier, Json] = {}
+    for entry in entries:
+        identifier = Identifier.from_json(entry.get("identifier") or {})
+        known[replace(identifier, resource="")] = entry
+        known.setdefault(identifier.unplaced, entry)
+    return known
+
+
+def _last_entry(each: Processed, known: Mapping[Identifier, Json]) -> Json:
+    """Return the last entry of a manifest; the same object may have moved to another position."""
+    in_place = replace(each.identifier, resource="")
+    return known.get(in_place) or known.get(each.identifier.unplaced) or {}
 
 
 Judgement = tuple[str, str, str, str]  # type, status, reason, message
@@ -152,8 +164,10 @@ def _manifest_entry(each: Processed, old: Json, reports_diff: bool, now: str) ->
         entry["driftDetails"] = drift
     if diff is not None:
         entry["diffDetails"] = diff
-    if each.back_reported_status is not None:
-        entry["backReportedStatus"] = each.back_reported_status
+    if each.observed_status is not None:
+        entry["backReportedStatus"] = _reported_back(
+            each.observed_status, old.get("backReportedStatus") or {}, now
+        )
     return entry
 
 
@@ -234,21 +248,31 @@ def _trimmed(entry: Json) -> Json:
     return trimmed
 
 
-def back_reported(live: Json, now: str) -> Json:
-    """Return the `backReportedStatus` of a manifest, from the object in the member."""
-    status = {name: live[name] for name in ("apiVersion", "kind", "status") if name in live}
-    return {"observedStatus": status, "observationTime": now}
+def _fitting(entries: list[Json], room: int) -> list[Json]:
+    """Return as many entries as fit into so many bytes, in their order; good ones go first."""
+    sizes = [len(encode(entry)) + 1 for entry in entries]
+    by_need = sorted(range(len(entries)), key=lambda index: (_is_good(entries[index]), index))
+    kept = set()
+    for index in by_need:
+        room -= sizes[index]
+        if room < 0:
+            break
+        kept.add(index)
+    return [entry for index, entry in enumerate(entries) if index in kept]
 
 
-# --- AppliedWork
+def _is_good(entry: Json) -> bool:
+    """Whether an entry says no more than that all is well."""
+    deviates = any(details in entry for details in _LISTS)
+    return not deviates and all(each["status"] == "True" for each in entry["conditions"])
 
 
-def applied_work_status(processed: Iterable[Processed]) -> Json:
-    """Return the status of the AppliedWork: what is applied, with the UIDs of the objects."""
-    return {
-        "appliedResources": [
-            {**each.identifier.to_json(), "uid": each.result.live["metadata"]["uid"]}
-            for each in processed
-            if each.result.reason.is_applied and each.result.live is not None
-        ]
-    }
+def observed_status(live: Json) -> Json:
+    """Return what is reported back of an object in the member."""
+    return {name: live[name] for name in ("apiVersion", "kind", "status") if name in live}
+
+
+def _reported_back(status: Json, old: Json, now: str) -> Json:
+    """Return the `backReportedStatus` of a manifest; its time is that of the last change."""
+    since = old.get("observationTime") if old.get("observedStatus") == status else None
+    return {"observedStatus": status, "observationTime": since or now}

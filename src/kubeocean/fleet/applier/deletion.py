@@ -1,0 +1,104 @@
+"""Deletion: how the objects of a Work leave the member when the Work is deleted.
+
+The AppliedWork is deleted in the foreground: the member's garbage collector deletes everything that
+it owns, takes its reference off objects with other owners, and then removes the AppliedWork. An
+object with a finalizer of somebody else holds the AppliedWork back, and so the Work; after
+`wait_s` the objects lose the power to do so (`blockOwnerDeletion`), and go when their finalizers
+do.
+
+A Work with the annotation `kubeocean.io/delete-propagation: Abandon` leaves its objects behind:
+they lose their reference to the AppliedWork, which is then deleted without what it owns.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from kubeocean.api.fleet.names import ANNOTATION_DELETE_PROPAGATION
+from kubeocean.api.fleet.strategies import DeletePropagationPolicy
+from kubeocean.api.fleet.works import APPLIED_WORKS
+from kubeocean.errors import NotFound
+from kubeocean.fleet.applier.leftovers import left_overs
+from kubeocean.fleet.applier.manifests import Owner
+from kubeocean.fleet.applier.objects import MemberObjects
+from kubeocean.runtime.client import Client, Propagation
+from kubeocean.runtime.clock import Clock, instant_of
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json
+
+__all__ = ["DELETION_WAIT_S", "WorkDeletion"]
+
+DELETION_WAIT_S: Final = 300.0
+_UNBLOCKED_WAIT_S: Final = 60.0  # until objects that came after the first time are unblocked, too
+
+_log = get_logger(__name__)
+
+
+class WorkDeletion:
+    """Deletes AppliedWorks and what they own."""
+
+    def __init__(
+        self, member: Client, objects: MemberObjects, *, wait_s: float, clock: Clock
+    ) -> None:
+        self._member = member
+        self._objects = objects
+        self._wait_s = wait_s
+        self._clock = clock
+
+    async def advance(self, work: Json, applied_work: Json) -> float:
+        """Do the next step towards the end of an AppliedWork.
+
+        Returns the seconds after which to call again, if the AppliedWork is not gone before.
+        """
+        metadata = applied_work["metadata"]
+        if not metadata.get("deletionTimestamp"):
+            if _is_abandoned(work):
+                await self._abandon(work, applied_work)
+                await self._delete(applied_work, "Orphan")
+            else:
+                await self._delete(applied_work, "Foreground")
+            return self._wait_s
+        waited = self._clock.now() - instant_of(str(metadata["deletionTimestamp"]))
+        left = timedelta(seconds=self._wait_s) - waited
+        if left > timedelta():
+            return left.total_seconds()
+        await self._unblock(work, applied_work)
+        return _UNBLOCKED_WAIT_S
+
+    async def _delete(self, applied_work: Json, propagation: Propagation) -> None:
+        metadata = applied_work["metadata"]
+        try:
+            await self._member.delete(
+                APPLIED_WORKS, metadata["name"], uid=metadata["uid"], propagation=propagation
+            )
+        except NotFound:
+            return
+        _log.info("Deleted AppliedWork", name=metadata["name"], propagation=propagation)
+
+    async def _abandon(self, work: Json, applied_work: Json) -> None:
+        owner = _owner(applied_work)
+        for identifier in left_overs(work, applied_work, ()):
+            if (ref := await self._objects.ref_of(identifier)) is not None:
+                await self._objects.abandon(ref, owner)
+
+    async def _unblock(self, work: Json, applied_work: Json) -> None:
+        owner = _owner(applied_work)
+        for identifier in left_overs(work, applied_work, ()):
+            if (ref := await self._objects.ref_of(identifier)) is not None:
+                await self._objects.unblock(ref, owner)
+        _log.warning(
+            "Stopped waiting for objects that finalizers hold",
+            applied_work=applied_work["metadata"]["name"],
+            waited_s=self._wait_s,
+        )
+
+
+def _is_abandoned(work: Json) -> bool:
+    annotations = work["metadata"].get("annotations") or {}
+    return bool(annotations.get(ANNOTATION_DELETE_PROPAGATION) == DeletePropagationPolicy.ABANDON)
+
+
+def _owner(applied_work: Json) -> Owner:
+    metadata = applied_work["metadata"]
+    return Owner(metadata["name"], metadata["uid"])

@@ -1,0 +1,274 @@
+"""Objects: reads and writes of placed objects in the member cluster.
+
+`apply` carries out the steps that `plan.decide` returns for one manifest. Every write has a
+precondition: a create fails if the name is taken, patches carry the resourceVersion that they were
+computed from, a server-side apply meets the conflicts of its field manager, and a delete names a
+UID. A write that loses a race is decided again from the object as it is then.
+
+Errors that concern the manifest become its result. Errors that concern the member's API server as
+a whole (`NO_ANSWER`) are raised: they say nothing about the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from kubeocean.api.fleet.names import FIELD_MANAGER
+from kubeocean.api.fleet.strategies import ApplyStrategy
+from kubeocean.api.group import Domain
+from kubeocean.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Invalid,
+    NotFound,
+    ServerTimeout,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from kubeocean.fleet.applier.leftovers import Delete, LeaveAlone, Release, removal_of
+from kubeocean.fleet.applier.manifests import Identifier, Manifest, Owner
+from kubeocean.fleet.applier.plan import (
+    Adopt,
+    Apply,
+    Compare,
+    Create,
+    DryRun,
+    Finish,
+    Keep,
+    ManifestFacts,
+    NextStep,
+    Patch,
+    Result,
+    applied,
+    decide,
+    failed,
+    is_leasing_copy,
+    not_read,
+)
+from kubeocean.fleet.pool import ObjectRef
+from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
+from kubeocean.runtime.discovery import ApiResource, Discovery
+from kubeocean.runtime.objects import Json, Key
+
+__all__ = ["NO_ANSWER", "MemberObjects", "PassFacts"]
+
+# The server, or what stands in front of it, did not process the request.
+NO_ANSWER: Final = (
+    Unreachable,
+    ServiceUnavailable,
+    TooManyRequests,
+    ServerTimeout,
+    Unauthorized,
+)
+_ATTEMPTS: Final = 3  # of a write that loses races, in one pass
+_FIELD_CONFLICT: Final = "FieldManagerConflict"
+_MOST_STEPS: Final = 4  # compare, adopt, compare again, write
+_Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
+
+
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """What all manifests of a Work have in common in one pass."""
+
+    owner: Owner
+    strategy: ApplyStrategy
+    hub_works: Container[str]
+    has_finished: bool = False  # of a manifest: it is a Job that has finished and removed itself
+
+
+class MemberObjects:
+    """Placed objects of one member cluster."""
+
+    def __init__(self, member: Client, *, domain: Domain, discovery: Discovery) -> None:
+        self._client = member.with_field_manager(FIELD_MANAGER)
+        self._domain = domain
+        self._discovery = discovery
+
+    async def resource_of(self, api_version: str, kind: str) -> ApiResource | None:
+        """Return the resource of a kind; None if the member does not have the kind."""
+        return await self._discovery.find(api_version, kind)
+
+    async def read(self, ref: ObjectRef) -> Json | None:
+        """Return an object; None if there is none."""
+        try:
+            obj = await self._client.get(
+                ref.resource, ref.key.name, ref.key.namespace, keep_raw=True
+            )
+        except NotFound:
+            return None
+        return obj.content()
+
+    # Applying
+
+    async def apply(self, manifest: Manifest, ref: ObjectRef, facts: PassFacts) -> Result:
+        """Bring one object into the state that its manifest and the strategy ask for."""
+        result = not_read("")
+        for _ in range(_ATTEMPTS):
+            try:
+                live = await self.read(ref)
+            except NO_ANSWER:
+                raise
+            except ApiError as error:
+                return not_read(str(error))
+            outcome = await self._attempt(manifest, ref, live, facts)
+            if isinstance(outcome, Result):
+                return outcome
+            result = failed(_facts_of(manifest, live, facts), outcome.step, str(outcome.error))
+        return result
+
+    async def _attempt(
+        self, manifest: Manifest, ref: ObjectRef, live: Json | None, common: PassFacts
+    ) -> Result | _Lost:
+        """Carry out steps until there is a result, or a race is lost."""
+        facts = self._with_copies(_facts_of(manifest, live, common))
+        for _ in range(_MOST_STEPS):
+            step = decide(facts)
+            try:
+                match step:
+                    case Finish(result):
+                        return result
+                    case Keep():
+                        assert facts.live is not None
+                        return applied(facts, facts.live)
+                    case Compare(patch):
+                        facts = replace(facts, dry_run=await self._dry_run(ref, patch))
+                        continue
+                    case Adopt():
+                        adopted = await self._patch(ref, step.patch)
+                        facts = self._with_copies(replace(facts, live=adopted, dry_run=None))
+                        continue
+                    case Create(body):
+                        return applied(facts, await self._create(ref, body))
+                    case Patch() | Apply():
+                        return applied(facts, await self._patch(ref, step.patch))
+            except NO_ANSWER:
+                raise
+            except ApiError as error:
+                if _is_lost_race(step, error):
+                    return _Lost(step, error)
+                return failed(facts, step, str(error))
+        return failed(facts, step, "the object changes all the time")
+
+    def _with_copies(self, facts: ManifestFacts) -> ManifestFacts:
+        copied = facts.live is not None and is_leasing_copy(facts.live, self._domain)
+        return replace(facts, copied_by_leasing=copied)
+
+    async def _create(self, ref: ObjectRef, body: Json) -> Json:
+        obj = await self._client.create(
+            ref.resource, body, namespace=ref.key.namespace, keep_raw=True
+        )
+        return obj.content()
+
+    async def _patch(self, ref: ObjectRef, patch: Any) -> Json:
+        obj = await self._client.patch(
+            ref.resource, ref.key.name, patch, ref.key.namespace, keep_raw=True
+        )
+        return obj.content()
+
+    async def _dry_run(self, ref: ObjectRef, patch: ApplyPatch) -> DryRun:
+        try:
+            obj = await self._client.patch(
+                ref.resource, ref.key.name, patch, ref.key.namespace, dry_run=True, keep_raw=True
+            )
+        except NO_ANSWER:
+            raise
+        except Invalid:
+            return DryRun(invalid=True)
+        except ApiError as error:
+            return DryRun(error=str(error))
+        return DryRun(body=obj.content())
+
+    # Removing
+
+    async def remove(self, ref: ObjectRef, owner: Owner) -> None:
+        """Delete a left-over, or drop our owner reference if the object has other owners.
+
+        :raises Conflict: the object has changed since it was read.
+        """
+        live = await self.read(ref)
+        try:
+            match removal_of(live, owner):
+                case Delete(uid):
+                    await self._client.delete(
+                        ref.resource,
+                        ref.key.name,
+                        ref.key.namespace,
+                        uid=uid,
+                        propagation="Background",
+                    )
+                case Release(patch):
+                    await self._patch(ref, patch)
+                case LeaveAlone():
+                    pass
+        except NotFound:
+            pass
+
+    async def abandon(self, ref: ObjectRef, owner: Owner) -> None:
+        """Drop our owner reference, so that the object outlives its AppliedWork."""
+        await self._change_references(ref, owner, lambda reference: None)
+
+    async def unblock(self, ref: ObjectRef, owner: Owner) -> None:
+        """Let the AppliedWork be deleted before this object is gone."""
+        await self._change_references(
+            ref, owner, lambda reference: {**reference, "blockOwnerDeletion": False}
+        )
+
+    async def _change_references(self, ref: ObjectRef, owner: Owner, change: _Change) -> None:
+        live = await self.read(ref)
+        if live is None:
+            return
+        metadata = live["metadata"]
+        old = list(metadata.get("ownerReferences") or ())
+        changed = (change(each) if owner.is_named_by(each) else each for each in old)
+        new = [each for each in changed if each is not None]
+        if new == old:
+            return
+        version = {"ownerReferences": new, "resourceVersion": metadata["resourceVersion"]}
+        with suppress(NotFound):
+            await self._patch(ref, MergePatch({"metadata": version}))
+
+    async def ref_of(self, identifier: Identifier) -> ObjectRef | None:
+        """Return the place of an object that was placed before; None if its kind is gone."""
+        group, version = identifier.group, identifier.version
+        api_version = f"{group}/{version}" if group else version
+        resource = await self.resource_of(api_version, identifier.kind)
+        if resource is None:
+            return None
+        return ObjectRef(resource.untyped(), Key(identifier.namespace, identifier.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A write that another writer was faster than."""
+
+    step: NextStep
+    error: ApiError
+
+
+def _facts_of(manifest: Manifest, live: Json | None, facts: PassFacts) -> ManifestFacts:
+    return ManifestFacts(
+        manifest,
+        live,
+        facts.owner,
+        facts.strategy,
+        facts.hub_works,
+        has_finished=facts.has_finished,
+    )
+
+
+def _is_lost_race(step: NextStep, error: ApiError) -> bool:
+    """Whether to read the object again and decide anew."""
+    match step:
+        case Create():
+            return isinstance(error, AlreadyExists)
+        case Apply():
+            conflicts = any(cause.reason == _FIELD_CONFLICT for cause in error.causes)
+            return isinstance(error, Conflict) and not conflicts
+        case _:
+            return isinstance(error, Conflict | NotFound)

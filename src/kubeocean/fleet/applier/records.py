@@ -1,0 +1,72 @@
+"""Records: what the applier remembers of each Work between two passes.
+
+All of it can be lost: a pass without a record reads every object and comes to the same status. With
+it, a pass reads only objects that have changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from kubeocean.fleet.applier.backoff import Passes
+from kubeocean.fleet.applier.plan import Result
+from kubeocean.fleet.applier.report import Processed
+from kubeocean.fleet.pool import ObjectRef
+from kubeocean.runtime.objects import Json
+
+__all__ = ["Remembered", "WorkRecord", "without_content"]
+
+ObjectIdentity: TypeAlias = tuple[str, str, str, str]  # of `Identifier.object`
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The result for a manifest, which holds while manifest and object are the same."""
+
+    ref: ObjectRef
+    manifest: str  # its hash
+    version: str  # resourceVersion of the object
+    with_status: bool  # whether the result depends on the status of the object
+    processed: Processed
+
+
+@dataclass(slots=True)
+class WorkRecord:
+    """What is remembered of one Work.
+
+    - `generation`: of the Work whose manifests the results are for.
+    - `basis`: what all results depend on besides manifest and object; other results are void.
+    - `written`, `applied_work_written`: the resourceVersions that the applier wrote last, by which
+      events of its own writes are recognized.
+    - `lacks_kinds`: whether a manifest is of a kind that the member does not have.
+    - `unanswered_since`: since when passes were incomplete because the member did not answer.
+    """
+
+    uid: str
+    generation: int = -1
+    basis: object = None
+    results: dict[ObjectIdentity, Remembered] = field(default_factory=dict)
+    passes: Passes | None = None
+    written: int = -1
+    applied_work_written: int = -1
+    is_busy: bool = False
+    lacks_kinds: bool = False
+    unanswered_since: float | None = None
+
+    def hold_for(self, basis: object) -> None:
+        """Forget results that were computed from another basis."""
+        if self.basis != basis:
+            self.basis = basis
+            self.results.clear()
+
+
+def without_content(processed: Processed) -> Processed:
+    """Return a result whose object is reduced to what reports are made of."""
+    live = processed.result.live
+    if live is None:
+        return processed
+    metadata: Json = live["metadata"]
+    kept = {name: metadata[name] for name in ("uid", "generation") if name in metadata}
+    result: Result = replace(processed.result, live={"metadata": kept})
+    return replace(processed, result=result)

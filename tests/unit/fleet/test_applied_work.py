@@ -1,0 +1,136 @@
+"""AppliedWork: what is listed before and after a pass, and Jobs that are not made again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.api.fleet.conditions import Availability, ManifestReason
+from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS
+from kubeocean.fleet.applier.applied_work import (
+    applied_resources,
+    availability_of_finished,
+    finished_jobs,
+    is_finished_job,
+    write_ahead,
+)
+from kubeocean.fleet.applier.availability import extended_tracker, kubefleet_tracker
+from kubeocean.fleet.applier.manifests import Identifier, Manifest
+from kubeocean.fleet.applier.plan import Result
+from kubeocean.fleet.applier.report import Processed
+from kubeocean.runtime.objects import Json, encode
+
+KNOWN = {"version": "v1", "kind": "ConfigMap", "resource": "configmaps", "namespace": "web"}
+
+
+def identifier(ordinal: int, name: str, **more: str) -> Identifier:
+    return Identifier(ordinal, name=name, **{**KNOWN, **more})
+
+
+def processed(place: Identifier, reason: ManifestReason, uid: str = "u") -> Processed:
+    return Processed(place, Result(reason, live={"metadata": {"uid": uid}}))
+
+
+def test_only_new_objects_are_listed_ahead() -> None:
+    a, b = identifier(0, "a"), identifier(1, "b")
+    entries = [{**a.to_json(), "uid": "u"}]
+    assert write_ahead(entries, [replace(a, ordinal=7)]) == entries
+    assert write_ahead(entries, [a, b]) == [*entries, b.to_json()]
+
+
+def test_the_list_has_what_was_applied_and_what_may_have_been() -> None:
+    a, b, c, d = (identifier(number, name) for number, name in enumerate("abcd"))
+    gone = replace(identifier(4, "e"), resource="")
+    left = identifier(9, "left")
+    entries = [each.to_json() for each in (a, b, replace(gone, resource="x"), left)]
+    entries[1]["uid"] = "old"
+    after = applied_resources(
+        entries,
+        [
+            processed(a, ManifestReason.APPLIED),
+            processed(b, ManifestReason.APPLY_FAILED, "another"),
+            processed(c, ManifestReason.NOT_TAKEN_OVER),
+            processed(d, ManifestReason.APPLIED, "w"),
+            Processed(gone, Result(ManifestReason.DECODING_ERRED)),
+        ],
+        [left],
+    )
+    assert after == [
+        {**a.to_json(), "uid": "u"},
+        {**b.to_json(), "uid": "old"},
+        {**d.to_json(), "uid": "w"},
+        entries[2],
+        entries[3],
+    ]
+
+
+names = st.sampled_from("abcde")
+
+
+@given(st.lists(names, unique=True), st.lists(names, unique=True))
+def test_nothing_is_listed_twice_and_nothing_is_lost(old: list[str], new: list[str]) -> None:
+    entries = [identifier(number, name).to_json() for number, name in enumerate(old)]
+    ahead = write_ahead(entries, [identifier(n, name) for n, name in enumerate(new)])
+    listed = [entry["name"] for entry in ahead]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {*old, *new}
+    applied = [processed(identifier(n, name), ManifestReason.APPLIED) for n, name in enumerate(new)]
+    after = applied_resources(ahead, applied, ())
+    assert [entry["name"] for entry in after] == new
+    assert applied_resources(after, applied, ()) == after
+
+
+# --- Jobs
+
+
+def job(image: str = "app:1", **fields: Any) -> Manifest:
+    place = Identifier(0, "batch", "v1", "Job", "jobs", "web", "once")
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "once", "namespace": "web"},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}, **fields},
+    }
+    return Manifest(place, body)
+
+
+def live(manifest: Manifest, *conditions: str, ttl: int | None = 5) -> Json:
+    status = {"conditions": [{"type": each, "status": "True"} for each in conditions]}
+    spec = {**manifest.body["spec"], **({} if ttl is None else {"ttlSecondsAfterFinished": ttl})}
+    return {**manifest.body, "spec": spec, "status": status}
+
+
+def annotated(jobs: Json) -> Json:
+    return {"metadata": {"annotations": {ANNOTATION_FINISHED_JOBS: encode(jobs).decode()}}}
+
+
+def test_a_finished_job_is_noted_and_not_made_again() -> None:
+    noted = annotated(finished_jobs({}, [(job(), live(job(), "Complete"))]))
+    assert is_finished_job(noted, job())
+    assert not is_finished_job(noted, job("app:2")), "another manifest is another Job"
+    assert annotated(finished_jobs(noted, [(job(), None)])) == noted, "gone by its TTL"
+    assert finished_jobs(noted, []) == {}, "the Work does not name the Job any more"
+    assert availability_of_finished(noted, job(), kubefleet_tracker) is Availability.NOT_TRACKABLE
+    assert availability_of_finished(noted, job(), extended_tracker) is Availability.AVAILABLE
+
+
+def test_a_failed_job_is_noted_as_failed() -> None:
+    noted = annotated(finished_jobs({}, [(job(), live(job(), "Failed"))]))
+    assert is_finished_job(noted, job())
+    assert availability_of_finished(noted, job(), extended_tracker) is Availability.NOT_YET
+
+
+def test_a_job_that_stays_is_not_noted() -> None:
+    assert finished_jobs({}, [(job(), live(job(), "Complete", ttl=None))]) == {}
+    assert finished_jobs({}, [(job(), live(job()))]) == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"web/once": 7}', "7", "", "[" * 5_000])
+def test_a_damaged_note_counts_as_none(text: str) -> None:
+    damaged = {"metadata": {"annotations": {ANNOTATION_FINISHED_JOBS: text}}}
+    assert not is_finished_job(damaged, job())
+    assert finished_jobs(damaged, [(job(), None)]) == {}
