@@ -11,7 +11,7 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.objects import Key
+from kubeocean.runtime.objects import Key, Resource, Untyped
 from kubeocean.runtime.transport import Request, Response, Transport
 from support.custom_resources import LARGE_THINGS, define
 from support.wait import until
@@ -87,3 +87,18 @@ async def _found(discovery: Discovery) -> object:
         return await discovery.of_kind("kubeocean.test/v1", "LargeThing")
     except NotFound:
         return None
+
+
+async def test_a_refresh_finds_new_kinds_at_once(client: Client) -> None:
+    discovery = Discovery(client)
+    before = await discovery.resources()
+    assert not await discovery.refresh()
+    resource = Resource("refreshed.example.com", "v1", "gadgets", "Gadget", True, Untyped)
+    await define(client, resource)
+
+    async def is_found() -> bool:
+        return await discovery.refresh()
+
+    await until(is_found)
+    added = set(await discovery.resources()) - set(before)
+    assert resource.plural in {each.plural for each in added}

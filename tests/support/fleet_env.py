@@ -13,7 +13,6 @@ under its own account with the permissions of an installation.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -38,6 +37,8 @@ from kubeocean.fleet.agent.protocols import NewApplier, PropertyProvider
 from kubeocean.fleet.extensions import OURS, Extensions
 from kubeocean.fleet.hub import Hub
 from kubeocean.install.fleet import HUB_ACCOUNT, hub_objects, member_objects
+from kubeocean.install.object_parts import RBAC, granted
+from kubeocean.install.permissions import Rights, Rule
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock
@@ -48,14 +49,16 @@ from kubeocean.runtime.objects import Condition, Json, find_condition
 from kubeocean.runtime.transport import Transport
 from support.background import running
 from support.control_planes import SERVERS, applier, plane
-from support.faults import Faults
+from support.controller_env import Crash
+from support.faults import Crashed, Faults
 from support.wait import until
 
-__all__ = ["HUB_COMPONENTS", "QUIET_S", "FleetEnv", "quiet_writes"]
+__all__ = ["HUB_COMPONENTS", "FleetEnv"]
 
 # A hub needs controllers: of namespaces, which are deleted, and the garbage collector.
 HUB_COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
-QUIET_S = 2.5
+_MEMBERS = Rule(("*",), ("patch", "update"), "cluster.kubernetes-fleet.io")
+_EVENTS = Rule(("events",), ("create", "patch"))
 FORCE_WAIT = timedelta(seconds=30)
 
 
@@ -136,6 +139,24 @@ class FleetEnv:
             await client.close()
 
     @asynccontextmanager
+    async def hub_crashing(self, n: int, **options: Any) -> AsyncIterator[Crash]:
+        """Run the hub until its n-th write, which is its last."""
+        faults, crash = Faults(), Crash()
+        faults.crash_after_write(n, by=crash.set)
+        with suppress(Crashed, BaseExceptionGroup):
+            async with self.hub_running(faults, **options):
+                yield crash
+
+    @asynccontextmanager
+    async def agent_crashing(self, name: str, n: int) -> AsyncIterator[Crash]:
+        """Run an agent until its n-th write to the hub, which is its last."""
+        faults, crash = Faults(), Crash()
+        faults.crash_after_write(n, by=crash.set)
+        with suppress(Crashed, BaseExceptionGroup):
+            async with self.agent_running(name, faults):
+                yield crash
+
+    @asynccontextmanager
     async def agent_running(
         self,
         name: str,
@@ -182,6 +203,15 @@ class FleetEnv:
             await hub.close()
             await member.close()
 
+    async def grant_partial_hub(self, user: str) -> None:
+        """Let a user read everything and write MemberClusters, as a hub with too few rights."""
+        rights = Rights((Rule(("*",), ("get", "list", "watch"), "*"), _MEMBERS, _EVENTS))
+        async with applier(self.hub_cluster) as installing:
+            for body in granted(user, rights, account=user, namespace="default", labels={}):
+                if body["kind"] == "ClusterRoleBinding":
+                    body["subjects"] = [{"kind": "User", "name": user, "apiGroup": RBAC}]
+                await installing.apply(body)
+
     def identity(self, name: str) -> Path:
         """Return the kubeconfig of a member's identity on the hub, a user without other rights."""
         return self.hub_cluster.user(f"agent-of-{name}")
@@ -215,6 +245,12 @@ class FleetEnv:
 
     async def internal(self, name: str) -> InternalMemberCluster:
         return await self.hub.get(INTERNAL_MEMBER_CLUSTERS, name, member_namespace(name))
+
+    async def internal_or_none(self, name: str) -> InternalMemberCluster | None:
+        try:
+            return await self.internal(name)
+        except NotFound:
+            return None
 
     async def profile(self, name: str) -> ClusterProfile:
         return await self.hub.get(CLUSTER_PROFILES, name, SYSTEM_NAMESPACE)
@@ -259,13 +295,6 @@ class FleetEnv:
             with suppress(NotFound):
                 await self.hub.patch(MEMBER_CLUSTERS, name, patch)
                 await self.hub.delete(MEMBER_CLUSTERS, name, uid=None)
-
-
-async def quiet_writes(*faults: Faults, for_s: float = QUIET_S) -> int:
-    """Return the number of writes that programs under these plans send in the next seconds."""
-    before = sum(each.writes for each in faults)
-    await asyncio.sleep(for_s)
-    return sum(each.writes for each in faults) - before
 
 
 def _wrap(faults: Faults | None) -> Callable[[Transport], Transport] | None:

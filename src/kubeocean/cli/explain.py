@@ -1,4 +1,4 @@
-"""`kubeocean explain`: why a node, a pod or a binding is in its state, on one page."""
+"""`kubeocean explain`: why a node, a pod, a binding or a placement is in its state, on one page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kubeocean.inspect.explain.report import Explanation
     from kubeocean.runtime.objects import Key
 
-__all__ = ["binding", "explain", "node", "pod"]
+__all__ = ["binding", "explain", "node", "placement", "pod"]
 
 _NOT_EXPLAINED: Final = 1
 _LONG_S: Final = 2.0  # after which a line names the reason of the delay
@@ -36,7 +36,7 @@ ZoneOption = Annotated[
 
 explain = typer.Typer(
     name="explain",
-    help="Explain the state of a node, a pod or a binding: the rule that decided, and the amounts.",
+    help="Explain the state of a node, a pod, a binding or a placement: the rule that decided.",
     no_args_is_help=True,
 )
 
@@ -115,8 +115,40 @@ def binding(
     _explain(explained, kubeconfig, context, label_domain, time_zone, output)
 
 
-def _key_of(argument: str, option: str) -> Key:
-    """Return the pod that `[NAMESPACE/]NAME` and `--namespace` name.
+@explain.command()
+def placement(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE/]NAME",
+            help="A ClusterResourcePlacement; with a namespace, a ResourcePlacement.",
+        ),
+    ],
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace", "-n", metavar="NAME", help="The namespace of a ResourcePlacement."
+        ),
+    ] = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Explain whether a placement is complete, and why each cluster is picked or not."""
+
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.placement import explain_placement
+        from kubeocean.inspect.explain.placement_reading import read_placement
+
+        key = _key_of(name, namespace, default="", field="placement")
+        return explain_placement(await read_placement(reader.computing, key))
+
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
+
+
+def _key_of(argument: str, option: str, *, default: str = "default", field: str = "pod") -> Key:
+    """Return the object that `[NAMESPACE/]NAME` and `--namespace` name.
 
     :raises ConfigError: they name two namespaces.
     """
@@ -126,8 +158,8 @@ def _key_of(argument: str, option: str) -> Key:
     namespace, slash, name = argument.rpartition("/")
     if slash and option not in ("", namespace):
         message = f"is not in {option}, which --namespace says"
-        raise ConfigError(message, field="pod", value=argument)
-    return Key(namespace or option or "default", name)
+        raise ConfigError(message, field=field, value=argument)
+    return Key(namespace or option or default, name)
 
 
 def _explain(

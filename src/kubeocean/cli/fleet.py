@@ -5,6 +5,10 @@ from __future__ import annotations
 import typer
 
 from kubeocean.cli._processes import GO_FLAGS, run_process
+from kubeocean.cli.fleet_clusters import clusters
+from kubeocean.cli.fleet_cordon import cordon, uncordon
+from kubeocean.cli.fleet_join import join
+from kubeocean.cli.fleet_leave import leave
 
 __all__ = ["fleet"]
 
@@ -35,3 +39,10 @@ def member(context: typer.Context) -> None:
         " and the environment of KubeFleet's member agent."
     )
     run_process("fleet member", MemberSettings, process.run, context.args, about=about)
+
+
+fleet.command()(clusters)
+fleet.command()(join)
+fleet.command()(leave)
+fleet.command()(cordon)
+fleet.command()(uncordon)

@@ -10,7 +10,6 @@ of manifests that are as they should be.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
@@ -310,7 +309,8 @@ class HubCaches:
 
     async def synced(self) -> None:
         """Return once every cache has its first listing."""
-        await asyncio.gather(*(informer.synced() for informer in self._all))
+        for informer in self._all:
+            await informer.synced()
 
     def works_of(self, binding: Key) -> list[CachedWork]:
         """Return the Works of a binding, sorted by name."""

@@ -1,15 +1,21 @@
-"""Objects of a fleet's installation: namespace, accounts and permissions of a hub and of members.
+"""Objects of a fleet's installation: accounts, permissions and programs of a hub and of members.
 
 A hub reads objects of all kinds, because placements select any kind, and writes the fleet's own
 kinds, the namespaces of members, and their roles. It can grant a member nothing that it does not
 have itself. A member agent applies objects of any kind in its cluster, roles among them.
+
+A member authenticates at the hub as a ServiceAccount of its own there. A Secret of the member holds
+the token, which the agent reads again when it is replaced.
 """
 
 from __future__ import annotations
 
+import base64
+from dataclasses import dataclass
 from typing import Final
 
-from kubeocean.api.fleet.clusters import CLUSTER_GROUP
+from kubeocean.api import group
+from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
@@ -18,19 +24,31 @@ from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named
 from kubeocean.install.permissions import Rights, Rule
+from kubeocean.install.templates import container, pod_spec
+from kubeocean.install.values import Values
+from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "HUB_ACCOUNT",
     "MEMBER_ACCOUNT",
+    "TOKEN_SECRET",
+    "HubConnection",
+    "hub_deployment",
     "hub_objects",
     "hub_rights",
+    "identity_name",
+    "member_cluster",
+    "member_deployment",
+    "member_identity",
     "member_objects",
     "member_rights",
+    "token_secret",
 ]
 
 HUB_ACCOUNT: Final = "fleet-hub"
 MEMBER_ACCOUNT: Final = "fleet-member"
+TOKEN_SECRET: Final = "hub-kubeconfig-secret"  # noqa: S105 - a name, and KubeFleet's
 _ELECTION_NAMESPACE: Final = "kube-system"  # of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
@@ -88,3 +106,103 @@ def _account_objects(account: str, rights: Rights, domain: Domain) -> list[Json]
         *accounts((account,), SYSTEM_NAMESPACE, labels=own),
         *granted(account, rights, account=account, namespace=SYSTEM_NAMESPACE, labels=own),
     ]
+
+
+def identity_name(member: str) -> str:
+    """Return the name of the ServiceAccount, on the hub, that a member authenticates as."""
+    return f"fleet-member-agent-{member}"
+
+
+def member_identity(member: str, domain: Domain = DEFAULT) -> Json:
+    """Return the ServiceAccount, on the hub, that a member authenticates as."""
+    (account,) = accounts((identity_name(member),), SYSTEM_NAMESPACE, labels=labels(domain))
+    return account
+
+
+def member_cluster(member: str, *, heartbeat_s: int) -> Json:
+    """Return the MemberCluster of a member whose identity is its own ServiceAccount."""
+    identity = {
+        "kind": "ServiceAccount",
+        "name": identity_name(member),
+        "namespace": SYSTEM_NAMESPACE,
+    }
+    spec = {"identity": identity, "heartbeatPeriodSeconds": heartbeat_s}
+    return {
+        "apiVersion": MEMBER_CLUSTERS.api_version,
+        "kind": MEMBER_CLUSTERS.kind,
+        "metadata": {"name": member},
+        "spec": spec,
+    }
+
+
+def token_secret(token: str, domain: Domain = DEFAULT) -> Json:
+    """Return the Secret of a member that holds its token for the hub."""
+    data = {"token": base64.b64encode(token.encode()).decode()}
+    own = labels(domain)
+    return named("Secret", "v1", TOKEN_SECRET, namespace=SYSTEM_NAMESPACE, labels=own, data=data)
+
+
+@dataclass(frozen=True, slots=True)
+class HubConnection:
+    """Name of a member, and how its agent reaches the hub."""
+
+    member: str
+    server: str
+    certificate_authority: bytes | None = None  # PEM
+    insecure: bool = False
+
+    @classmethod
+    def from_access(cls, member: str, access: Access, server: str = "") -> HubConnection:
+        """Return the connection that an administrator uses, or that to another URL of the hub."""
+        return cls(member, server or access.server, access.ca, access.insecure)
+
+
+def hub_deployment(values: Values) -> Json:
+    """Return the Deployment of a hub."""
+    arguments = ["hub", *_addresses(), f"--zap-log-level={values.log_level}"]
+    return _deployment(values, HUB_ACCOUNT, container(values, "fleet", arguments))
+
+
+def member_deployment(values: Values, connection: HubConnection) -> Json:
+    """Return the Deployment of a member's agent."""
+    arguments = [
+        "member",
+        *_addresses(),
+        f"--token-secret={SYSTEM_NAMESPACE}/{TOKEN_SECRET}",
+        f"--zap-log-level={values.log_level}",
+    ]
+    env = [
+        {"name": "MEMBER_CLUSTER_NAME", "value": connection.member},
+        {"name": "HUB_SERVER_URL", "value": connection.server},
+    ]
+    if connection.insecure:
+        arguments.append("--tls-insecure")
+    elif connection.certificate_authority is not None:
+        encoded = base64.b64encode(connection.certificate_authority).decode()
+        env.append({"name": "HUB_CERTIFICATE_AUTHORITY", "value": encoded})
+    return _deployment(values, MEMBER_ACCOUNT, container(values, "fleet", arguments, env=env))
+
+
+def _addresses() -> list[str]:
+    return [
+        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        f"--health-probe-bind-address=:{group.HEALTH_PORT}",
+    ]
+
+
+def _deployment(values: Values, account: str, program: Json) -> Json:
+    selector = {group.APP_NAME: account}
+    own = labels(values.domain) | selector
+    pod = pod_spec(values, account=account, containers=[program], selector=selector)
+    return named(
+        "Deployment",
+        "apps/v1",
+        account,
+        namespace=SYSTEM_NAMESPACE,
+        labels=own,
+        spec={
+            "replicas": values.replicas,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": own}, "spec": pod},
+        },
+    )

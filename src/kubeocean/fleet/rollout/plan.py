@@ -33,7 +33,9 @@ __all__ = [
     "RolloutPlan",
     "plan",
     "release_patch",
+    "release_spec",
     "strategy_patch",
+    "strategy_spec",
     "target_number",
 ]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import MemberCluster
@@ -17,9 +19,16 @@ from kubeocean.api.fleet.conditions import SCHEDULED
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.snapshots import PolicySnapshot
-from kubeocean.api.fleet.strategies import DeletePropagationPolicy
+from kubeocean.api.fleet.strategies import (
+    DeletePropagationPolicy,
+    RollingUpdate,
+    RolloutStrategyType,
+)
+from kubeocean.errors import NotFound
+from kubeocean.fleet.applier.three_way import without_nulls
 from kubeocean.fleet.caches import HubCaches, parent_of
-from kubeocean.fleet.scheduler.bindings import BindingPatch, NewBinding, Unscheduling
+from kubeocean.fleet.rollout.plan import Release, plan, release_spec, target_number
+from kubeocean.fleet.scheduler.bindings import BindingChanges, BindingPatch, Unscheduling
 from kubeocean.fleet.scheduler.cycle import schedule
 from kubeocean.fleet.scheduler.documents import (
     binding_document,
@@ -32,7 +41,7 @@ from kubeocean.fleet.scheduler.eligibility import ineligibility
 from kubeocean.fleet.scheduler.model import BindingView, MemberView
 from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
 from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
-from kubeocean.fleet.snapshots.plan import latest_policy
+from kubeocean.fleet.snapshots.plan import latest_policy, usable_group
 from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, write_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
@@ -67,6 +76,7 @@ class Scheduler:
             gate=caches.gate(
                 caches.placements.caught_up,
                 caches.policy_snapshots.caught_up,
+                caches.resource_snapshots.caught_up,
                 caches.bindings.caught_up,
             ),
             clock=self._clock,
@@ -86,6 +96,8 @@ class Scheduler:
             self._views[after.name] = after
         elif before is not None:
             self._views.pop(before.name, None)
+        if not self._caches.members.has_synced:
+            return  # every placement is reconciled after the first listing
         now = self._clock.now()
         change = trigger(before, after, now)
         if before is None and after is not None and ineligibility(after, now) is None:
@@ -123,7 +135,7 @@ class Scheduler:
         """Run one cycle for a placement, or remove its bindings if it is being deleted."""
         placement = self._caches.placements.get(key)
         if placement is None:
-            return Done()
+            return await self._remove_orphans(key)
         if placement.deleting:
             return await self._delete(placement)
         if names.FINALIZER_SCHEDULER not in (placement.metadata.finalizers or ()):
@@ -148,24 +160,23 @@ class Scheduler:
         changes = result.changes
 
         async def unschedule_one(mark: Unscheduling) -> None:
-            await self._patch(placement, mark.binding, unschedule_patch(mark))
+            await self._patch(placement.key, mark.binding, unschedule_patch(mark))
 
         async def patch_one(patch: BindingPatch) -> None:
-            await self._patch(placement, patch.binding, binding_patch(patch))
+            await self._patch(placement.key, patch.binding, binding_patch(patch))
 
         async def release_one(binding: BindingView) -> None:
             body = release_patch(binding)
             if body is not None:
-                await self._patch(placement, binding, body)
+                await self._patch(placement.key, binding, body)
 
-        async def create_one(new: NewBinding) -> None:
-            body = binding_document(placement, new, changes.to_release)
+        async def create_one(body: Json) -> None:
             resource = scope_of(placement.key).bindings
             self._caches.bindings.wrote(await self._client.create(resource, body))
 
         await in_parallel(unschedule_one, changes.to_unschedule)
         await in_parallel(patch_one, changes.to_patch)
-        await in_parallel(create_one, changes.to_create)
+        await in_parallel(create_one, self._new_bindings(placement, changes))
         await in_parallel(release_one, changes.to_release)
         if result.status is not None:
             now = text_of(self._clock.now())
@@ -175,8 +186,41 @@ class Scheduler:
             if written is not None:
                 self._caches.policy_snapshots.wrote(written)
 
-    async def _patch(self, placement: Placement, binding: BindingView, body: Json) -> None:
-        resource = scope_of(placement.key).bindings
+    def _new_bindings(self, placement: Placement, changes: BindingChanges) -> list[Json]:
+        """Return the bindings to create; with the latest release, if the rollout releases it now.
+
+        If a cycle also changes bindings, the rollout releases when it sees all of the changes.
+        """
+        bodies = [binding_document(placement, new, changes.to_release) for new in changes.to_create]
+        strategy = placement.spec.strategy
+        group = usable_group(self._caches.resource_snapshots.of(placement.key))
+        if (
+            strategy.type == RolloutStrategyType.EXTERNAL
+            or group is None
+            or group.master is None
+            or changes.to_unschedule
+            or changes.to_patch
+        ):
+            return bodies
+        new = [msgspec.convert(body, Binding) for body in bodies]
+        bindings = [*self._caches.bindings.of(placement.key), *new]
+        release = Release(group.master.name)
+        rollout = plan(
+            bindings,
+            target_number(placement, bindings),
+            release,
+            strategy.rolling_update or RollingUpdate(),
+            self._clock.now(),
+        )
+        released = {binding.key for binding in rollout.release}
+        spec = release_spec(release, strategy.apply_strategy)
+        for body, binding in zip(bodies, new, strict=True):
+            if binding.key in released:
+                body["spec"] |= without_nulls(spec)
+        return bodies
+
+    async def _patch(self, placement: Key, binding: BindingView, body: Json) -> None:
+        resource = scope_of(placement).bindings
         written = await self._client.patch(
             resource, binding.name, MergePatch(body), placement.namespace
         )
@@ -194,11 +238,8 @@ class Scheduler:
         async def delete_one(binding: Binding) -> None:
             body = _farewell(placement, binding)
             if body is not None:
-                await self._patch(placement, view_binding(binding), body)
-            if not binding.deleting and await delete(
-                self._client, scope_of(placement.key).bindings, binding
-            ):
-                self._caches.bindings.deleted(binding)
+                await self._patch(placement.key, view_binding(binding), body)
+            await self._delete_binding(placement.key, binding)
 
         await in_parallel(delete_one, bindings)
         kept = [each for each in present if each != names.FINALIZER_SCHEDULER]
@@ -210,6 +251,28 @@ class Scheduler:
         )
         self._caches.placements.wrote(written)
         return Done()
+
+    async def _remove_orphans(self, key: Key) -> Outcome:
+        """Delete bindings whose placement was removed without its finalizers."""
+        bindings = self._caches.bindings.of(key)
+        if not bindings:
+            return Done()
+        try:
+            await self._client.get(scope_of(key).placements, key.name, key.namespace)
+        except NotFound:
+            for binding in bindings:
+                view = view_binding(binding)
+                body = release_patch(view)
+                if body is not None:
+                    await self._patch(key, view, body)
+                await self._delete_binding(key, binding)
+        return Done()
+
+    async def _delete_binding(self, placement: Key, binding: Binding) -> None:
+        if not binding.deleting and await delete(
+            self._client, scope_of(placement).bindings, binding
+        ):
+            self._caches.bindings.deleted(binding)
 
 
 def _policy_marks(snapshot: PolicySnapshot) -> tuple[object, ...]:

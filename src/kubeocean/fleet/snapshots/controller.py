@@ -142,10 +142,11 @@ class Snapshots:
         except ConfigError as error:
             self._report(placement, str(error))
             return After(_USER_ERROR_S)
-        await self._ensure_policy(placement)
         outcome: Outcome = Done()
         if placement.spec.strategy.type != RolloutStrategyType.EXTERNAL:
             outcome = await self.ensure_resources(placement, content, self._delays)
+        # Last: the scheduler gives new bindings the release that it finds
+        await self._ensure_policy(placement)
         self._report(placement)
         return outcome
 

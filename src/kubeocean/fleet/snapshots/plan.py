@@ -40,6 +40,7 @@ __all__ = [
     "latest_policy",
     "plan_policy",
     "plan_resources",
+    "policy_annotations",
     "usable_group",
 ]
 

@@ -86,6 +86,19 @@ class Rule(StrEnum):
     UNFINISHED = "Unfinished"  # the manager has not reported Ready
     WORKS = "Works"
 
+    # Of placements
+    PLACED = "Placed"
+    PLACEMENT_DELETED = "PlacementDeleted"
+    SCHEDULE_PENDING = "SchedulePending"
+    SELECTORS_INVALID = "SelectorsInvalid"
+    TOO_FEW_CLUSTERS = "TooFewClusters"
+    NO_CLUSTER = "NoCluster"
+    ROLLOUT_HELD = "RolloutHeld"
+    NOT_OVERRIDDEN = "NotOverridden"
+    NOT_SYNCHRONIZED = "NotSynchronized"
+    NOT_APPLIED = "NotApplied"
+    NOT_AVAILABLE = "NotAvailable"
+
 
 class Answer(NamedTuple):
     """What one rule decides."""

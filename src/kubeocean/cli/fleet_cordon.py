@@ -1,0 +1,81 @@
+"""`kubeocean fleet cordon`, `uncordon`: keep new placements off a member, or admit them again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from kubeocean.cli._fleet import (
+    HubContextOption,
+    HubOption,
+    MemberArgument,
+    get_member,
+    hub_client,
+)
+from kubeocean.cli._run import run
+
+if TYPE_CHECKING:
+    from kubeocean.api.fleet.clusters import MemberCluster
+    from kubeocean.runtime.objects import Json
+
+__all__ = ["cordon", "cordoned", "uncordon", "uncordoned"]
+
+
+def cordon(
+    name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
+) -> None:
+    """Taint a member, so that no placement picks it anew; what is placed on it stays."""
+    run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=True))
+
+
+def uncordon(
+    name: MemberArgument, hub_kubeconfig: HubOption = "", hub_context: HubContextOption = ""
+) -> None:
+    """Remove the taint of `fleet cordon` from a member, and no other."""
+    run(lambda: _taint(name, hub_kubeconfig, hub_context, cordon=False))
+
+
+async def _taint(name: str, kubeconfig: str, context: str, *, cordon: bool) -> None:
+    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.runtime.client import MergePatch
+
+    word = "cordoned" if cordon else "uncordoned"
+    async with hub_client(kubeconfig, context) as hub:
+        member = await get_member(hub, name)
+        taints = cordoned(member) if cordon else uncordoned(member)
+        if taints is None:
+            typer.echo(f"{name} was {word} already")
+            return
+        metadata = {"resourceVersion": member.resource_version, "uid": member.uid}
+        patch = MergePatch({"metadata": metadata, "spec": {"taints": taints}})
+        await hub.patch(MEMBER_CLUSTERS, name, patch)
+    typer.echo(f"{name} {word}")
+
+
+def cordoned(member: MemberCluster) -> list[Json] | None:
+    """Return the member's taints with that of a cordon; None if it has it."""
+    taints = _taints(member)
+    cordon = _cordon()
+    return None if cordon in taints else [*taints, cordon]
+
+
+def uncordoned(member: MemberCluster) -> list[Json] | None:
+    """Return the member's taints without that of a cordon; None if it does not have it."""
+    taints = _taints(member)
+    kept = [taint for taint in taints if taint != _cordon()]
+    return None if kept == taints else kept
+
+
+def _taints(member: MemberCluster) -> list[Json]:
+    from kubeocean.api.fleet.schema import document
+
+    return [document(taint) for taint in member.spec.taints]
+
+
+def _cordon() -> Json:
+    from kubeocean.api.fleet.clusters import ClusterTaint, TaintEffect
+    from kubeocean.api.fleet.names import CORDON_TAINT_KEY, CORDON_TAINT_VALUE
+    from kubeocean.api.fleet.schema import document
+
+    return document(ClusterTaint(CORDON_TAINT_KEY, CORDON_TAINT_VALUE, TaintEffect.NO_SCHEDULE))

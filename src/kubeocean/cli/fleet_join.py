@@ -1,0 +1,132 @@
+"""`kubeocean fleet join`: makes a cluster a member of a fleet."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kubeocean.cli._clusters import (
+    ContextOption,
+    TimeoutOption,
+    WaitOption,
+    applier,
+    give_up,
+    print_result,
+    reach,
+    wait_until_done,
+)
+from kubeocean.cli._fleet import HubContextOption, HubOption
+from kubeocean.cli._run import command_line, run
+
+if TYPE_CHECKING:
+    from kubeocean.install.apply import Applier
+
+__all__ = ["join"]
+
+
+def join(
+    name: Annotated[str, typer.Argument(help="Name of the member, at most 50 characters.")],
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Path of an administrator's kubeconfig of the member cluster."
+        ),
+    ],
+    context: ContextOption = "",
+    hub_kubeconfig: HubOption = "",
+    hub_context: HubContextOption = "",
+    hub_url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="URL at which the member reaches the hub.",
+            show_default="that of the hub's kubeconfig",
+        ),
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="Image of the agent.", show_default="that of this version")
+    ] = "",
+    heartbeat: Annotated[
+        int, typer.Option(min=1, max=600, metavar="SECONDS", help="Time between heartbeats.")
+    ] = 60,
+    wait: WaitOption = True,
+    timeout: TimeoutOption = 300.0,
+) -> None:
+    """Admit a cluster to the fleet, and run the fleet's agent in it.
+
+    Running it again renews the member's token. Exit code 3: the member has not joined yet.
+    """
+
+    async def work() -> None:
+        from kubeocean.api.group import DEFAULT
+        from kubeocean.errors import ConfigError
+        from kubeocean.fleet.membership.plan import name_problem
+        from kubeocean.install.fleet import (
+            HubConnection,
+            member_cluster,
+            member_deployment,
+            member_identity,
+            member_objects,
+            token_secret,
+        )
+        from kubeocean.install.values import Values
+
+        if problem := name_problem(name):
+            raise ConfigError(problem, field="NAME", value=name)
+        values = Values(image=image) if image else Values()
+        async with AsyncExitStack() as stack:
+            connect = partial(applier, stack=stack, domain=DEFAULT, force=False)
+            hub_source = reach(hub_kubeconfig, hub_context)
+            hub = connect(hub_source, cluster="hub")
+            member = connect(reach(kubeconfig, context), cluster="member")
+            connection = HubConnection.from_access(name, hub_source.current(), hub_url)
+            for body in (member_identity(name), member_cluster(name, heartbeat_s=heartbeat)):
+                print_result("hub", body, await hub.apply(body))
+            await member.apply_all(member_objects(), partial(print_result, "member"))
+            token = await _token(hub, name)
+            for body in (token_secret(token), member_deployment(values, connection)):
+                print_result("member", body, await member.apply(body))
+            if wait:
+                await _wait(hub, name, timeout)
+                typer.echo(f"{name} has joined")
+
+    run(work)
+
+
+async def _token(hub: Applier, name: str) -> str:
+    """Return a token for the member's identity on the hub."""
+    from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+    from kubeocean.install.credentials import LIFETIME
+    from kubeocean.install.fleet import identity_name
+    from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
+
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": int(LIFETIME.total_seconds())},
+    }
+    answer = await hub.client.post(
+        SERVICE_ACCOUNTS, identity_name(name), "token", body, SYSTEM_NAMESPACE
+    )
+    return str(answer["status"]["token"])
+
+
+async def _wait(hub: Applier, name: str, timeout: float) -> None:
+    from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.inspect.fleet import cluster_view
+    from kubeocean.install.wait import State
+    from kubeocean.runtime.clock import RealClock
+
+    async def read() -> State:
+        member = await hub.client.get(MEMBER_CLUSTERS, name)
+        view = cluster_view(member, RealClock().now())
+        message = "; ".join(filter(None, (view.state, view.health_message, *view.problems)))
+        return State(message, done=view.state == "Joined")
+
+    state = await wait_until_done(read, f"{name} joins", timeout)
+    if not state.done:
+        see = command_line("fleet", "clusters", name)
+        give_up(name, state.message, timeout, see=see)

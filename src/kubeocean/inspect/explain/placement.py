@@ -1,0 +1,179 @@
+"""Explains a placement: whether it is complete, the first reason if not, and each cluster.
+
+Pure. The conditions of the placement decide the verdict. Of each cluster the scheduler's own
+functions tell whether it is picked, and every filter that refuses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.conditions import (
+    APPLIED,
+    AVAILABLE,
+    DIFF_REPORTED,
+    OVERRIDDEN,
+    ROLLOUT_STARTED,
+    SCHEDULED,
+    WORK_SYNCHRONIZED,
+    PlacementReason,
+)
+from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement
+from kubeocean.api.fleet.snapshots import PolicySnapshot
+from kubeocean.fleet.scheduler import explain, view_binding, view_member, view_policy
+from kubeocean.fleet.snapshots.plan import latest_policy
+from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.format import few
+from kubeocean.inspect.snapshot import NotRead, Part, failures, known
+from kubeocean.runtime.objects import Condition, Key, find_condition
+
+__all__ = ["PlacementDetails", "explain_placement"]
+
+_RULES: Final = {
+    ROLLOUT_STARTED.name: Rule.ROLLOUT_HELD,
+    OVERRIDDEN.name: Rule.NOT_OVERRIDDEN,
+    WORK_SYNCHRONIZED.name: Rule.NOT_SYNCHRONIZED,
+    APPLIED.name: Rule.NOT_APPLIED,
+    AVAILABLE.name: Rule.NOT_AVAILABLE,
+    DIFF_REPORTED.name: Rule.NOT_APPLIED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDetails:
+    """A placement and everything that its placing depends on; None if it does not exist."""
+
+    key: Key
+    now: datetime
+    placement: Placement | NotRead | None
+    snapshots: Part[tuple[PolicySnapshot, ...]] = ()
+    members: Part[tuple[MemberCluster, ...]] = ()
+    bindings: Part[tuple[Binding, ...]] = ()
+
+    @property
+    def unread(self) -> tuple[NotRead, ...]:
+        return failures(self.placement, self.snapshots, self.members, self.bindings)
+
+
+def explain_placement(details: PlacementDetails) -> Explanation:
+    """Return the explanation of a placement."""
+    about = f"placement {details.key}"
+    placement = details.placement
+    if placement is None or isinstance(placement, NotRead):
+        missing = not_read((placement,))
+        kind = scope_of(details.key).placements.kind
+        answer = missing or Answer(Rule.NOT_FOUND, f"there is no such {kind}")
+        return Explanation.of(about, answer, unread=details.unread)
+    return Explanation.of(
+        about,
+        _answer(placement),
+        sections=(
+            Section("conditions", tuple(map(_line, placement.status.conditions))),
+            Section("clusters", _clusters(details)),
+            Section("objects", _objects(placement)),
+        ),
+        unread=details.unread,
+    )
+
+
+def _answer(placement: Placement) -> Answer:
+    if placement.deleting:
+        held = few(placement.metadata.finalizers or ()) or "nothing"
+        since = placement.metadata.deletion_timestamp
+        return Answer(
+            Rule.PLACEMENT_DELETED,
+            f"it is being deleted since {since}",
+            (f"it is held by the finalizers {held}",),
+        )
+    prefix = scope_of(placement.key).prefix
+    status = placement.status
+    scheduled = find_condition(status.conditions, f"{prefix}{SCHEDULED.name}")
+    if scheduled is None or scheduled.observed_generation != placement.metadata.generation:
+        verdict = "the hub has not looked at its present spec yet"
+        remedy = "a running `kubeocean fleet hub`"
+        return Answer(Rule.SCHEDULE_PENDING, verdict, remedies=(remedy,))
+    if scheduled.reason == PlacementReason.INVALID_SELECTORS:
+        return Answer(
+            Rule.SELECTORS_INVALID, scheduled.message, remedies=("correct spec.resourceSelectors",)
+        )
+    if scheduled.status not in ("True", "False"):
+        verdict = "the scheduler has not decided on its present policy"
+        return Answer(Rule.SCHEDULE_PENDING, verdict, (scheduled.message,))
+    for condition in status.conditions:
+        rule = _RULES.get(condition.type.removeprefix(prefix))
+        if rule is not None and condition.status != "True":
+            reasons = tuple(filter(None, map(_first_problem, status.placement_statuses)))
+            return Answer(rule, condition.message or condition.reason, reasons)
+    picked = [entry for entry in status.placement_statuses if entry.cluster_name]
+    if scheduled.status == "False":
+        lacking = len(status.placement_statuses) - len(picked)
+        verdict = f"it is on {len(picked)} of {len(picked) + lacking} wanted clusters or more"
+        remedy = "clusters that match spec.policy; the section below tells why others do not"
+        return Answer(Rule.TOO_FEW_CLUSTERS, verdict, (scheduled.message,), (remedy,))
+    if not picked:
+        verdict = "it is complete, and its policy picks no cluster"
+        return Answer(Rule.NO_CLUSTER, verdict, (scheduled.message,))
+    names = few(entry.cluster_name for entry in picked)
+    index = status.observed_resource_index
+    verdict = f"it is complete: snapshot {index} is placed on {names}"
+    return Answer(Rule.PLACED, verdict)
+
+
+def _line(condition: Condition) -> str:
+    text = f"{condition.type} {condition.status} ({condition.reason})"
+    return f"{text}: {condition.message}" if condition.message else text
+
+
+def _first_problem(entry: ClusterPlacementStatus) -> str:
+    """Return the first step of a cluster that is not True; empty if there is none."""
+    bad = next((each for each in entry.conditions if each.status != "True"), None)
+    if bad is None:
+        return ""
+    return f"{entry.cluster_name or 'a cluster that is lacking'}: {_line(bad)}"
+
+
+def _clusters(details: PlacementDetails) -> tuple[str, ...]:
+    """Return one line for each member cluster: the decision on it, and every refusal."""
+    snapshot = latest_policy(known(details.snapshots, ()))
+    if snapshot is None or isinstance(details.members, NotRead):
+        return ()
+    explanations = explain(
+        view_policy(snapshot),
+        map(view_member, details.members),
+        map(view_binding, known(details.bindings, ())),
+        details.now,
+    )
+    lines = []
+    for each in explanations:
+        refusals = [
+            f"{rejection.plugin}: {', '.join((*rejection.reasons, *rejection.details))}"
+            for rejection in each.rejections
+        ]
+        texts = refusals or ([each.text] if each.text else [])
+        lines.append(
+            ": ".join([f"{each.cluster} {each.outcome}", *(["; ".join(texts)] if texts else [])])
+        )
+    return tuple(lines)
+
+
+def _objects(placement: Placement) -> tuple[str, ...]:
+    """Return a line for each object that deviates on a cluster."""
+    lines = []
+    for entry in placement.status.placement_statuses:
+        for failed in entry.failed_placements:
+            name = Key(failed.namespace, failed.name)
+            lines.append(f"{entry.cluster_name}: {failed.kind} {name}: {_line(failed.condition)}")
+        for deviating, word in (
+            (entry.drifted_placements, "was changed in the cluster"),
+            (entry.diffed_placements, "differs in the cluster"),
+        ):
+            lines += [
+                f"{entry.cluster_name}: {each.kind} {Key(each.namespace, each.name)} {word}"
+                for each in deviating
+            ]
+    return tuple(lines)

@@ -1,0 +1,125 @@
+"""What users and strangers may write: shown on the MemberCluster, harmless, and repaired."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+from kubeocean.api.fleet.names import member_namespace
+from kubeocean.fleet.extensions import OURS, UPSTREAM, Extensions
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import NAMESPACES
+from support.controller_env import quiet
+from support.faults import Faults
+from support.fleet_env import FleetEnv
+from support.wait import until
+
+REFUSED = "MemberClusterNotReadyToJoin"
+
+
+async def test_a_foreign_namespace_is_reported_and_left_alone(env: FleetEnv) -> None:
+    name, hub = env.new_name(), Faults()
+    space = member_namespace(name)
+    foreign = await env.hub.create(NAMESPACES, {"metadata": {"name": space}})
+    async with env.hub_running(hub):
+        await env.join(name)
+        condition = await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        assert f"the namespace {space} exists" in condition.message
+        await quiet(hub)
+        stored = await env.hub.get(NAMESPACES, space)
+        assert (stored.uid, stored.resource_version) == (foreign.uid, foreign.resource_version)
+        await env.hub.delete(NAMESPACES, space, uid=foreign.uid)
+        await env.wait_for(name, "ReadyToJoin", "True")
+
+
+async def test_a_foreign_namespace_outlives_its_member(env: FleetEnv) -> None:
+    name = env.new_name()
+    foreign = await env.hub.create(NAMESPACES, {"metadata": {"name": member_namespace(name)}})
+    async with env.hub_running():
+        await env.join(name)
+        await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        await env.leave(name)
+
+        async def is_deleted() -> bool:
+            members = (await env.hub.list(MEMBER_CLUSTERS)).items
+            return name not in {each.name for each in members}
+
+        await until(is_deleted)
+    stored = await env.hub.get(NAMESPACES, member_namespace(name))
+    assert stored.uid == foreign.uid
+    assert not stored.deleting
+
+
+@pytest.mark.parametrize("extensions", [OURS, UPSTREAM], ids=["ours", "upstream"])
+@pytest.mark.parametrize("name", ["a" * 51, "dotted.name"])
+async def test_a_name_without_a_namespace_is_reported(
+    env: FleetEnv, name: str, extensions: Extensions
+) -> None:
+    hub = Faults()
+    async with env.hub_running(hub, extensions=extensions):
+        await env.join(name)
+
+        async def told() -> bool:
+            return REFUSED in {each.reason for each in await env.events(name)}
+
+        await until(told)
+        if extensions is OURS:
+            await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        else:
+            assert (await env.get(name)).status.conditions == ()
+        await quiet(hub)
+        await env.leave(name)
+
+        async def is_deleted() -> bool:
+            members = (await env.hub.list(MEMBER_CLUSTERS)).items
+            return name not in {each.name for each in members}
+
+        await until(is_deleted)
+
+
+async def test_an_unknown_kind_of_identity_is_reported_and_can_be_corrected(env: FleetEnv) -> None:
+    async with env.hub_running():
+        name = (await env.join(identity={"kind": "Robot", "name": "r2"})).name
+        condition = await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        assert "Robot" in condition.message
+        identity = {"kind": "User", "name": f"agent-of-{name}"}
+        patch = MergePatch({"spec": {"identity": identity}})
+        await env.hub.patch(MEMBER_CLUSTERS, name, patch)
+        await env.wait_for(name, "ReadyToJoin", "True")
+        async with env.agent_running(name):
+            await env.wait_for(name, "Joined", "True")
+
+
+async def test_a_hub_without_rights_shows_it(env: FleetEnv) -> None:
+    account = env.hub_cluster.user("hub-that-reads", ["hub-that-reads"])
+    # Reads everything and writes members, but neither namespaces nor roles.
+    await env.grant_partial_hub("hub-that-reads")
+    async with env.hub_running(kubeconfig=account):
+        name = (await env.join()).name
+        condition = await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
+        assert "namespaces" in condition.message
+        assert "forbidden" in condition.message
+    async with env.hub_running():
+        await env.wait_for(name, "ReadyToJoin", "True")
+
+
+async def test_a_namespace_deleted_by_hand_is_created_anew(env: FleetEnv) -> None:
+    async with env.hub_running():
+        name = (await env.join()).name
+        async with env.agent_running(name):
+            await env.wait_for(name, "Joined", "True")
+            space = await env.hub.get(NAMESPACES, member_namespace(name))
+            await env.hub.delete(NAMESPACES, space.name, uid=space.uid)
+
+            async def anew() -> bool:
+                internal = await env.internal_or_none(name)
+                return internal is not None and bool(internal.status.agent_status)
+
+            async def replaced() -> bool:
+                if not await anew():
+                    return False
+                return (await env.hub.get(NAMESPACES, space.name)).uid != space.uid
+
+            await until(replaced)
+            await env.wait_for(name, "ReadyToJoin", "True")
+            await env.wait_for(name, "Joined", "True")

@@ -1,0 +1,217 @@
+"""Objects that placements select on a real hub."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.placements import Placement
+from kubeocean.errors import NotFound
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
+from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from support.custom_resources import define
+from support.placement_env import (
+    PlacementEnv,
+    conditions_of,
+    config_map_selector,
+    namespace_selector,
+)
+from support.wait import until
+
+DEPLOYMENTS: Resource[Untyped] = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+
+
+def kinds(placement: Placement) -> list[tuple[str, str]]:
+    return [(each.kind, each.name) for each in placement.status.selected_resources]
+
+
+def deployment(replicas: int = 1) -> Json:
+    labels = {"app": "web"}
+    container = {"name": "web", "image": "web:1"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+async def test_a_namespace_comes_with_what_is_in_it(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    await env.client.create(DEPLOYMENTS, deployment(), namespace=env.namespace)
+    await env.client.create(
+        SECRETS, {"metadata": {"name": "key"}, "stringData": {"a": "b"}}, namespace=env.namespace
+    )
+    expected = [("Namespace", env.namespace), ("Secret", "key"), ("ConfigMap", "settings")]
+    key = await env.place(namespace_selector(env.namespace))
+    async with env.controlling(), env.reporting():
+        placement = await env.completed(key, a)
+        assert kinds(placement) == [*expected, ("Deployment", "web")]
+        index = int(placement.status.observed_resource_index)
+        status = {"status": {"replicas": 1, "observedGeneration": 1}}
+        await env.client.patch(
+            DEPLOYMENTS, "web", MergePatch(status), env.namespace, subresource="status"
+        )
+        await env.client.patch(
+            DEPLOYMENTS, "web", MergePatch({"spec": {"replicas": 2}}), env.namespace
+        )
+        placement = await env.completed(key, a, index=str(index + 1))
+        await env.config_map("zebra")
+        placement = await env.completed(key, a, index=str(index + 2))
+        assert kinds(placement) == [*expected, ("ConfigMap", "zebra"), ("Deployment", "web")]
+
+
+async def test_a_deleted_namespace_leaves_one_empty_snapshot(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    for name in ("one", "two", "three"):
+        await env.config_map(name)
+    key = await env.place(namespace_selector(env.namespace))
+    async with env.controlling(), env.reporting():
+        placement = await env.completed(key, a)
+        index = int(placement.status.observed_resource_index)
+        await env.client.delete(NAMESPACES, env.namespace, uid=None)
+        placement = await env.completed(key, a, index=str(index + 1))
+        assert kinds(placement) == []
+        (work,) = await env.works(key)
+        assert work.spec.workload.manifests == ()
+        (entry,) = placement.status.placement_statuses
+        assert conditions_of(entry.conditions)["Available"][1] == "AllWorkAreAvailable"
+        await until(lambda: _is_gone(env, env.namespace))
+        assert (await env.placement(key)).status.observed_resource_index == str(index + 1)
+
+
+async def _is_gone(env: PlacementEnv, namespace: str) -> bool:
+    listed = (await env.client.list(NAMESPACES, fields=f"metadata.name={namespace}")).items
+    return not listed
+
+
+async def test_a_name_that_nothing_has_selects_nothing(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    key = await env.place(config_map_selector("absent"), namespace=env.namespace)
+    async with env.controlling(), env.reporting():
+        placement = await env.completed(key, a, index="0")
+        assert kinds(placement) == []
+        await env.config_map("absent")
+        placement = await env.completed(key, a, index="1")
+        assert kinds(placement) == [("ConfigMap", "absent")]
+
+
+CLUSTER_ROLE = {"group": "rbac.authorization.k8s.io", "version": "v1", "kind": "ClusterRole"}
+
+
+@pytest.mark.parametrize(
+    ("namespaced", "selectors", "text"),
+    [
+        (False, [namespace_selector("kube-system")], "kube-system"),
+        (True, [CLUSTER_ROLE], "ClusterRole"),
+        (True, [config_map_selector("settings"), config_map_selector()], "more than once"),
+        (
+            False,
+            [namespace_selector("absent", "NamespaceWithResourceSelectors")],
+            "NamespaceWithResourceSelectors mode requires exactly one namespace, but no namespaces"
+            " were selected",
+        ),
+    ],
+    ids=["reserved", "scope", "twice", "absent"],
+)
+async def test_a_mistake_in_selectors_is_the_only_condition(
+    env: PlacementEnv, namespaced: bool, selectors: list[Json], text: str
+) -> None:
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    key = await env.place(*selectors, namespace=env.namespace if namespaced else "")
+    async with env.controlling(), env.reporting():
+        placement = await until(lambda: _with_condition(env, key))
+        (condition,) = placement.status.conditions
+        assert (condition.status, condition.reason) == ("False", "InvalidResourceSelectors")
+        assert condition.message.startswith("The resource selectors are invalid: ")
+        assert text in condition.message
+        assert not placement.status.selected_resources
+        assert not placement.status.placement_statuses
+        assert await env.objects_of(key) == []
+        if namespaced:
+            await env.change(key, resourceSelectors=[config_map_selector("settings")])
+            await env.completed(key, a)
+
+
+async def _with_condition(env: PlacementEnv, key: Key) -> Placement | None:
+    placement = await env.placement(key)
+    return placement if placement.status.conditions else None
+
+
+async def test_a_kind_that_appears_later_is_picked_up(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    group = f"g{env.unique}.example.com"
+    selector = {"group": group, "version": "v1", "kind": "Thing", "name": "one"}
+    key = await env.place(selector, namespace=env.namespace)
+    things: Resource[Untyped] = Resource(group, "v1", "things", "Thing", True, Untyped)
+    async with env.controlling(), env.reporting():
+        assert kinds(await env.completed(key, a, index="0")) == []
+        await define(env.client, things)
+
+        async def is_created() -> bool:
+            body = {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "one"}}
+            try:
+                await env.client.create(things, body, namespace=env.namespace)
+            except NotFound:
+                return False
+            return True
+
+        await until(is_created)
+        assert kinds(await env.completed(key, a, index="1")) == [("Thing", "one")]
+
+
+async def test_many_bytes_are_split(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    for number in range(3):
+        body = {"metadata": {"name": f"large{number}"}, "data": {"text": "x" * 500_000}}
+        await env.client.create(CONFIG_MAPS, body, namespace=env.namespace)
+    key = await env.place(config_map_selector(), namespace=env.namespace)
+    async with env.controlling(), env.reporting():
+        placement = await env.completed(key, a, index="0")
+        assert len(placement.status.selected_resources) == 3
+        snapshots = {each.name: each for each in await env.resource_snapshots(key)}
+        assert snapshots.keys() == {
+            f"{key.name}-0-snapshot",
+            f"{key.name}-0-0",
+            f"{key.name}-0-1",
+        }
+        for name, snapshot in snapshots.items():
+            is_master = name.endswith("-snapshot")
+            assert (names.LABEL_LATEST_SNAPSHOT in snapshot.labels) == is_master
+            assert (names.ANNOTATION_RESOURCE_HASH in snapshot.annotations) == is_master
+        base = f"{key.namespace}.{key.name}"
+        assert {work.name for work in await env.works(key)} == {
+            f"{base}-work",
+            f"{base}-0",
+            f"{base}-1",
+        }
+        for number in (1, 2):
+            await env.client.delete(CONFIG_MAPS, f"large{number}", env.namespace, uid=None)
+
+        async def has_one_work() -> bool:
+            return [work.name for work in await env.works(key)] == [f"{base}-work"]
+
+        await until(has_one_work)
+        await env.completed(key, a)
+
+
+async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    key = await env.place(
+        config_map_selector("settings"), namespace=env.namespace, revisionHistoryLimit=1
+    )
+    async with env.controlling(), env.reporting():
+        await env.completed(key, a, index="0")
+        for number in (1, 2):
+            await env.config_map("settings", f"value-{number}")
+            await env.completed(key, a, index=str(number))
+            (snapshot,) = await env.resource_snapshots(key)
+            assert snapshot.name == f"{key.name}-{number}-snapshot"

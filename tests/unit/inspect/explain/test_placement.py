@@ -1,0 +1,138 @@
+"""Explanations of placements, from what was read of the hub."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeocean.api.fleet.clusters import AgentStatus, MemberCluster, MemberStatus
+from kubeocean.api.fleet.placements import (
+    ClusterPlacementStatus,
+    DriftedPlacement,
+    FailedPlacement,
+    Placement,
+    PlacementStatus,
+)
+from kubeocean.api.fleet.policies import PlacementPolicy
+from kubeocean.inspect.explain.placement import PlacementDetails, explain_placement
+from kubeocean.inspect.explain.report import Explanation, Rule, document, page
+from kubeocean.inspect.snapshot import NotRead
+from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.objects import Condition, Key, Meta
+from unit.fleet.placements.builders import NOW, a_binding, a_placement, a_policy_snapshot, condition
+
+PREFIX = "ClusterResourcePlacement"
+TIME: datetime = instant_of(NOW)
+
+
+def a_member(name: str, *, joined: bool = True) -> MemberCluster:
+    conditions = (condition("Joined"), condition("Healthy")) if joined else ()
+    agent = AgentStatus("MemberAgent", conditions, NOW)
+    return MemberCluster(metadata=Meta(name=name), status=MemberStatus(agent_status=(agent,)))
+
+
+def step(name: str, status: str = "True", reason: str = "r", message: str = "m") -> Condition:
+    return Condition(f"{PREFIX}{name}", status, reason, message, NOW, 1)
+
+
+def explained(
+    placement: Placement | NotRead | None, *members: MemberCluster, **parts: Any
+) -> Explanation:
+    if isinstance(placement, Placement):
+        parts.setdefault("snapshots", (a_policy_snapshot(placement),))
+    details = PlacementDetails(Key("", "app"), TIME, placement, members=members, **parts)
+    return explain_placement(details)
+
+
+def with_status(*conditions: Condition, **status: Any) -> Placement:
+    return a_placement(status=PlacementStatus(conditions=conditions, **status))
+
+
+@pytest.mark.parametrize(
+    ("placement", "rule"),
+    [
+        (None, Rule.NOT_FOUND),
+        (NotRead("placements", "forbidden"), Rule.NOT_READ),
+        (with_status(), Rule.SCHEDULE_PENDING),
+        (with_status(step("Scheduled", "Unknown")), Rule.SCHEDULE_PENDING),
+        (
+            with_status(step("Scheduled", "False", "InvalidResourceSelectors")),
+            Rule.SELECTORS_INVALID,
+        ),
+        (with_status(step("Scheduled")), Rule.NO_CLUSTER),
+        (with_status(step("Scheduled"), step("RolloutStarted", "False")), Rule.ROLLOUT_HELD),
+        (with_status(step("Scheduled"), step("Overridden", "False")), Rule.NOT_OVERRIDDEN),
+        (with_status(step("Scheduled"), step("WorkSynchronized", "False")), Rule.NOT_SYNCHRONIZED),
+        (with_status(step("Scheduled"), step("Applied", "Unknown")), Rule.NOT_APPLIED),
+        (with_status(step("Scheduled"), step("Available", "False")), Rule.NOT_AVAILABLE),
+        (with_status(step("Scheduled", "False")), Rule.TOO_FEW_CLUSTERS),
+        (
+            with_status(step("Scheduled"), placement_statuses=(ClusterPlacementStatus("a"),)),
+            Rule.PLACED,
+        ),
+    ],
+)
+def test_the_first_condition_that_is_not_true_decides(
+    placement: Placement | NotRead | None, rule: Rule
+) -> None:
+    assert explained(placement).rule is rule
+
+
+def test_a_deletion_names_what_holds_it() -> None:
+    placement = with_status(step("Scheduled"))
+    meta = msgspec.structs.replace(
+        placement.metadata, deletion_timestamp=NOW, finalizers=("example.com/mine",)
+    )
+    found = explained(msgspec.structs.replace(placement, metadata=meta))
+    assert found.rule is Rule.PLACEMENT_DELETED
+    assert "example.com/mine" in found.reasons[0]
+
+
+def test_each_cluster_is_explained() -> None:
+    policy = PlacementPolicy("PickFixed", cluster_names=("a", "gone"))
+    placement = msgspec.structs.replace(
+        with_status(step("Scheduled", "False")), spec=a_placement(policy=policy).spec
+    )
+    found = explained(placement, a_member("a"), a_member("b"), bindings=(a_binding("a"),))
+    clusters = next(each for each in found.sections if each.title == "clusters").lines
+    by_name = {line.split()[0]: line for line in clusters}
+    assert by_name["a"].startswith("a Kept")
+    assert by_name["gone"].startswith("gone NotFound")
+
+    everywhere = explained(
+        with_status(step("Scheduled")), a_member("a"), a_member("b", joined=False)
+    )
+    clusters = next(each for each in everywhere.sections if each.title == "clusters").lines
+    assert clusters[0].startswith("a Picked")
+    assert clusters[1].startswith("b Rejected: ClusterEligibility: ")
+
+
+def test_objects_that_deviate_are_listed() -> None:
+    failed = FailedPlacement(
+        version="v1",
+        kind="ConfigMap",
+        name="c",
+        namespace="n",
+        condition=condition("Applied", "False"),
+    )
+    drifted = DriftedPlacement(version="v1", kind="Secret", name="s", namespace="n")
+    entry = ClusterPlacementStatus(
+        "a",
+        failed_placements=(failed,),
+        drifted_placements=(drifted,),
+        conditions=(condition("Applied", "False", "NotAllWorkHaveBeenApplied"),),
+    )
+    found = explained(
+        with_status(step("Scheduled"), step("Applied", "False"), placement_statuses=(entry,))
+    )
+    assert found.reasons == ("a: Applied False (NotAllWorkHaveBeenApplied)",)
+    objects = next(each for each in found.sections if each.title == "objects").lines
+    assert objects == (
+        "a: ConfigMap n/c: Applied False (r)",
+        "a: Secret n/s was changed in the cluster",
+    )
+    assert "decided by: NotApplied" in "\n".join(page(found))
+    assert document(found)["rule"] == "NotApplied"

@@ -1,0 +1,91 @@
+"""Objects of a fleet's installation."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+from kubeocean.fleet.settings import HubSettings, MemberSettings
+from kubeocean.install.fleet import (
+    HubConnection,
+    hub_deployment,
+    hub_objects,
+    hub_rights,
+    member_cluster,
+    member_deployment,
+    member_identity,
+    member_objects,
+    token_secret,
+)
+from kubeocean.install.values import Values
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.flags import parse
+from kubeocean.runtime.objects import Json
+
+ACCESS = Access("https://hub.example", ca=b"PEM")
+
+
+def program(deployment: Json) -> Json:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def environment(deployment: Json) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in program(deployment)["env"]}
+
+
+def test_programs_understand_their_arguments() -> None:
+    hub = program(hub_deployment(Values()))["args"]
+    assert hub[:2] == ["fleet", "hub"]
+    assert parse(HubSettings, hub[2:]) is not None
+    connection = HubConnection.from_access("a", ACCESS)
+    member = program(member_deployment(Values(), connection))["args"]
+    assert member[:2] == ["fleet", "member"]
+    settings = parse(MemberSettings, member[2:])
+    assert settings is not None
+    assert str(settings.token_secret) == "fleet-system/hub-kubeconfig-secret"
+
+
+def test_a_member_reaches_the_hub_as_its_administrator_does() -> None:
+    deployment = member_deployment(Values(), HubConnection.from_access("a", ACCESS))
+    found = environment(deployment)
+    assert found["MEMBER_CLUSTER_NAME"] == "a"
+    assert found["HUB_SERVER_URL"] == "https://hub.example"
+    assert b64decode(found["HUB_CERTIFICATE_AUTHORITY"]) == b"PEM"
+    other = HubConnection.from_access("a", ACCESS, "https://10.0.0.1")
+    assert environment(member_deployment(Values(), other))["HUB_SERVER_URL"] == "https://10.0.0.1"
+
+
+def test_an_insecure_hub_has_no_certificate_authority() -> None:
+    connection = HubConnection("a", "https://hub", b"PEM", insecure=True)
+    deployment = member_deployment(Values(), connection)
+    assert "--tls-insecure" in program(deployment)["args"]
+    assert "HUB_CERTIFICATE_AUTHORITY" not in environment(deployment)
+
+
+def test_a_member_has_an_identity_of_its_own() -> None:
+    identity = member_cluster("a", heartbeat_s=15)["spec"]["identity"]
+    account = member_identity("a")["metadata"]
+    assert (identity["name"], identity["namespace"]) == (account["name"], account["namespace"])
+
+
+def test_a_token_is_stored_under_kubefleets_name() -> None:
+    secret = token_secret("t")
+    assert secret["metadata"]["name"] == "hub-kubeconfig-secret"
+    assert secret["data"] == {"token": b64encode(b"t").decode()}
+
+
+def test_definitions_go_where_their_objects_are() -> None:
+    hub = {each["metadata"]["name"] for each in hub_objects()}
+    member = {each["metadata"]["name"] for each in member_objects()}
+    assert "works.placement.kubernetes-fleet.io" in hub - member
+    assert "appliedworks.placement.kubernetes-fleet.io" in member - hub
+
+
+def test_a_hub_writes_no_secrets_and_no_pods() -> None:
+    writes = {
+        (rule.group, resource)
+        for rule in hub_rights().everywhere
+        for resource in rule.resources
+        if set(rule.verbs) - {"get", "list", "watch"}
+    }
+    assert not {("", "secrets"), ("", "pods"), ("*", "*"), ("", "*")} & writes
