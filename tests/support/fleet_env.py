@@ -14,7 +14,7 @@ under its own account with the permissions of an installation.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -76,12 +76,19 @@ class FleetEnv:
     @classmethod
     @asynccontextmanager
     async def start(
-        cls, assets: Programs, roots: Path, *, audit: bool = True
+        cls,
+        assets: Programs,
+        roots: Path,
+        *,
+        member_components: Sequence[str] = SERVERS,
+        audit: bool = True,
     ) -> AsyncIterator[FleetEnv]:
         """Start both control planes, with the kinds of a fleet."""
         async with AsyncExitStack() as stack:
             hub_plane = plane("hub", assets, roots, components=HUB_COMPONENTS, audit=audit)
-            member_plane = plane("member", assets, roots, components=SERVERS, audit=audit)
+            member_plane = plane(
+                "member", assets, roots, components=tuple(member_components), audit=audit
+            )
             hub_cluster = await stack.enter_async_context(hub_plane)
             member_cluster = await stack.enter_async_context(member_plane)
             hub, member = hub_cluster.client(), member_cluster.client()

@@ -17,26 +17,27 @@ fleet = typer.Typer(name="fleet", help="Run a fleet of clusters.", no_args_is_he
 
 @fleet.command(context_settings=GO_FLAGS)
 def hub(context: typer.Context) -> None:
-    """Run the hub: admit members, report their health, and keep their inventory."""
+    """Run the hub: admit members, keep their inventory, and place objects on them."""
     from kubeocean.fleet import hub as process
     from kubeocean.fleet.settings import HubSettings
 
     about = (
-        "Runs the hub of a fleet: admits members, reports their health, keeps their inventory."
-        " Takes the flags of KubeFleet's hub agent."
+        "Runs the hub of a fleet: admits members, reports their health, keeps their inventory, and"
+        " places objects on them. Takes the flags of KubeFleet's hub agent."
     )
     run_process("fleet hub", HubSettings, process.run, context.args, about=about)
 
 
 @fleet.command(context_settings=GO_FLAGS)
 def member(context: typer.Context) -> None:
-    """Run the agent of a member: report its health and properties to the hub."""
+    """Run the agent of a member: report to the hub, and apply the objects that it places."""
     from kubeocean.fleet import member as process
     from kubeocean.fleet.settings import MemberSettings
 
     about = (
-        "Runs the agent of a member: reports its health and properties to the hub. Takes the flags"
-        " and the environment of KubeFleet's member agent."
+        "Runs the agent of a member: reports its health and properties to the hub, and applies the"
+        " objects that the hub places. Takes the flags and the environment of KubeFleet's member"
+        " agent."
     )
     run_process("fleet member", MemberSettings, process.run, context.args, about=about)
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from kubeocean.api.fleet.clusters import MemberCluster
 from kubeocean.api.fleet.conditions import AgentCondition, MemberCondition, MemberReason
 from kubeocean.api.fleet.inventory import ClusterProperty
+from kubeocean.fleet.applier.availability import Tracker, extended_tracker, kubefleet_tracker
 from kubeocean.fleet.health import member_agent, member_health, recheck_after, stored_instant
 from kubeocean.fleet.inventory.profile import profile_properties
 from kubeocean.fleet.properties.cluster import ClusterFacts, extension_properties
@@ -23,7 +24,7 @@ __all__ = ["OURS", "UPSTREAM", "Extensions", "chosen"]
 
 
 class Extensions(Protocol):
-    """Additional entries of the statuses of MemberClusters and ClusterProfiles."""
+    """Additional entries of the statuses of MemberClusters, ClusterProfiles and Works."""
 
     def health(
         self, member: MemberCluster, threshold: timedelta, now: datetime
@@ -43,6 +44,9 @@ class Extensions(Protocol):
 
     def profile_properties(self, member: MemberCluster) -> tuple[ClusterProperty, ...]:
         """Return the properties of a member that its ClusterProfile lists."""
+
+    def tracker(self, group: str, kind: str) -> Tracker | None:
+        """Return how the availability of a kind is judged; None if it is not."""
 
 
 class _Ours:
@@ -73,6 +77,9 @@ class _Ours:
     def profile_properties(self, member: MemberCluster) -> tuple[ClusterProperty, ...]:
         return profile_properties(member)
 
+    def tracker(self, group: str, kind: str) -> Tracker | None:
+        return extended_tracker(group, kind)
+
 
 class _Upstream:
     """No additional entries."""
@@ -95,6 +102,9 @@ class _Upstream:
 
     def profile_properties(self, member: MemberCluster) -> tuple[ClusterProperty, ...]:
         return ()
+
+    def tracker(self, group: str, kind: str) -> Tracker | None:
+        return kubefleet_tracker(group, kind)
 
 
 OURS: Final[Extensions] = _Ours()

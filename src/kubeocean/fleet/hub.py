@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from kubeocean.fleet.extensions import OURS, Extensions, chosen
 from kubeocean.fleet.inventory.controller import ClusterProfiles
@@ -22,7 +23,11 @@ from kubeocean.fleet.membership.controller import (
     NETWORKING_AGENTS,
     MemberClusters,
 )
+from kubeocean.fleet.placement import PlacementControllers, PlacementSettings
+from kubeocean.fleet.selection.reader import SelectionSettings
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter
 from kubeocean.fleet.settings import HubSettings
+from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import run_process
 from kubeocean.runtime.client import Client
@@ -33,22 +38,20 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 
-__all__ = ["EVENT_SOURCE", "Hub", "NewParts", "Program", "run"]
+__all__ = ["EVENT_SOURCE", "Hub", "Program", "placement_settings", "run"]
 
 EVENT_SOURCE: Final = "membercluster-controller"
 
 _SERVICE: Final = "fleet-hub"
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 
-# Further controllers of a hub; they get its client, which is fenced, its settings and metrics
-NewParts: TypeAlias = Callable[[Client, HubSettings, Metrics], Sequence[Part]]
-
 _log = get_logger(__name__)
 
 
 class Hub:
-    """Membership and inventory of a fleet, and `parts` that run beside them.
+    """Membership, inventory and placements of a fleet, and `parts` that run beside them.
 
+    - `placements`: settings of the controllers of placements; None for a hub without placements.
     - `threshold`: age of a heartbeat that counts as lost; None for three periods.
     - `force_wait`: time after which a member that does not leave is removed.
     - `networking`: whether members also run the networking agents.
@@ -59,6 +62,7 @@ class Hub:
         self,
         client: Client,
         *,
+        placements: PlacementSettings | None = None,
         parts: Sequence[Part] = (),
         extensions: Extensions = OURS,
         threshold: timedelta | None = None,
@@ -95,6 +99,15 @@ class Hub:
                     metrics=metrics,
                 )
             )
+        if placements is not None:
+            controllers = PlacementControllers(
+                client,
+                placements,
+                members=self._members.caches.members,
+                clock=clock,
+                metrics=metrics,
+            )
+            own.extend(controllers.parts)
         self._components: tuple[Component, ...] = components_of((*own, *parts))
 
     @property
@@ -121,14 +134,33 @@ async def run(
     settings: HubSettings,
     *,
     environ: Mapping[str, str] = os.environ,
-    new_parts: NewParts | None = None,
 ) -> int:
     """Run a hub until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return Program(settings, environ, stack, new_parts).prepare()
+        return Program(settings, environ, stack).prepare()
 
     return await run_process("fleet hub", settings, prepare, log=_log)
+
+
+def placement_settings(settings: HubSettings) -> PlacementSettings:
+    """Return the settings of the controllers of placements.
+
+    :raises ConfigError: a list of APIs cannot be read.
+    """
+    skipped = re.split(r"[;,]", settings.skipped_propagating_namespaces)
+    selection = SelectionSettings(
+        ApiFilter.parse(
+            skipped=settings.skipped_propagating_apis, allowed=settings.allowed_propagating_apis
+        ),
+        NamespaceFilter(frozenset(name.strip() for name in skipped if name.strip())),
+        hub_runs_workloads=settings.enable_workload,
+    )
+    delays = Delays(
+        collection=timedelta(seconds=settings.changes_collection_s),
+        interval=timedelta(seconds=settings.snapshot_minimum_interval_s),
+    )
+    return PlacementSettings(selection, delays)
 
 
 class Program:
@@ -139,12 +171,10 @@ class Program:
         settings: HubSettings,
         environ: Mapping[str, str],
         stack: AsyncExitStack,
-        new_parts: NewParts | None = None,
     ) -> None:
         self._settings = settings
         self._environ = environ
         self._stack = stack
-        self._new_parts = new_parts
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
@@ -165,10 +195,9 @@ class Program:
             cluster="hub",
         )
         client = self._replica.client(qps=settings.hub_api_qps, burst=settings.hub_api_burst)
-        parts = self._new_parts(client, settings, self._metrics) if self._new_parts else ()
         self._hub = Hub(
             client,
-            parts=parts,
+            placements=placement_settings(settings),
             extensions=chosen(settings.status_extensions),
             threshold=settings.cluster_unhealthy_threshold,
             force_wait=timedelta(seconds=settings.force_delete_wait_s),

@@ -12,14 +12,16 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
+from kubeocean.api.fleet.names import member_namespace
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.agent.agent import MemberAgent
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.hub_access import HeaderTransport, extra_headers, hub_access
 from kubeocean.fleet.agent.nodes import AzureOptions, NodeProperties
-from kubeocean.fleet.agent.protocols import Applier, PropertyProvider
+from kubeocean.fleet.agent.protocols import PropertyProvider
+from kubeocean.fleet.applier import WorkApplier
 from kubeocean.fleet.extensions import chosen
 from kubeocean.fleet.properties.prices import BUILT_IN, PriceList, read_prices
 from kubeocean.fleet.settings import MemberSettings
@@ -31,14 +33,11 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 
-__all__ = ["MakeApplier", "Program", "run"]
+__all__ = ["Program", "run"]
 
 ENV_MEMBER_NAME: Final = "MEMBER_CLUSTER_NAME"
 _SERVICE: Final = "fleet-member"
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
-
-# Returns an applier of Works for the clients of hub and member, both fenced, and the member's name
-MakeApplier: TypeAlias = Callable[[Client, Client, str, MemberSettings, Metrics], Applier]
 
 _log = get_logger(__name__)
 
@@ -47,12 +46,11 @@ async def run(
     settings: MemberSettings,
     *,
     environ: Mapping[str, str] = os.environ,
-    make_applier: MakeApplier | None = None,
 ) -> int:
     """Run a member agent until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return Program(settings, environ, stack, make_applier).prepare()
+        return Program(settings, environ, stack).prepare()
 
     return await run_process("fleet member", settings, prepare, log=_log)
 
@@ -65,12 +63,10 @@ class Program:
         settings: MemberSettings,
         environ: Mapping[str, str],
         stack: AsyncExitStack,
-        make_applier: MakeApplier | None = None,
     ) -> None:
         self._settings = settings
         self._environ = environ
         self._stack = stack
-        self._make_applier = make_applier
         self._metrics = Metrics(process=True)
 
     def prepare(self) -> Service:
@@ -95,15 +91,12 @@ class Program:
         )
         member = self._replica.client(qps=settings.member_api_qps, burst=settings.member_api_burst)
         hub = self._open_hub()
-        make_applier = self._make_applier
         self._agent = MemberAgent(
             hub,
             member,
             name,
             self._collector(member),
-            new_applier=(lambda: make_applier(hub, member, name, settings, metrics))
-            if make_applier is not None
-            else None,
+            new_applier=lambda: self._applier(hub, member, name),
             instance=self._replica.identity,
             metrics=metrics,
         )
@@ -114,6 +107,18 @@ class Program:
             metrics_address=settings.metrics_bind_address,
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
+        )
+
+    def _applier(self, hub: Client, member: Client, name: str) -> WorkApplier:
+        settings = self._settings
+        return WorkApplier(
+            hub,
+            member,
+            namespace=member_namespace(name),
+            trackers=chosen(settings.status_extensions).tracker,
+            backoff=settings.backoff,
+            deletion_wait_s=settings.deletion_wait_minutes * 60.0,
+            metrics=self._metrics,
         )
 
     def _open_hub(self) -> Client:
