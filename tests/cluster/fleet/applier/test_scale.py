@@ -78,7 +78,10 @@ async def test_a_work_of_five_thousand_objects(env: ApplierEnv) -> None:
         await env.put_work(*manifests)
 
         async def reported() -> bool:
-            assert (await env.conditions())["Applied"] == ("False", "SomeManifestsAreNotApplied")
+            assert (await env.conditions()).get("Applied") == (
+                "False",
+                "SomeManifestsAreNotApplied",
+            )
             return True
 
         await until(reported, within=600)
@@ -121,7 +124,7 @@ async def test_an_object_of_a_mebibyte(env: ApplierEnv) -> None:
             async def placed(letter: str = letter) -> bool:
                 placed = await env.placed()
                 assert placed and placed["data"]["k"][0] == letter
-                assert (await env.conditions())["Available"][0] == "True"
+                assert (await env.conditions()).get("Available", ("",))[0] == "True"
                 return True
 
             await until(placed)
@@ -187,11 +190,12 @@ async def test_statuses_are_reported_back(env: ApplierEnv) -> None:
                 "apiVersion": "v1",
                 "kind": "Service",
                 "metadata": {"name": "web", "namespace": env.namespace},
-                "spec": {"ports": [{"port": 80}]},
+                "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
             },
             reportBackStrategy=strategy,
         )
-        await env.until_available()
+        await env.until_reasons("Applied", "Applied")
+        assert (await env.conditions())["Available"] == ("False", "SomeManifestsAreNotAvailable")
         services = Resource("", "v1", "services", "Service", True, Untyped)
         ingress = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
         await env.member.patch(
@@ -207,4 +211,5 @@ async def test_statuses_are_reported_back(env: ApplierEnv) -> None:
             return True
 
         await until(reported)
+        await env.until_available()
         await run.is_quiet()
