@@ -11,7 +11,8 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.objects import Key
+from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
+from kubeocean.runtime.objects import Key, Resource, Untyped
 from kubeocean.runtime.transport import Request, Response, Transport
 from support.custom_resources import LARGE_THINGS, define
 from support.wait import until
@@ -87,3 +88,22 @@ async def _found(discovery: Discovery) -> object:
         return await discovery.of_kind("kubeocean.test/v1", "LargeThing")
     except NotFound:
         return None
+
+
+async def test_a_definition_that_is_removed_is_noticed_after_expire(client: Client) -> None:
+    resource = Resource("expire.kubeocean.test", "v1", "fads", "Fad", True, Untyped)
+    await define(client, resource)
+    discovery = Discovery(client)
+
+    async def is_known() -> bool:
+        discovery.expire()
+        known = await discovery.find("expire.kubeocean.test/v1", "Fad")
+        return known is not None and {"list", "watch"} <= known.verbs
+
+    async def is_unknown() -> bool:
+        return not await is_known()
+
+    await until(is_known)
+    await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "fads.expire.kubeocean.test", uid=None)
+    assert await discovery.find("expire.kubeocean.test/v1", "Fad"), "what was read last"
+    await until(is_unknown)
