@@ -11,7 +11,6 @@ from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kubeocean.runtime.objects import Key, Resource, Untyped
 from kubeocean.runtime.transport import Request, Response, Transport
 from support.custom_resources import LARGE_THINGS, define
@@ -29,6 +28,26 @@ async def test_built_in_kinds_are_mapped(client: Client) -> None:
     pods = next(r for r in await discovery.resources() if r.plural == "pods" and not r.group)
     assert {"get", "list", "watch"} <= pods.verbs
     assert "eviction" in pods.subresources
+
+
+async def test_a_definition_that_is_removed_is_noticed_after_expire(client: Client) -> None:
+    resource = Resource("expire.kubeocean.test", "v1", "fads", "Fad", True, Untyped)
+    await define(client, resource)
+    discovery = Discovery(client)
+
+    async def is_known() -> bool:
+        discovery.expire()
+        known = await discovery.find("expire.kubeocean.test/v1", "Fad")
+        return known is not None and {"list", "watch"} <= known.verbs
+
+    async def is_unknown() -> bool:
+        return not await is_known()
+
+    await until(is_known)
+    definitions = await discovery.named("customresourcedefinitions", "apiextensions.k8s.io")
+    await client.delete(definitions, "fads.expire.kubeocean.test", uid=None)
+    assert await discovery.find("expire.kubeocean.test/v1", "Fad"), "what was read last"
+    await until(is_unknown)
 
 
 async def test_an_older_server_is_understood_too(cluster: Cluster) -> None:
@@ -88,22 +107,3 @@ async def _found(discovery: Discovery) -> object:
         return await discovery.of_kind("kubeocean.test/v1", "LargeThing")
     except NotFound:
         return None
-
-
-async def test_a_definition_that_is_removed_is_noticed_after_expire(client: Client) -> None:
-    resource = Resource("expire.kubeocean.test", "v1", "fads", "Fad", True, Untyped)
-    await define(client, resource)
-    discovery = Discovery(client)
-
-    async def is_known() -> bool:
-        discovery.expire()
-        known = await discovery.find("expire.kubeocean.test/v1", "Fad")
-        return known is not None and {"list", "watch"} <= known.verbs
-
-    async def is_unknown() -> bool:
-        return not await is_known()
-
-    await until(is_known)
-    await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "fads.expire.kubeocean.test", uid=None)
-    assert await discovery.find("expire.kubeocean.test/v1", "Fad"), "what was read last"
-    await until(is_unknown)
