@@ -30,6 +30,26 @@ async def test_built_in_kinds_are_mapped(client: Client) -> None:
     assert "eviction" in pods.subresources
 
 
+async def test_a_definition_that_is_removed_is_noticed_after_expire(client: Client) -> None:
+    resource = Resource("expire.kubeocean.test", "v1", "fads", "Fad", True, Untyped)
+    await define(client, resource)
+    discovery = Discovery(client)
+
+    async def is_known() -> bool:
+        discovery.expire()
+        known = await discovery.find("expire.kubeocean.test/v1", "Fad")
+        return known is not None and {"list", "watch"} <= known.verbs
+
+    async def is_unknown() -> bool:
+        return not await is_known()
+
+    await until(is_known)
+    definitions = await discovery.named("customresourcedefinitions", "apiextensions.k8s.io")
+    await client.delete(definitions, "fads.expire.kubeocean.test", uid=None)
+    assert await discovery.find("expire.kubeocean.test/v1", "Fad"), "what was read last"
+    await until(is_unknown)
+
+
 async def test_an_older_server_is_understood_too(cluster: Cluster) -> None:
     class Older:
         """A server that does not know the aggregated form."""

@@ -18,6 +18,7 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.background import running
 from support.faults import Crashed, Faults
+from support.fleet_kinds import install_fleet_kinds
 from support.wait import until
 
 __all__ = ["EVENTS_ONLY", "QUICK", "ApplierEnv", "Run", "config_map", "namespace_of", "untyped"]
@@ -75,6 +76,18 @@ class ApplierEnv:
     def name(self, work: str = "work") -> str:
         """The name of a Work; AppliedWorks have no namespace, so it is the test's own."""
         return f"{self.id}-{work}"
+
+    @asynccontextmanager
+    async def with_member(self, member: Cluster) -> AsyncIterator[ApplierEnv]:
+        """The same hub with another member, which gets the kinds of a fleet."""
+        client = member.client()
+        try:
+            await install_fleet_kinds(client)
+            env = ApplierEnv(self.hub_cluster, member, self.hub, client)
+            await env.set_up()
+            yield env
+        finally:
+            await client.close()
 
     async def set_up(self) -> None:
         await self.hub.create(NAMESPACES, namespace_of(self.hub_namespace))

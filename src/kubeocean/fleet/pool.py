@@ -159,6 +159,8 @@ class WatchPool:
         watched = self._resources.get(ref.resource)
         if watched is None or not watched.has_listed or ref.key not in watched.objects:
             return False
+        if watched.scope not in ("", ref.key.namespace):
+            return False  # the watch is about to be widened
         return not self.has_changed(ref, version, with_status=with_status)
 
     def has_changed(self, ref: ObjectRef, version: str, *, with_status: bool) -> bool:

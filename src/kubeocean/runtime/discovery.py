@@ -79,16 +79,12 @@ class Discovery:
         await self._read()
         return set(self._known) != set(before)
 
-    async def find(self, api_version: str, kind: str) -> ApiResource | None:
-        """Return the resource that objects of this kind live in; None if the server has none."""
-        return await self._find(lambda r: r.api_version == api_version and r.kind == kind)
-
     async def of_kind(self, api_version: str, kind: str) -> Resource[Untyped]:
         """The resource that objects of this kind live in.
 
         :raises NotFound: the server has no such kind.
         """
-        resource = await self.find(api_version, kind)
+        resource = await self._find(lambda r: r.api_version == api_version and r.kind == kind)
         if resource is None:
             raise NotFound(f"the server has no kind {kind} in {api_version}")
         return resource.untyped()
@@ -108,6 +104,10 @@ class Discovery:
         if resource is None:
             raise NotFound(f"the server has no resource {name}{'.' + group if group else ''}")
         return resource.untyped()
+
+    async def find(self, api_version: str, kind: str) -> ApiResource | None:
+        """Return the resource that objects of this kind live in; None if the server has none."""
+        return await self._find(lambda r: r.api_version == api_version and r.kind == kind)
 
     async def _find(self, wanted: _Wanted) -> ApiResource | None:
         if self._expired:

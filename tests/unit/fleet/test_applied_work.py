@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.api.fleet.conditions import Availability, ManifestReason
+from kubeocean.api.fleet.limits import WORK_BYTES
 from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS
 from kubeocean.fleet.applier.applied_work import (
     applied_resources,
@@ -38,8 +39,20 @@ def processed(place: Identifier, reason: ManifestReason, uid: str = "u") -> Proc
 def test_only_new_objects_are_listed_ahead() -> None:
     a, b = identifier(0, "a"), identifier(1, "b")
     entries = [{**a.to_json(), "uid": "u"}]
-    assert write_ahead(entries, [replace(a, ordinal=7)]) == entries
-    assert write_ahead(entries, [a, b]) == [*entries, b.to_json()]
+    assert write_ahead(entries, [replace(a, ordinal=7)]) == (entries, frozenset())
+    assert write_ahead(entries, [a, b]) == ([*entries, b.to_json()], frozenset())
+
+
+def test_what_cannot_be_listed_is_not_written() -> None:
+    many = [identifier(number, f"object-{number}") for number in range(10_000)]
+    ahead, unlisted = write_ahead([], many)
+    assert len(ahead) + len(unlisted) == len(many)
+    assert unlisted == set(many[len(ahead) :])
+    full = [{**entry, "uid": "u" * 36} for entry in ahead]
+    size = len(encode(full))
+    assert WORK_BYTES - 200 < size <= WORK_BYTES
+    again, _ = write_ahead(full, many)
+    assert [entry["name"] for entry in again[: len(full)]] == [entry["name"] for entry in full]
 
 
 def test_the_list_has_what_was_applied_and_what_may_have_been() -> None:
@@ -74,7 +87,7 @@ names = st.sampled_from("abcde")
 @given(st.lists(names, unique=True), st.lists(names, unique=True))
 def test_nothing_is_listed_twice_and_nothing_is_lost(old: list[str], new: list[str]) -> None:
     entries = [identifier(number, name).to_json() for number, name in enumerate(old)]
-    ahead = write_ahead(entries, [identifier(n, name) for n, name in enumerate(new)])
+    ahead, _ = write_ahead(entries, [identifier(n, name) for n, name in enumerate(new)])
     listed = [entry["name"] for entry in ahead]
     assert len(listed) == len(set(listed))
     assert set(listed) == {*old, *new}

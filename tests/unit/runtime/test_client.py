@@ -388,3 +388,27 @@ def test_a_limit_must_make_sense() -> None:
         Client(Scripted(), qps=0)
     with pytest.raises(ConfigError, match="burst"):
         Client(Scripted(), qps=1, burst=0)
+
+
+async def test_another_field_manager_uses_the_same_connections_and_limits() -> None:
+    clock = VirtualClock()
+    transport = Scripted(answer())
+    client = Client(transport, cluster="c", qps=1.0, burst=1, clock=clock)
+    agent = client.with_field_manager("agent")
+    await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace="n")
+    limited = asyncio.create_task(agent.patch(CONFIG_MAPS, "a", MergePatch({}), "n", keep_raw=True))
+    await clock.advance(0.5)
+    assert not limited.done(), "one limit for both"
+    await clock.advance(1.0)
+    assert (await limited).raw == b"{}"
+    managers = [dict(request.query)["fieldManager"] for request in transport.requests]
+    assert managers == ["kubeocean", "agent"]
+    assert (client.field_manager, agent.cluster) == ("kubeocean", "c")
+
+
+async def test_the_whole_answer_to_a_create_is_kept_if_asked_for() -> None:
+    transport = Scripted(answer(body=b'{"metadata":{"name":"a"},"extra":1}'))
+    client = Client(transport)
+    made = await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, keep_raw=True)
+    assert made.content()["extra"] == 1
+    assert not (await client.create(CONFIG_MAPS, {"metadata": {"name": "a"}})).raw

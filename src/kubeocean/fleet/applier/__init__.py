@@ -19,6 +19,7 @@ Reading and writing:
     objects                 carries out the steps of a plan in the member
     manifest_pass           applies all manifests of a Work
     deletion                removes or abandons the objects of a deleted Work
+    stores                  caches and writes of Works and AppliedWorks
     controller              `WorkApplier`: watches Works, runs passes, writes statuses
 
 The names exported here are what the agent of a member needs. A name is imported at its first use.

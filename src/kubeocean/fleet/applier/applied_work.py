@@ -17,12 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from kubeocean.api.fleet.conditions import Availability
+from kubeocean.api.fleet.limits import WORK_BYTES
 from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS
 from kubeocean.api.fleet.works import APPLIED_WORKS
 from kubeocean.fleet.applier.availability import TrackerOf
 from kubeocean.fleet.applier.manifests import Identifier, Manifest, spec_hash
 from kubeocean.fleet.applier.report import Processed
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, encode
 
 __all__ = [
     "applied_resources",
@@ -37,6 +38,7 @@ __all__ = [
 
 _JOB: Final = ("batch", "Job")
 _OUTCOMES: Final = ("Complete", "Failed")
+_UID_BYTES: Final = len(',"uid":""') + 36
 
 
 def document(work_namespace: str, work_name: str) -> Json:
@@ -54,10 +56,32 @@ def listed(applied_work: Json) -> list[Json]:
     return list((applied_work.get("status") or {}).get("appliedResources") or ())
 
 
-def write_ahead(entries: list[Json], manifests: Iterable[Identifier]) -> list[Json]:
-    """Return the entries with those for manifests that are not listed yet."""
+def write_ahead(
+    entries: list[Json], manifests: Iterable[Identifier]
+) -> tuple[list[Json], frozenset[Identifier]]:
+    """Return the entries with those for manifests that are not listed yet.
+
+    The AppliedWork must not grow too large for its server: manifests beyond that are returned, and
+    must not be written.
+    """
     known = {Identifier.from_json(entry).object for entry in entries}
-    return entries + [each.to_json() for each in manifests if each.object not in known]
+    room = WORK_BYTES - sum(_size(entry) for entry in entries)
+    ahead, unlisted = list(entries), []
+    for identifier in manifests:
+        if identifier.object in known:
+            continue
+        entry = identifier.to_json()
+        room -= _size(entry)
+        if room < 0:
+            unlisted.append(identifier)
+        else:
+            ahead.append(entry)
+    return ahead, frozenset(unlisted)
+
+
+def _size(entry: Json) -> int:
+    """Return the bytes of an entry in its list, once it has a UID."""
+    return len(encode(entry)) + 1 + (0 if "uid" in entry else _UID_BYTES)
 
 
 def applied_resources(

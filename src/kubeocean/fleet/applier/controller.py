@@ -27,29 +27,35 @@ import msgspec
 
 from kubeocean.api.fleet.conditions import ManifestReason, WorkCondition
 from kubeocean.api.fleet.hashes import content_hash
-from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS, FIELD_MANAGER, FINALIZER_WORK
+from kubeocean.api.fleet.names import FIELD_MANAGER, FINALIZER_WORK
 from kubeocean.api.fleet.strategies import (
     ApplyStrategy,
     ApplyStrategyType,
     ReportBackStrategy,
     ReportBackType,
 )
-from kubeocean.api.fleet.works import APPLIED_WORKS, WORKS
 from kubeocean.api.group import DEFAULT, Domain
-from kubeocean.errors import AlreadyExists, ConfigError, Conflict, NotFound
-from kubeocean.fleet.applier import applied_work as applied_works
+from kubeocean.errors import ConfigError
+from kubeocean.fleet.applier.applied_work import (
+    applied_resources,
+    finished_jobs,
+    listed,
+    write_ahead,
+)
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
 from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
 from kubeocean.fleet.applier.leftovers import left_overs
 from kubeocean.fleet.applier.manifest_pass import ManifestOutcomes, ManifestPass, ReadManifests
 from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
+from kubeocean.fleet.applier.metrics import ApplierMetrics
 from kubeocean.fleet.applier.objects import MemberObjects, PassFacts
 from kubeocean.fleet.applier.plan import Result, check_strategy, rejected
 from kubeocean.fleet.applier.records import WorkRecord
 from kubeocean.fleet.applier.report import Processed, work_status
+from kubeocean.fleet.applier.stores import AppliedWorks, HubWorks, version_of
 from kubeocean.fleet.pool import Change, ObjectRef, WatchPool
-from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import Controller, Done, Outcome
 from kubeocean.runtime.discovery import Discovery
@@ -57,15 +63,15 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped, encode
+from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
 from kubeocean.runtime.workqueue import WorkQueue
 
 __all__ = ["WorkApplier"]
 
 WORKERS: Final = 5
-KEPT_BYTES: Final = 64 * 1024  # of a Work in the cache; larger ones are read when they are needed
 OUTAGE_S: Final = 60.0  # a member that does not answer for so long is reported in its Works
 STATUS_DELAY_S: Final = 1.0  # collects changes of status, and of definitions
+OBJECT_INTERVAL_S: Final = 1.0  # between passes because of objects; others may undo our writes
 
 RETRY_LIMIT_S: Final = 10.0  # after an outage Works are up to date again within this time
 _MANY: Final = 200  # manifests, whose report takes longer than the event loop should be held up
@@ -75,17 +81,6 @@ _SCHEDULED: Final = 0
 _OBJECT: Final = 1
 _WORK: Final = 2
 
-_UNTYPED_WORKS: Final = Resource(
-    WORKS.group, WORKS.version, WORKS.plural, WORKS.kind, WORKS.namespaced, Untyped
-)
-_UNTYPED_APPLIED_WORKS: Final = Resource(
-    APPLIED_WORKS.group,
-    APPLIED_WORKS.version,
-    APPLIED_WORKS.plural,
-    APPLIED_WORKS.kind,
-    APPLIED_WORKS.namespaced,
-    Untyped,
-)
 _DEFINITIONS: Final = Resource(
     CUSTOM_RESOURCE_DEFINITIONS.group,
     CUSTOM_RESOURCE_DEFINITIONS.version,
@@ -94,6 +89,8 @@ _DEFINITIONS: Final = Resource(
     CUSTOM_RESOURCE_DEFINITIONS.namespaced,
     Object,
 )
+
+_UNLISTED: Final = "the Work has more objects than its AppliedWork can list; split the placement"
 
 _log = get_logger(__name__)
 PartT = TypeVar("PartT", ApplyStrategy, ReportBackStrategy)
@@ -129,31 +126,21 @@ class WorkApplier:
     ) -> None:
         clock, metrics = clock or RealClock(), metrics or Metrics()
         self.namespace = namespace
-        self._hub = hub
-        self._member = member.with_field_manager(FIELD_MANAGER)
         self._clock = clock
         self._backoff = backoff or Backoff()
         self._records: dict[Key, WorkRecord] = {}
-        self._works = Informer(
-            hub,
-            _UNTYPED_WORKS,
-            namespace=namespace,
-            keep_raw=True,
-            prune=_without_large_content,
-            clock=clock,
-            metrics=metrics,
-        )
-        self._applied_works = Informer(
-            member, _UNTYPED_APPLIED_WORKS, keep_raw=True, clock=clock, metrics=metrics
-        )
+        member = member.with_field_manager(FIELD_MANAGER)
+        self._works = HubWorks(hub, namespace, clock=clock, metrics=metrics)
+        self._applied_works = AppliedWorks(member, namespace, clock=clock, metrics=metrics)
+        self._metrics = ApplierMetrics(metrics)
         self._definitions = Informer(
             member, _DEFINITIONS, metadata_only=True, clock=clock, metrics=metrics
         )
         self._pool = WatchPool(member, self._on_object, clock=clock, metrics=metrics)
         self._discovery = Discovery(member, clock=clock)
-        objects = MemberObjects(self._member, domain=domain, discovery=self._discovery)
+        objects = MemberObjects(member, domain=domain, discovery=self._discovery)
         self._manifests = ManifestPass(objects, self._pool, tracker_of=trackers)
-        self._deletion = WorkDeletion(self._member, objects, wait_s=deletion_wait_s, clock=clock)
+        self._deletion = WorkDeletion(member, objects, wait_s=deletion_wait_s, clock=clock)
         self._controller: Controller[Key] = Controller(
             self.name,
             self._reconcile,
@@ -166,8 +153,8 @@ class WorkApplier:
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
-        self._works.on_change(self._on_work)
-        self._applied_works.on_change(self._on_applied_work)
+        self._works.cache.on_change(self._on_work)
+        self._applied_works.cache.on_change(self._on_applied_work)
         self._definitions.on_change(self._on_definition)
 
     # Life
@@ -175,16 +162,16 @@ class WorkApplier:
     @property
     def ready(self) -> bool:
         """Whether the Works and AppliedWorks are known."""
-        return self._works.has_synced and self._applied_works.has_synced
+        return self._works.cache.has_synced and self._applied_works.cache.has_synced
 
     async def run(self) -> None:
         """Apply Works until stopped or cancelled."""
         self._stop.clear()
         self._ended.clear()
-        parts = (self._works, self._applied_works, self._definitions, self._pool)
+        caches = self._works.cache, self._applied_works.cache, self._definitions
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(part.run()) for part in parts]
+                tasks = [group.create_task(part.run()) for part in (*caches, self._pool)]
                 tasks.append(group.create_task(self._process_works()))
                 await self._stop.wait()
                 await self._controller.stop()
@@ -194,8 +181,8 @@ class WorkApplier:
             self._ended.set()
 
     async def _process_works(self) -> None:
-        await self._works.synced()
-        await self._applied_works.synced()
+        await self._works.cache.synced()
+        await self._applied_works.cache.synced()
         await self._controller.run()
 
     async def stop(self) -> None:
@@ -211,18 +198,8 @@ class WorkApplier:
 
         :raises Conflict: a Work was replaced meanwhile; call again.
         """
-        listing = await self._hub.list(_UNTYPED_WORKS, self.namespace)
-        for work in listing.items:
-            if not work.metadata.finalizers:
-                continue
-            metadata = {"finalizers": None, "uid": work.uid}
-            try:
-                await self._hub.patch(
-                    _UNTYPED_WORKS, work.name, MergePatch({"metadata": metadata}), self.namespace
-                )
-            except NotFound:
-                continue
-        _log.info("Released Works", namespace=self.namespace, works=len(listing.items))
+        released = await self._works.release_all()
+        _log.info("Released Works", namespace=self.namespace, works=released)
 
     # Events
 
@@ -234,7 +211,7 @@ class WorkApplier:
         record = self._records.get(new.key)
         if record is None or record.uid != new.uid:
             self._controller.enqueue(new.key, priority=_WORK)
-        elif not record.is_busy and _number(new.resource_version) > record.written:
+        elif not record.is_busy and version_of(new) > record.written:
             changed = old is None or _is_other_spec(old, new)
             self._controller.enqueue(new.key, priority=_WORK if changed else _OBJECT)
 
@@ -245,7 +222,7 @@ class WorkApplier:
         record = self._records.get(key)
         if record is None or record.is_busy:
             return  # its first pass comes by itself; the present one looks again at its end
-        if new is None or _number(new.resource_version) > record.applied_work_written:
+        if new is None or version_of(new) > record.applied_work_written:
             self._controller.enqueue(key, priority=_WORK if new is None else _OBJECT)
 
     def _on_object(self, owner: str, ref: ObjectRef, change: Change) -> None:
@@ -254,7 +231,8 @@ class WorkApplier:
         if record is None or record.is_busy:
             return
         if change is not Change.STATUS:
-            self._controller.enqueue(key, priority=_OBJECT)
+            wait_s = record.passed_at + OBJECT_INTERVAL_S - self._clock.monotonic()
+            self._controller.queue.add_after(key, wait_s, priority=_OBJECT)
         elif self._is_outdated(record, ref):
             self._controller.queue.add_after(key, STATUS_DELAY_S, priority=_OBJECT)
 
@@ -265,47 +243,65 @@ class WorkApplier:
                 self._controller.queue.add_after(key, STATUS_DELAY_S, priority=_OBJECT)
 
     async def _caught_up(self, key: Key) -> bool:
-        return await self._works.caught_up(key) and await self._applied_works.caught_up(
+        applied_works = self._applied_works.cache
+        return await self._works.cache.caught_up(key) and await applied_works.caught_up(
             Key("", key.name)
         )
 
     # One Work
 
     async def _reconcile(self, key: Key) -> Outcome:
-        work = self._works.get(key)
+        work = self._works.cache.get(key)
         if work is None:
             self._forget(key)
             return Done()
         record = self._records.get(key)
         if record is None or record.uid != work.uid:
             record = self._records[key] = WorkRecord(work.uid)
-        before = self._applied_works.get(Key("", key.name))
-        record.is_busy = True
+        before = self._applied_works.get(key.name)
+        passes = record.passes
+        if passes is not None and self._is_settled(work, before, record):
+            self._schedule(key, record, passes.generation, passes.result, settled=True)
+            return Done()
+        record.is_busy, record.settled_at = True, None
         try:
-            content = await self._content(work)
+            content = await self._works.content(work)
             if work.deleting:
                 await self._delete(content, record)
-            else:
-                await self._apply(content, record)
+            elif await self._apply(content, record):
+                versions = version_of(work), version_of(before)
+                written = record.written, record.applied_work_written
+                record.settled_at = max(versions[0], written[0]), max(versions[1], written[1])
         finally:
             record.is_busy = False
+            record.passed_at = self._clock.monotonic()
         if self._has_news(work, before, record):
             self._controller.enqueue(key, priority=_OBJECT)
         return Done()
 
     def _forget(self, key: Key) -> None:
-        self._records.pop(key, None)
+        if self._records.pop(key, None) is not None:
+            self._metrics.forget(key.name)
         self._pool.need(key.name, ())
+
+    def _is_settled(self, work: Untyped, applied_work: Untyped | None, record: WorkRecord) -> bool:
+        """Whether nothing has changed since a pass that left nothing to do."""
+        if record.settled_at != (version_of(work), version_of(applied_work)):
+            return False
+        return all(
+            self._pool.is_current(each.ref, each.version, with_status=each.with_status)
+            for each in record.results.values()
+        )
 
     def _has_news(self, work: Untyped, applied_work: Untyped | None, record: WorkRecord) -> bool:
         """Whether something has changed during the pass, by another hand than ours.
 
         `work` and `applied_work` are what the pass began with.
         """
-        now = self._works.get(work.key)
+        now = self._works.cache.get(work.key)
         if now is None or now.uid != record.uid or _is_newer(now, work, record.written):
             return True
-        owner = self._applied_works.get(Key("", work.name))
+        owner = self._applied_works.get(work.name)
         if owner is None:
             return applied_work is not None
         return _is_newer(owner, applied_work, record.applied_work_written) or any(
@@ -321,27 +317,17 @@ class WorkApplier:
             ref, result.version, with_status=result.with_status
         )
 
-    async def _content(self, work: Untyped) -> Json:
-        """Return the whole Work; large ones are not in the cache.
-
-        :raises Conflict: the Work is another one by now.
-        """
-        if work.raw:
-            return work.content()
-        fresh = await self._hub.get(_UNTYPED_WORKS, work.name, work.namespace, keep_raw=True)
-        if fresh.uid != work.uid or fresh.deleting != work.deleting:
-            raise Conflict("the Work has changed since it was cached")
-        return fresh.content()
-
     # Applying
 
-    async def _apply(self, work: Json, record: WorkRecord) -> None:
-        work = await self._ensure_finalizer(work, record)
-        applied_work = await self._ensure_applied_work(work, record)
+    async def _apply(self, work: Json, record: WorkRecord) -> bool:
+        """Make one pass; return whether it leaves nothing to do but to wait for changes."""
+        began_at = self._clock.monotonic()
+        name = work["metadata"]["name"]
+        work = await self._works.add_finalizer(work, record)
+        applied_work = await self._applied_works.ensure(name, record)
         spec = work.get("spec") or {}
         read = await self._manifests.read((spec.get("workload") or {}).get("manifests") or ())
         record.lacks_kinds = read.lacks_kinds
-        name = work["metadata"]["name"]
         self._pool.need(name, read.watchable)
         unremoved: list[Identifier] = []
         reports_diff = False
@@ -357,9 +343,11 @@ class WorkApplier:
             owner = Owner(name, applied_work["metadata"]["uid"])
             record.hold_for((owner, strategy, reports_back))
             if not reports_diff:
-                applied_work = await self._write_ahead(applied_work, read, record)
+                ahead, unlisted = write_ahead(listed(applied_work), read.identifiers_to_place)
+                read = read.refuse(unlisted, _UNLISTED)
+                applied_work = await self._applied_works.write_list(applied_work, ahead, record)
                 unremoved = await self._remove_left_overs(work, applied_work, read, owner)
-            facts = PassFacts(owner, strategy, _HubWorks(self._works, self.namespace))
+            facts = PassFacts(owner, strategy, hub_works=self._works)
             outcomes = await self._manifests.apply(
                 read,
                 facts,
@@ -372,52 +360,10 @@ class WorkApplier:
             if not reports_diff:
                 await self._record_applied(applied_work, outcomes, unremoved, record)
         status = await self._report(work, outcomes, record, reports_diff=reports_diff)
-        self._schedule(work, outcomes, status, record, settled=not unremoved)
-
-    async def _ensure_finalizer(self, work: Json, record: WorkRecord) -> Json:
-        metadata = work["metadata"]
-        finalizers = metadata.get("finalizers") or []
-        if FINALIZER_WORK in finalizers:
-            return work
-        changes = {
-            "finalizers": [*finalizers, FINALIZER_WORK],
-            "resourceVersion": metadata["resourceVersion"],
-        }
-        return await self._patch_work(work, MergePatch({"metadata": changes}), record)
-
-    async def _ensure_applied_work(self, work: Json, record: WorkRecord) -> Json:
-        name = work["metadata"]["name"]
-        cached = self._applied_works.get(Key("", name))
-        if cached is not None:
-            return cached.content()
-        body = applied_works.document(self.namespace, name)
-        try:
-            created = await self._member.create(_UNTYPED_APPLIED_WORKS, body, keep_raw=True)
-        except AlreadyExists:
-            created = await self._member.get(_UNTYPED_APPLIED_WORKS, name, keep_raw=True)
-        else:
-            record.applied_work_written = _number(created.resource_version)
-        self._applied_works.wrote(created)
-        return created.content()
-
-    async def _write_ahead(
-        self, applied_work: Json, read: ReadManifests, record: WorkRecord
-    ) -> Json:
-        entries = applied_works.listed(applied_work)
-        identifiers = [manifest.identifier for manifest in read.placeable]
-        return await self._list_resources(
-            applied_work, applied_works.write_ahead(entries, identifiers), record
-        )
-
-    async def _list_resources(
-        self, applied_work: Json, entries: list[Json], record: WorkRecord
-    ) -> Json:
-        """Write the list of an AppliedWork, if it differs."""
-        if entries == applied_works.listed(applied_work):
-            return applied_work
-        return await self._patch_applied_work(
-            applied_work, {"status": {"appliedResources": entries}}, record, subresource="status"
-        )
+        seconds = self._clock.monotonic() - began_at
+        self._metrics.passed(name, status, outcomes.processed, seconds)
+        self._schedule_after(work, outcomes, status, record, settled=not unremoved)
+        return not unremoved and _is_final(outcomes, record)
 
     async def _remove_left_overs(
         self, work: Json, applied_work: Json, read: ReadManifests, owner: Owner
@@ -429,11 +375,7 @@ class WorkApplier:
         identifiers = left_overs(work, applied_work, read.identifiers)
         if not identifiers:
             return []
-        metadata = work["metadata"]
-        fresh = await self._hub.get(_UNTYPED_WORKS, metadata["name"], self.namespace)
-        generation = fresh.metadata.generation
-        if (fresh.uid, generation) != (metadata["uid"], metadata["generation"]):
-            raise Conflict("the Work has changed since it was cached")
+        await self._works.check_unchanged(work)
         return await self._manifests.remove(identifiers, owner)
 
     def _check_answers(self, outcomes: ManifestOutcomes, record: WorkRecord) -> None:
@@ -459,16 +401,10 @@ class WorkApplier:
         unremoved: list[Identifier],
         record: WorkRecord,
     ) -> None:
-        entries = applied_works.applied_resources(
-            applied_works.listed(applied_work), outcomes.processed, unremoved
-        )
-        applied_work = await self._list_resources(applied_work, entries, record)
-        finished = applied_works.finished_jobs(applied_work, outcomes.jobs)
-        text = encode(finished).decode() if finished else None
-        annotations = applied_work["metadata"].get("annotations") or {}
-        if annotations.get(ANNOTATION_FINISHED_JOBS) != text:
-            change = {"metadata": {"annotations": {ANNOTATION_FINISHED_JOBS: text}}}
-            await self._patch_applied_work(applied_work, change, record)
+        entries = applied_resources(listed(applied_work), outcomes.processed, unremoved)
+        applied_work = await self._applied_works.write_list(applied_work, entries, record)
+        jobs = finished_jobs(applied_work, outcomes.jobs)
+        await self._applied_works.note_finished_jobs(applied_work, jobs, record)
 
     async def _report(
         self, work: Json, outcomes: ManifestOutcomes, record: WorkRecord, *, reports_diff: bool
@@ -478,17 +414,10 @@ class WorkApplier:
         build = partial(work_status, work, outcomes.processed, reports_diff=reports_diff, now=now)
         is_large = len(outcomes.processed) > _MANY
         status = await asyncio.to_thread(build) if is_large else build()
-        if status != work.get("status"):
-            patch = MergePatch(
-                {
-                    "metadata": {"resourceVersion": work["metadata"]["resourceVersion"]},
-                    "status": {"manifestConditions": None, **status},
-                }
-            )
-            await self._patch_work(work, patch, record, subresource="status")
+        await self._works.write_status(work, status, record)
         return status
 
-    def _schedule(
+    def _schedule_after(
         self,
         work: Json,
         outcomes: ManifestOutcomes,
@@ -497,18 +426,21 @@ class WorkApplier:
         *,
         settled: bool,
     ) -> None:
-        """Request the next pass."""
-        done = {
-            condition["type"] for condition in status["conditions"] if condition["status"] == "True"
-        }
+        """Request the pass after this one."""
+        done = {each["type"] for each in status["conditions"] if each["status"] == "True"}
         settled = settled and not done.isdisjoint(
             (WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED)
         )
         digest = content_hash([[e.result.reason, e.availability] for e in outcomes.processed])
-        record.passes = self._backoff.after_pass(
-            record.passes, generation=_generation(work), result=digest, settled=settled
-        )
         key = Key(self.namespace, work["metadata"]["name"])
+        self._schedule(key, record, _generation(work), digest, settled=settled)
+
+    def _schedule(
+        self, key: Key, record: WorkRecord, generation: int, result: str, *, settled: bool
+    ) -> None:
+        record.passes = self._backoff.after_pass(
+            record.passes, generation=generation, result=result, settled=settled
+        )
         self._controller.queue.add_after(key, record.passes.delay_s, priority=_SCHEDULED)
 
     # Deleting
@@ -519,71 +451,15 @@ class WorkApplier:
         if FINALIZER_WORK not in finalizers:
             return  # released, as the member leaves: what was placed stays
         self._pool.need(key.name, ())
-        applied_work = self._applied_works.get(Key("", key.name))
-        if applied_work is not None:
-            fresh = await self._hub.get(_UNTYPED_WORKS, key.name, key.namespace)
-            if fresh.uid != metadata["uid"]:
-                raise Conflict("the Work has been replaced since it was cached")
-            wait_s = await self._deletion.advance(work, applied_work.content())
-            self._controller.queue.add_after(key, wait_s, priority=_SCHEDULED)
+        applied_work = self._applied_works.get(key.name)
+        if applied_work is None:
+            await self._applied_works.check_gone(key.name)
+            await self._works.drop_finalizer(work, record)
+            _log.info("Removed objects of Work", work=key.name)
             return
-        changes = {
-            "finalizers": [each for each in finalizers if each != FINALIZER_WORK],
-            "resourceVersion": metadata["resourceVersion"],
-        }
-        try:
-            await self._patch_work(work, MergePatch({"metadata": changes}), record)
-        except NotFound:
-            return
-        _log.info("Removed objects of Work", work=key.name)
-
-    # Writes
-
-    async def _patch_work(
-        self, work: Json, patch: MergePatch, record: WorkRecord, *, subresource: str = ""
-    ) -> Json:
-        patched = await self._hub.patch(
-            _UNTYPED_WORKS,
-            work["metadata"]["name"],
-            patch,
-            self.namespace,
-            subresource=subresource,
-            keep_raw=True,
-        )
-        record.written = _number(patched.resource_version)
-        self._works.wrote(patched)
-        return patched.content()
-
-    async def _patch_applied_work(
-        self, applied_work: Json, change: Json, record: WorkRecord, *, subresource: str = ""
-    ) -> Json:
-        metadata = applied_work["metadata"]
-        version = {**change.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}
-        patched = await self._member.patch(
-            _UNTYPED_APPLIED_WORKS,
-            metadata["name"],
-            MergePatch({**change, "metadata": version}),
-            subresource=subresource,
-            keep_raw=True,
-        )
-        record.applied_work_written = _number(patched.resource_version)
-        self._applied_works.wrote(patched)
-        return patched.content()
-
-
-class _HubWorks:
-    """Names of the Works in a member's namespace."""
-
-    def __init__(self, works: Informer[Untyped], namespace: str) -> None:
-        self._works = works
-        self._namespace = namespace
-
-    def __contains__(self, name: object) -> bool:
-        return self._works.get(Key(self._namespace, str(name))) is not None
-
-
-def _without_large_content(work: Untyped) -> Untyped:
-    return work if len(work.raw) <= KEPT_BYTES else msgspec.structs.replace(work, raw=b"")
+        await self._works.check_unchanged(work)
+        wait_s = await self._deletion.advance(work, applied_work.content())
+        self._controller.queue.add_after(key, wait_s, priority=_SCHEDULED)
 
 
 def _generation(work: Json) -> int:
@@ -594,10 +470,19 @@ def _is_other_spec(old: Untyped, new: Untyped) -> bool:
     return old.metadata.generation != new.metadata.generation or old.deleting != new.deleting
 
 
+def _is_final(outcomes: ManifestOutcomes, record: WorkRecord) -> bool:
+    """Whether every manifest has a result that changes only with its object.
+
+    Open drifts and diffs do not count: the time of their observation moves on.
+    """
+    return len(record.results) == len(outcomes.processed) and not any(
+        each.result.drifts or each.result.diffs for each in outcomes.processed
+    )
+
+
 def _is_newer(now: Untyped, before: Untyped | None, written: int) -> bool:
     """Whether an object has changed since a pass began, by another write than our last one."""
-    known = 0 if before is None else _number(before.resource_version)
-    return _number(now.resource_version) > max(known, written)
+    return version_of(now) > max(version_of(before), written)
 
 
 def _strategy_of(spec: Json) -> ApplyStrategy:
@@ -632,8 +517,3 @@ def _all_failed(read: ReadManifests, error: str) -> list[Processed]:
         )
         for each in read.manifests
     ]
-
-
-def _number(version: str) -> int:
-    """Return a resourceVersion as a number; 0 if it is none, so that no event is dropped."""
-    return int(version) if version.isdecimal() and version.isascii() else 0

@@ -9,7 +9,7 @@ error. If it cannot be reached at all, the remaining manifests are not tried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -72,9 +72,25 @@ class ReadManifests:
     watchable: frozenset[ObjectRef]
     lacks_kinds: bool
 
+    def refuse(self, identifiers: Collection[Identifier], error: str) -> ReadManifests:
+        """Return the manifests without those that are not to be written."""
+        if not identifiers:
+            return self
+        manifests = tuple(
+            Rejected(each.identifier, ManifestReason.APPLY_FAILED, error)
+            if each.identifier in identifiers
+            else each
+            for each in self.manifests
+        )
+        return replace(self, manifests=manifests)
+
     @property
     def placeable(self) -> list[Manifest]:
         return [each for each in self.manifests if isinstance(each, Manifest)]
+
+    @property
+    def identifiers_to_place(self) -> list[Identifier]:
+        return [each.identifier for each in self.placeable]
 
     @property
     def identifiers(self) -> list[Identifier]:

@@ -41,6 +41,9 @@ class WorkRecord:
       events of its own writes are recognized.
     - `lacks_kinds`: whether a manifest is of a kind that the member does not have.
     - `unanswered_since`: since when passes were incomplete because the member did not answer.
+    - `passed_at`: when the last pass ended.
+    - `settled_at`: the resourceVersions of Work and AppliedWork after a pass that left nothing to
+      do; the next pass has nothing to do either, unless they or an object have changed.
     """
 
     uid: str
@@ -53,6 +56,8 @@ class WorkRecord:
     is_busy: bool = False
     lacks_kinds: bool = False
     unanswered_since: float | None = None
+    passed_at: float = float("-inf")
+    settled_at: tuple[int, int] | None = None
 
     def hold_for(self, basis: object) -> None:
         """Forget results that were computed from another basis."""

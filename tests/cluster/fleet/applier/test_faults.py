@@ -13,7 +13,6 @@ from kubeocean.runtime.objects import Json
 from support.applier_env import QUICK, ApplierEnv, Run
 from support.control_planes import plane
 from support.faults import Faults, writes
-from support.fleet_kinds import install_fleet_kinds
 from support.wait import until
 
 # Writes of an applier, in their order; a crash after each of them
@@ -169,25 +168,23 @@ async def test_a_restart_of_the_members_server_changes_no_status(
     env: ApplierEnv, assets: Assets, cluster_roots: Path
 ) -> None:
     """A member of its own, since the server is shut down."""
-    async with plane("member", assets, cluster_roots) as member:
-        client = member.client()
-        await install_fleet_kinds(client)
-        env = ApplierEnv(env.hub_cluster, member, env.hub, client)
-        await env.set_up()
-        async with env.running(backoff=QUICK) as run:
-            await create(env)
-            await is_created(env, FIRST)
-            before = await env.work()
-            await member.kill("kube-apiserver")
-            await asyncio.sleep(2.0)
-            await update(env)
-            await asyncio.sleep(2.0)
-            during = await env.work()
-            assert before and during
-            assert during["status"] == before["status"]
-            await member.restart("kube-apiserver")
-            await is_created(env, SECOND)
-            await env.edit({"data": {"k": "drifted"}}, "b")
-            await is_created(env, SECOND)
-            await run.is_quiet()
-        await client.close()
+    async with (
+        plane("member", assets, cluster_roots) as member,
+        env.with_member(member) as env,
+        env.running(backoff=QUICK) as run,
+    ):
+        await create(env)
+        await is_created(env, FIRST)
+        before = await env.work()
+        await member.kill("kube-apiserver")
+        await asyncio.sleep(2.0)
+        await update(env)
+        await asyncio.sleep(2.0)
+        during = await env.work()
+        assert before and during
+        assert during["status"] == before["status"]
+        await member.restart("kube-apiserver")
+        await is_created(env, SECOND)
+        await env.edit({"data": {"k": "drifted"}}, "b")
+        await is_created(env, SECOND)
+        await run.is_quiet()
