@@ -62,6 +62,7 @@ class Life:
     seq: int
     created: float
     deleting: float = float("inf")
+    deleted: float = float("inf")
     graceful: bool = False  # deleted while replicas came and went in order
     hidden: float = float("-inf")  # when its slot label was last removed or changed
 
@@ -166,6 +167,7 @@ class Evidence:
         """The keys of a gained or lost shard are those of the objects in it, give or take what
         changed in the last seconds."""
         count = 0
+        gone = {(call.key, call.uid): call.at for call in self.of("delete")}  # with a finalizer
         by_slot: dict[int, list[Life]] = {}
         for life in self.lives:
             by_slot.setdefault(self._slot(life), []).append(life)
@@ -183,7 +185,8 @@ class Evidence:
             possible = {
                 self._key(life)
                 for life in lives
-                if life.created < at and life.deleting > at - LAG_S
+                if life.created < at
+                and max(life.deleted, gone.get(self._id(life), 0.0)) > at - LAG_S
             }
             assert sure <= named <= possible, (call.what, call.who, sure - named, named - possible)
         return count
@@ -352,11 +355,12 @@ class Campaign(Proof):
         while True:  # an answer that was lost leaves open whether the object is gone
             try:
                 await self.client.delete(CONFIG_MAPS, life.name, self.namespace, uid=life.uid)
-                return
+                break
             except (Conflict, NotFound):
-                return
+                break
             except ApiError:
                 await asyncio.sleep(0.5)
+        life.deleted = now()
 
     async def _patch(self, life: Life, metadata: dict[str, object]) -> None:
         life.seq += 1
