@@ -10,15 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kubeocean.errors import ConfigError
-from kubeocean.runtime import PODS, Metrics, Pod, Service, connect, get_logger, run
 from kubeocean.sharding import (
-    MetricsPage,
+    PODS,
+    Pod,
     ResourceHandler,
     Ring,
     ShardedController,
     ShardNotifier,
+    connect,
+    get_logger,
     load,
+    run_program,
+    serve,
 )
 
 log = get_logger("sharded")
@@ -52,32 +55,21 @@ class MyNotifier(ShardNotifier):
 
 async def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--kubeconfig", required=True)
-    arguments.add_argument("--context")
+    arguments.add_argument("--kubeconfig", help="Path of a kubeconfig; not needed in a pod.")
+    arguments.add_argument("--context", help="Name of the kubeconfig context to use.")
     options = arguments.parse_args()
-    try:
-        config = load(os.environ)
-        client = connect(options.kubeconfig, context=options.context)
-    except ConfigError as error:
-        sys.exit(f"error: {error}")
+    config = load(os.environ)
     config.logging.apply()
-    metrics = Metrics(process=True)
-    ring = Ring(client, config, notifiers=[MyNotifier()], metrics=metrics)
-    controller = ShardedController(
-        "my-sharded-controller", ring, client, PODS, handler=MyResourceHandler()
-    )
-    # The last part stops first: the ring hands its shards over while the controller still runs.
-    service = Service(
-        "my-sharded-controller",
-        [MetricsPage(config, metrics), controller, ring],
-        metrics=metrics,
-        deadline_s=120,
-    )
+    client = connect(options.kubeconfig, context=options.context)
     try:
-        return await service.run()
+        ring = Ring(client, config, notifiers=[MyNotifier()])
+        controller = ShardedController(
+            "my-sharded-controller", ring, client, PODS, handler=MyResourceHandler()
+        )
+        return await serve("my-sharded-controller", ring, [controller])
     finally:
         await client.close()
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_program(main))

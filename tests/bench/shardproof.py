@@ -4,7 +4,7 @@ Five replica processes, 5,000 objects with children, on a real kube-apiserver wi
 policy: kill -9, SIGSTOP for 60 s with a write on its way, a skewed clock, 5 → 3 → 7, the assigner
 killed in mid-rebalance, a rolling update. It fails if an object ever had two owners or was
 forgotten, and prints what it measured as JSON. `--objects`, `--freeze` and `--lease` make it
-smaller.
+smaller. With `--seeds`, the campaign against handlers (`bench.shardcampaign`) follows.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.shardcampaign import run_campaign
 from kubeocean.local.assets import ensure
 from kubeocean.local.cluster import Cluster
+from kubeocean.sharding.controller import DELETIONS
 from support.sharding_proof import Proof
 
 __all__ = ["prove"]
@@ -104,7 +106,9 @@ async def main() -> int:
     arguments.add_argument("--objects", type=int, default=5_000)
     arguments.add_argument("--freeze", type=float, default=60.0)
     arguments.add_argument("--lease", type=float, default=6.0)
-    requested = arguments.parse_args()
+    arguments.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    arguments.add_argument("--campaign-objects", type=int, default=2_000)
+    options = arguments.parse_args()
     assets = await ensure()
     with tempfile.TemporaryDirectory(prefix="kubeocean-proof-") as name:
         root = Path(name)
@@ -118,12 +122,24 @@ async def main() -> int:
         )
         async with cluster:
             client = cluster.client()
-            proof = Proof(cluster, client, "default", root, requested.objects, requested.lease)
+            proof = Proof(cluster, client, "default", root, options.objects, options.lease)
             try:
-                figures = await prove(proof, freeze_s=requested.freeze)
+                figures = await prove(proof, freeze_s=options.freeze)
             finally:
                 await proof.close()
                 await client.close()
+    for seed in options.seeds:
+        for mode in DELETIONS:
+            with tempfile.TemporaryDirectory(prefix="kubeocean-campaign-") as name:
+                counted = await run_campaign(
+                    Path(name),
+                    seed=seed,
+                    objects=options.campaign_objects,
+                    lease_s=options.lease,
+                    freeze_s=min(options.freeze, 30.0),
+                    guaranteed=mode == "guaranteed",
+                )
+            figures |= {f"{mode}, seed {seed}: {what}": each for what, each in counted.items()}
     print(json.dumps(figures, indent=2))
     return 0
 

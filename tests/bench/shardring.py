@@ -86,6 +86,12 @@ def ring_bars(figures: dict[str, float]) -> list[Bar]:
         Bar("fail-over", figures["fail-over, default s"], 16, "s", go="30"),
         Bar("fail-over, fast", figures["fail-over, fast s"], 8, "s", go="30"),
         Bar("CPU of an idle replica", figures["idle cores"], 0.05, "cores", go="0.05 (sharder)"),
+        Bar(
+            "requests at rest",
+            figures[f"requests a minute at rest, {MANY} objects"],
+            70,
+            "a minute and replica",
+        ),
         Bar("capacity of 4, simulated", figures["capacity, simulated x"], 3.6, "x", "≥", go="2.75"),
     ]
 
@@ -136,6 +142,7 @@ async def _moves(proof: Proof) -> dict[str, float]:
         "cache off %": 100 * off,
         "idle cores": idle[0],
         "resident MiB": idle[1],
+        f"requests a minute at rest, {count} objects": idle[2],
     }
 
 
@@ -153,8 +160,8 @@ async def _measured(proof: Proof) -> None:
 def _written(proof: Proof, mark: int) -> tuple[float, float]:
     """All writes of all replicas, also those by which they only say that they live; and of these
     the writes of objects."""
-    requested = proof.cluster.audit.requests(since=mark)
-    ours = [each for each in requested if each.user.startswith("shard-") and each.verb not in READS]
+    requests = proof.cluster.audit.requests(since=mark)
+    ours = [each for each in requests if _by_replica(each.user) and each.verb not in READS]
     maps = [each for each in ours if each.resource == "configmaps"]
     objects = [each for each in maps if not each.name.endswith("-table")]
     return float(len(ours)), float(len(objects))
@@ -175,14 +182,22 @@ async def _held(proof: Proof) -> list[int]:
     return await until(received, within=60, every=0.5, what="all objects in a cache")
 
 
-async def _idle(proof: Proof) -> tuple[float, float]:
-    """CPU and memory of a replica that has nothing to do, on average."""
+async def _idle(proof: Proof) -> tuple[float, float, float]:
+    """CPU, memory and requests a minute of a replica that has nothing to do, on average."""
     pids = [process.pid for process in proof.replicas.values() if process.pid is not None]
     await asyncio.sleep(2 * LOADS_S)  # what the move left to do
+    mark = proof.cluster.audit.mark()
     before, began = sum(map(cpu_s_of, pids)), time.monotonic()
     await asyncio.sleep(IDLE_S)  # the passing of time is what is measured
-    spent = (sum(map(cpu_s_of, pids)) - before) / (time.monotonic() - began)
-    return spent / len(pids), sum(map(resident_mib_of, pids)) / len(pids)
+    passed = time.monotonic() - began
+    spent = (sum(map(cpu_s_of, pids)) - before) / passed
+    sent = [each for each in proof.cluster.audit.requests(since=mark) if _by_replica(each.user)]
+    requests = len(sent) * 60 / passed
+    return spent / len(pids), sum(map(resident_mib_of, pids)) / len(pids), requests / len(pids)
+
+
+def _by_replica(user: str) -> bool:
+    return user.startswith("shard-")
 
 
 async def _fail_over(proof: Proof) -> float:

@@ -134,6 +134,7 @@ class Proof:
     slots: int = SLOTS
     environ: dict[str, str] = field(default_factory=dict)
     labelled: bool = False  # whoever makes the objects puts their slots on them
+    worker: Path = WORKER  # the program of a replica
     replicas: dict[str, Process] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
     seqs: dict[str, int] = field(default_factory=dict)
@@ -195,7 +196,7 @@ class Proof:
             words = [kubeconfig, self.namespace, name, self.file, template, skew_s, self.lease_s]
             process = Process(
                 name,
-                [sys.executable, WORKER, *(str(word) for word in words)],
+                [sys.executable, self.worker, *(str(word) for word in words)],
                 log=self.directory / f"{name}.log",
                 env={
                     "PATH": os.environ["PATH"],

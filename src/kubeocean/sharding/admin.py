@@ -80,7 +80,7 @@ class RingState:
         return [each.record.id for each in self.members if not each.record.released]
 
     def member(self, named: str) -> str:
-        """The id of a replica that is named by its name or its id.
+        """Return the id of a replica that is named by its name or its id.
 
         :raises ConfigError: there is none, or there are several.
         """
@@ -104,7 +104,7 @@ class RingAdmin:
         )
 
     async def state(self) -> RingState:
-        """The ring as it is now.
+        """Return the ring as it is now.
 
         :raises ConfigError: there is no such ring.
         """
@@ -249,7 +249,7 @@ class RingAdmin:
 
 
 async def find_rings(client: Client, names: Names, *, namespace: str = "") -> list[tuple[str, str]]:
-    """The namespaces and names of rings, in order; `names` gives the domain."""
+    """Return the namespaces and names of rings, in order; `names` gives the domain."""
     role = f"{names.role_label}={TABLE}"
     listing = await client.list(CONFIG_MAPS, namespace, labels=role)
     return sorted(
@@ -275,9 +275,7 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         leases = await client.list(LEASES, namespace, labels=names.selects(MEMBER))
         for lease in leases.items:
             await _delete(client, LEASES, lease)
-        pages = await client.list(CONFIG_MAPS, namespace, labels=names.selects(HANDOVER))
-        for page in pages.items:
-            await _delete(client, CONFIG_MAPS, page)
+        await _delete_pages(client, names, namespace)
         await _delete(client, CONFIG_MAPS, table)
     except (NotFound, Conflict):
         return  # another client removes it, or a replica uses it
@@ -287,6 +285,16 @@ async def remove_ring_objects(client: Client, names: Names, namespace: str) -> N
         )
         return
     _log.info("Removed ring", ring=names.ring, namespace=namespace, members=len(leases.items))
+
+
+async def _delete_pages(client: Client, names: Names, namespace: str) -> None:
+    """Delete hand-over pages; an account that may not list them has a ring without handlers."""
+    try:
+        pages = await client.list(CONFIG_MAPS, namespace, labels=names.selects(HANDOVER))
+    except Forbidden:
+        return
+    for page in pages.items:
+        await _delete(client, CONFIG_MAPS, page)
 
 
 async def _delete(client: Client, kind: Resource[ObjectT], obj: ObjectT) -> None:

@@ -51,7 +51,7 @@ async def own_principal(client: Client) -> str:
 
 
 def principal_of(user: dict[str, Any]) -> str:
-    """The pod's UID if the token is bound to one, else the user's name."""
+    """Return the pod's UID if the token is bound to one, else the user's name."""
     bound = (user.get("extra") or {}).get(POD_UID) or [""]
     return bound[0] or str(user.get("username", ""))
 
@@ -83,7 +83,7 @@ def admission_objects(
     groups: Sequence[str] = (),
     check_writer: bool = True,
 ) -> list[Json]:
-    """The policy and its binding.
+    """Return the policy and its binding.
 
     `users` and `groups` are those of the replicas: `system:serviceaccount:<namespace>:<name>`.
     """

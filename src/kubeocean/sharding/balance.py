@@ -87,7 +87,7 @@ def plan(
     threshold: float | None = None,
     churn: float = 1.0,
 ) -> list[str]:
-    """The owner that each slot should have.
+    """Return the owner that each slot should have.
 
     `members` are those that may be given slots, with their capacities; `fixed` slots stay; slots of
     anybody else ("" included) are placed. `newcomers` are filled. With a `threshold`, loads are
@@ -156,7 +156,7 @@ class _Board:
         self.share = {member: total * each / capacity for member, each in members.items()}
 
     def peak(self) -> float:
-        """The load of the fullest, relative to its share."""
+        """Return the load of the fullest, relative to its share."""
         return max(map(self._relative, self.members))
 
     def place(self, homeless: list[int]) -> None:
@@ -214,7 +214,7 @@ class _Board:
         return weight
 
     def _pick(self, giver: str, receiver: str, limit: float) -> int | None:
-        """The largest slot that takes neither beyond its share; else the next larger one."""
+        """Return the largest slot that takes neither beyond its share; else the next larger one."""
         slots = self.movable[giver]
         above = self.load[giver] - self.share[giver]
         below = self.share[receiver] - self.load[receiver]

@@ -214,7 +214,7 @@ class Config:
         return Names(sharding.ring, sharding.domain, sharding.election)
 
     def timing(self) -> Timing:
-        """The periods of the ring."""
+        """Return the periods of the ring."""
         state, sharding = self.state, self.sharding
         return Timing(
             lease_s=state.lease_s,
@@ -228,7 +228,7 @@ class Config:
         )
 
     def policy(self) -> Policy:
-        """When and how much is moved."""
+        """Return the policy by which shards are moved for balance."""
         sharding = self.sharding
         return Policy(
             threshold=sharding.rebalance_threshold,
@@ -304,7 +304,7 @@ _SECTIONS: Final[dict[str, type]] = {
 
 
 def read_config(document: object, *, source: str = "") -> Config:
-    """The configuration that a document stands for.
+    """Return the configuration that a document stands for.
 
     :raises ConfigError: a key is unknown, or its value is not what it has to be.
     """
@@ -320,7 +320,7 @@ def read_config(document: object, *, source: str = "") -> Config:
 
 
 def load(environ: Mapping[str, str]) -> Config:
-    """The configuration of the file that CONFIG_FILE names; the defaults without one.
+    """Return the configuration of the file that CONFIG_FILE names; the defaults without one.
 
     :raises ConfigError: the file cannot be read, or is wrong.
     """

@@ -63,12 +63,12 @@ class _Key:
 
 
 def key(name: str, form: Form[T], default: object) -> T:
-    """A field of a section; the default is written as a user would write it."""
+    """Return a field of a section; the default is written as a user would write it."""
     return field(default=form(default, name), metadata={_META: _Key(name, form)})
 
 
 def read_section(section: type[S], content: object, *, path: str, source: str = "") -> S:
-    """The section that stands in a file at `path`; an absent one has its defaults.
+    """Return the section that stands in a file at `path`; an absent one has its defaults.
 
     :raises ConfigError: a key is unknown, or its value is not what it has to be.
     """
@@ -129,14 +129,14 @@ def boolean(written: object, path: str) -> bool:
 
 
 def whole(written: object, path: str) -> int:
-    """A whole number."""
+    """Return a whole number."""
     if isinstance(written, bool) or not isinstance(written, int):
         raise ConfigError("must be a whole number", field=path, value=written)
     return written
 
 
 def at_least(least: int) -> Form[int]:
-    """A whole number of at least that."""
+    """Return a whole number of at least that."""
 
     def read(written: object, path: str) -> int:
         number = whole(written, path)
@@ -148,7 +148,7 @@ def at_least(least: int) -> Form[int]:
 
 
 def port(written: object, path: str) -> int:
-    """A TCP port; 0 is any that is free."""
+    """Return a TCP port; 0 is any that is free."""
     number = at_least(0)(written, path)
     if number > _LAST_PORT:
         raise ConfigError(f"must be at most {_LAST_PORT}", field=path, value=written)
@@ -197,7 +197,7 @@ def choice(*choices: str) -> Form[str]:
 
 
 def url_path(written: object, path: str) -> str:
-    """The path of a URL."""
+    """Return the path of a URL."""
     path_text = text(written, path)
     if not path_text.startswith("/"):
         raise ConfigError("must begin with /", field=path, value=written)

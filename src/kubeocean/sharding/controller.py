@@ -25,29 +25,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple
 
-import msgspec
-
-from kubeocean.errors import BadRequest, ConfigError, Gone, NotFound
-from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.errors import ConfigError
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.controller import Controller, Done, Outcome, StuckHook
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import (
     Json,
     Key,
-    Meta,
     Object,
     ObjectT,
     Resource,
     Untyped,
-    decode_list,
 )
-from kubeocean.runtime.selectors import LabelSelector
 from kubeocean.sharding.batches import BatchSizes
 from kubeocean.sharding.fencing import NotOurs, current_grant, fenced, stamped, under
 from kubeocean.sharding.handlers import (
     HandlerReconciler,
-    Presence,
     ResourceHandler,
     has_batches,
 )
@@ -63,8 +57,8 @@ from kubeocean.sharding.selection import (
     choose,
     named,
     owner_key,
-    put_slot,
 )
+from kubeocean.sharding.server_objects import ServerObjects
 from kubeocean.sharding.slot_cache import SlotCache
 from kubeocean.sharding.slot_lifecycle import Ended, Running
 
@@ -158,14 +152,23 @@ class ShardedController(Generic[ObjectT]):
         self._handler = handler
         self._deletions = deletions
         self._resync_s = resync_s
-        self._selector = LabelSelector.parse(labels, field="labels")
         self._reconcile = reconcile
+        self._source = ServerObjects(
+            client,
+            self.client,
+            resource,
+            labels=labels,
+            keep_raw=keep_raw,
+            names=ring.names,
+            shard_of=self.shard_of,
+            cache=lambda: self.objects,
+        )
         self._adapter: HandlerReconciler[ObjectT] | None = None
         if handler is not None:
             guaranteed = deletions == "guaranteed"
             self._adapter = HandlerReconciler(
                 handler,
-                self,
+                self._source,
                 check=self._check_grant,
                 finalizer=ring.names.finalizer(name) if guaranteed else "",
                 sizes=BatchSizes(batch_size, batch_delay_s, self._clock),
@@ -176,6 +179,7 @@ class ShardedController(Generic[ObjectT]):
         self._caches: _Caches[ObjectT] | None = None
         self._chosen = asyncio.Event()
         self._running = Running()
+        self._overdue: set[int] = set()  # slots whose work was cancelled, until they are dropped
         every_s = ring.config.node.health_check_interval_s
         self._loads = Loads(self._clock, every_s=every_s)
         self._figures = WorkMetrics(ring.metrics, ring.names.ring, name)
@@ -204,82 +208,12 @@ class ShardedController(Generic[ObjectT]):
         return self._ready().children[str(resource)]
 
     def get(self, key: Key) -> ObjectT | None:
-        """The object as the cache has it: whole, unless the filter is `metadata`."""
+        """Return the object as the cache has it: whole, unless the filter is `metadata`."""
         return self.objects.get(key)
 
     async def read(self, key: Key) -> ObjectT | None:
-        """The object, whole; None if there is none."""
-        cached = self.objects.get(key)
-        if cached is None or self.objects.selection.whole:
-            return cached
-        try:
-            return await self._plain.get(
-                self.resource, key.name, key.namespace, keep_raw=self._keep_raw
-            )
-        except NotFound:
-            return None
-
-    async def locate(self, key: Key, uid: str) -> tuple[Presence, ObjectT | None]:
-        """Return where an object is that is not in the cache, and the object if it exists.
-
-        An object whose slot label was removed or changed gets the right one.
-        """
-        selection = self.objects.selection
-        if not selection.labels(()):
-            return Presence.GONE, None  # the server filters by no label that could have changed
-        try:
-            obj = await self._plain.get(
-                self.resource, key.name, key.namespace, keep_raw=self._keep_raw
-            )
-        except NotFound:
-            return Presence.GONE, None
-        if obj.uid != uid:
-            return Presence.GONE, None
-        if not self._selector.matches(obj.labels):
-            return Presence.DESELECTED, obj
-        await self._restore_label(obj)
-        return Presence.HIDDEN, obj
-
-    async def recall(self, key: Key, uid: str, version: str) -> ObjectT:
-        """Return a deleted object as it was at a resourceVersion; only its metadata if the API
-        server does not remember that version."""
-        if version:
-            query = [
-                ("fieldSelector", f"metadata.name={key.name}"),
-                ("resourceVersion", version),
-                ("resourceVersionMatch", "Exact"),
-            ]
-            try:
-                body = await self._plain.request(
-                    "GET", self.resource.path(key.namespace), query=query
-                )
-                _, items = decode_list(self.resource.type, body, keep_raw=self._keep_raw)
-            except (Gone, BadRequest, msgspec.DecodeError) as error:
-                _log.info("Could not read deleted object", object=str(key), error=str(error))
-            else:
-                if items and items[0].uid == uid:
-                    return items[0]
-        meta = Meta(name=key.name, namespace=key.namespace, uid=uid)
-        return self.resource.type(metadata=meta)
-
-    async def set_finalizer(self, obj: ObjectT, finalizer: str, *, present: bool) -> ObjectT:
-        """Add or remove a finalizer of an object and return the object as it is then."""
-        others = [each for each in obj.metadata.finalizers or () if each != finalizer]
-        meta = {
-            "uid": obj.uid,
-            "resourceVersion": obj.resource_version,
-            "finalizers": [*others, finalizer] if present else others,
-        }
-        patch = MergePatch(self.stamped({"metadata": meta}))
-        try:
-            written = await self.client.patch(self.resource, obj.name, patch, obj.namespace)
-        except NotFound:
-            if present:
-                raise
-            return obj
-        if present:
-            self.wrote(written)
-        return written
+        """Return the whole object; None if this replica does not have it."""
+        return await self._source.read(key)
 
     def is_processed(self, key: Key | str) -> bool:
         """Return whether this replica has worked on the object in its present version.
@@ -294,7 +228,7 @@ class ShardedController(Generic[ObjectT]):
         return self._processed.get(slot, {}).get(wanted) == obj.resource_version
 
     def shard_of(self, obj: Any) -> int:
-        """The shard of an object, of which only the name counts."""
+        """Return the shard of an object, which depends on its name alone."""
         key = str(obj.key) if self._handler is None else self._handler.get_resource_key(obj)
         return self.ring.shard_of(key)
 
@@ -366,7 +300,7 @@ class ShardedController(Generic[ObjectT]):
         selection = await choose(
             self._plain,
             self.resource,
-            asked=ring.filter_of(self.name),
+            configured=ring.filter_of(self.name),
             slots=ring.slots,
             label=ring.names.slot_label,
             slot_of=self.shard_of,
@@ -422,11 +356,10 @@ class ShardedController(Generic[ObjectT]):
 
     async def idle(self, slot: int) -> None:
         await self._running.idle(slot)
-        if self._adapter is None or self._caches is None:
+        if self._adapter is None or self._caches is None or slot in self._overdue:
             return
         # Deletions that were observed here: the next owner never saw the object.
-        cached = self._caches.objects
-        for key in [key for key in self._adapter.keys(slot) if cached.get(key) is None]:
+        for key in self._adapter.pending_deletions(slot, self._caches.objects.get):
             try:
                 async with self._running.of(slot):
                     with under(self.ring.grant(slot)):
@@ -437,6 +370,7 @@ class ShardedController(Generic[ObjectT]):
                 _log.warning("Left deletion to the next owner", object=str(key), error=str(error))
 
     def cancel(self, slots: Collection[int]) -> None:
+        self._overdue.update(slots)
         self._running.cancel(slots)
 
     def drop(self, slots: Collection[int]) -> None:
@@ -446,6 +380,7 @@ class ShardedController(Generic[ObjectT]):
             cache.drop(slots)
         for slot in slots:
             self._processed.pop(slot, None)
+            self._overdue.discard(slot)
             if self._adapter is not None:
                 self._adapter.drop(slot)
         self._loads.drop(slots)
@@ -496,9 +431,9 @@ class ShardedController(Generic[ObjectT]):
         """Reconcile, unless the object's slot label is wrong."""
         obj = self.get(work.key)
         if isinstance(self.objects.selection, SlotLabel):
-            if obj is not None and await self._restore_label(obj, found_in=work.slot):
+            if obj is not None and await self._source.restore_label(obj, found_in=work.slot):
                 return Done()
-            if obj is None and self._adapter is None and await self._is_hidden(work.key):
+            if obj is None and self._adapter is None and await self._source.unhide(work.key):
                 return Done()
         if self._adapter is not None:
             outcome = await self._adapter.reconcile(work.slot, work.key)
@@ -511,29 +446,6 @@ class ShardedController(Generic[ObjectT]):
         else:
             processed[work.key] = obj.resource_version
         return outcome
-
-    async def _is_hidden(self, key: Key) -> bool:
-        """Return whether an object is missing in the cache only for its slot label; restore it."""
-        try:
-            obj = await self._plain.get(self.resource, key.name, key.namespace)
-        except NotFound:
-            return False
-        return self._selector.matches(obj.labels) and await self._restore_label(obj)
-
-    async def _restore_label(self, obj: ObjectT, *, found_in: int | None = None) -> bool:
-        """Write the slot label of an object if it is wrong; return whether it was.
-
-        Whoever changes a label must neither hide an object nor get two replicas to work on it.
-        """
-        selection = self.objects.selection
-        if not isinstance(selection, SlotLabel):
-            return False
-        right = self.shard_of(obj)
-        if (selection.slot(obj) if found_in is None else found_in) == right:
-            return False
-        label = self.ring.names.slot_label
-        await put_slot(self.client, self.resource, obj, label=label, slot=right)
-        return True
 
     def _check_grant(self) -> None:
         self.ring.check(current_grant())

@@ -79,7 +79,7 @@ def fenced(client: Client, holds: Holds) -> Client:
 
 
 def stamped(body: Mapping[str, Any], names: Names, grant: Grant | None = None) -> Json:
-    """The object or patch with the slot, the epoch and the writer of a grant on it.
+    """Return the object or patch with the slot, the epoch and the writer of a grant on it.
 
     :raises NotOurs: there is no grant to stamp it with.
     """

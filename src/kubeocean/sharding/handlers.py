@@ -246,6 +246,14 @@ class HandlerReconciler(Generic[ObjectT]):
         """Return the keys of a slot that have a record."""
         return self._records.get(slot, {}).keys()
 
+    def pending_deletions(self, slot: int, cached: Callable[[Key], ObjectT | None]) -> list[Key]:
+        """Return the keys of a slot whose handled object is not in the cache any more."""
+        return [
+            key
+            for key, record in self._records.get(slot, {}).items()
+            if (obj := cached(key)) is None or obj.uid != record.uid
+        ]
+
     def handled(self, slot: int, version: str) -> Handled:
         """Return the objects of a slot whose deletion is still to be handled."""
         records = self._records.get(slot, {})

@@ -196,7 +196,7 @@ async def read_members(client: Client, namespace: str, names: Names) -> list[Mem
 
 
 def records_of(leases: Iterable[Lease], names: Names) -> list[MemberRecord]:
-    """The members among these Leases."""
+    """Return the members among these Leases."""
     records = (record_of(lease, names) for lease in leases)
     return [record for record in records if record is not None]
 

@@ -30,12 +30,12 @@ class MemberStats:
     newest: int  # the newest epoch that any member has seen
 
     def acks(self, member: str) -> Mapping[int, int]:
-        """The drains that a member has acknowledged."""
+        """Return the drains that a member has acknowledged."""
         record = self.records.get(member)
         return record.acks if record is not None else {}
 
     def template(self, member: str) -> str:
-        """The version of a member's program; "" if it is not known."""
+        """Return the version of a member's program; "" if it is not known."""
         record = self.records.get(member)
         return record.template if record is not None else ""
 
@@ -47,7 +47,7 @@ class MemberStats:
         )
 
     def replaces(self, member: str, owner: str) -> bool:
-        """Whether a rolling update has put `member` where `owner` was: versions differ."""
+        """Return whether a rolling update has put `member` where `owner` was: versions differ."""
         new, old = self.template(member), self.template(owner)
         return bool(new and old) and new != old
 

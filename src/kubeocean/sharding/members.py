@@ -141,7 +141,7 @@ def certain_at(sighting: MemberSighting, timing: Timing) -> float:
 
 
 def expired(sighting: MemberSighting, timing: Timing) -> bool:
-    """Whether it is certain that the member acts no more and never will."""
+    """Return whether it is certain that the member acts no more and never will."""
     record = sighting.record
     if record is not None and record.released:
         return True
@@ -149,7 +149,7 @@ def expired(sighting: MemberSighting, timing: Timing) -> bool:
 
 
 def judge(sighting: MemberSighting, now: float, timing: Timing) -> MemberState:
-    """The state of a member, as one observer sees it."""
+    """Return the state of a member, as one observer sees it."""
     record = sighting.record
     if record is None or record.released or now - sighting.changed >= timing.renew_s:
         return MemberState.UNHEALTHY
@@ -192,7 +192,7 @@ def encode_member(record: MemberRecord) -> str:
 def decode_member(
     member: str, *, text: str, pulse: str, lease_s: float = 0.0, loads: str = "", uid: str = ""
 ) -> MemberRecord:
-    """The record of a Lease's annotations.
+    """Return the record of a Lease's annotations.
 
     :raises ConfigError: they are not what a replica writes.
     """
@@ -250,7 +250,7 @@ def encode_loads(loads: Mapping[int, float]) -> str:
 
 
 def decode_loads(text: str) -> dict[int, float]:
-    """The loads of a text.
+    """Return the loads of a text.
 
     :raises ConfigError: it has none.
     """

@@ -147,7 +147,7 @@ class Loads:
         self._spent[slot] = self._spent.get(slot, 0.0) + seconds
 
     def measure(self, slots: Collection[int], objects: Callable[[int], int]) -> Mapping[int, float]:
-        """The loads of these slots, as of the last measurement; nothing before the first."""
+        """Return the loads of these slots, as of the last measurement; nothing before the first."""
         now = self._clock.monotonic()
         passed = now - self._since
         if passed >= self._every_s:

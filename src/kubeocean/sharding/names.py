@@ -102,7 +102,7 @@ class Names:
         return self.election or f"{self.ring}-assigner"
 
     def member(self, member: str) -> str:
-        """The Lease of one incarnation of a replica; two of them never share one."""
+        """Return the Lease of one incarnation of a replica; two of them never share one."""
         name, _, nonce = member.rpartition("_")
         plain = f"{self.ring}-member-{name}-{nonce}"
         if _NAME.fullmatch(plain) and len(plain) <= _OBJECT_LONGEST:
@@ -110,11 +110,11 @@ class Names:
         return f"{self.ring}-member-{blake2b(member.encode(), digest_size=16).hexdigest()}"
 
     def selects(self, role: str) -> str:
-        """The label selector of the ring's objects in that role."""
+        """Return the label selector of the ring's objects in that role."""
         return f"{self.ring_label}={self.ring},{self.role_label}={role}"
 
     def labels(self, role: str) -> dict[str, str]:
-        """The labels of one of the ring's objects."""
+        """Return the labels of one of the ring's objects."""
         return {self.ring_label: self.ring, self.role_label: role}
 
 

@@ -132,7 +132,7 @@ class Planner:
         return self._loads
 
     def decide(self, table: Table, now: float) -> Decision:
-        """The next step from `table`, which must be as it was read or written last."""
+        """Return the next step from `table`, which must be as it was read or written last."""
         roster = read_member_stats(self._sightings, table, now, self.timing, expired=self.expired)
         self._note(roster, table, now)
         if table.epoch < self._newest:
@@ -158,7 +158,7 @@ class Planner:
         )
 
     def expired(self, sighting: MemberSighting, now: float) -> bool:
-        """Whether a member will certainly never act again."""
+        """Return whether a member will certainly never act again."""
         return expired(sighting, self.timing)
 
     def free(self, slot: int, entry: SlotEntry, roster: MemberStats) -> bool:
@@ -268,7 +268,7 @@ class Planner:
     def _computed(
         self, base: list[str], members: Mapping[str, float], fixed: set[int], *, frozen: bool
     ) -> list[str]:
-        """The word of an algorithm that knows nothing of tables."""
+        """Return the owners that an algorithm without regard to the table computes."""
         if not members:
             return [owner if slot in fixed else "" for slot, owner in enumerate(base)]
         algorithm = self._algorithm
@@ -327,14 +327,14 @@ class Planner:
         )
 
     def _forgets(self, member: str, now: float) -> bool:
-        """Whether a member that died need not be shown any more."""
+        """Return whether a member that died need not be shown any more."""
         sighting = self._sightings[member]
         ended = sighting.record is not None and sighting.record.released
         return ended or now - sighting.changed >= self.timing.forget_s
 
     def _look_at(self, now: float) -> float:
-        """When a silent member becomes suspect or expired, or is forgotten; when a drain is late,
-        or a newcomer settled."""
+        """Return the next time at which a silent member becomes suspect, expired or forgotten, a
+        drain is late, or a newcomer has settled."""
         timing = self.timing
         times = [since + timing.handover_s for since in self._drains.values()]
         times.append(self._roster_changed + self.policy.settle_s)

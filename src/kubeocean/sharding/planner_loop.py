@@ -79,7 +79,7 @@ class PlannerLoop:
     # What is known, elected or not
 
     def others(self, member: str) -> list[MemberRecord]:
-        """The members beside this one that could take slots."""
+        """Return the members beside this one that could take slots."""
         return [
             record
             for record in self._records.values()

@@ -294,7 +294,7 @@ class Ring:
             raise await self._refusal(differing)
 
     def owns(self, slot: int) -> bool:
-        """Whether a key of this slot may be taken up."""
+        """Return whether a key of this slot may be taken up."""
         return slot in self.tenancy.serving and self._holder.may_start(slot, self._now())
 
     def grant(self, slot: int) -> Grant:
@@ -602,6 +602,6 @@ def replica_name(config: Config, environ: Mapping[str, str]) -> str:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that the others followed from."""
+    """Return the error that the others followed from."""
     error = errors.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -73,10 +73,10 @@ class Selection(Protocol[_ObjectT]):
         """Return a client whose lists and watches of the resource contain at least these slots."""
 
     def labels(self, slots: Collection[int]) -> str:
-        """The label selector that goes with it."""
+        """Return the label selector that goes with it."""
 
     def slot(self, obj: _ObjectT) -> int | None:
-        """The slot of an object, None if it has none yet."""
+        """Return the slot of an object, None if it has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,12 @@ class Everything(Generic[ObjectT]):
 
 
 def named(key: Key) -> Object:
-    """An object of which only the name is known."""
+    """Return an object of which only the name is known."""
     return Object(metadata=Meta(name=key.name, namespace=key.namespace))
 
 
 def owner_key(obj: Object, kind: str) -> Key | None:
-    """The object of that kind that controls this one; it is in the same namespace."""
+    """Return the object of that kind that controls this one; it is in the same namespace."""
     owner = controller_of(obj)
     if owner is None or owner.kind != kind:
         return None
@@ -170,7 +170,7 @@ def owner_key(obj: Object, kind: str) -> Key | None:
 
 
 def shard_selector(slots: Collection[int], total: int) -> str:
-    """The ranges of these slots in the words of the server."""
+    """Return the ranges of these slots in the words of the server."""
     return " || ".join(
         f"shardRange({_UID}, '{_bound(start)}', '{_bound(end)}')"
         for start, end in hash_ranges(slots, total)
@@ -182,7 +182,7 @@ def _bound(number: int) -> str:
 
 
 def slot_requirement(label: str, slots: Collection[int], total: int) -> str:
-    """The shortest label requirement for these slots; it names whichever are fewer."""
+    """Return the shortest label requirement for these slots; it names whichever are fewer."""
     ours = set(slots)
     if len(ours) == total:
         return label
@@ -197,7 +197,7 @@ def slot_requirement(label: str, slots: Collection[int], total: int) -> str:
 
 
 async def probe(client: Client, resource: Resource[Any], *, namespace: str = "") -> bool:
-    """Whether the server filters by shard selector: it has to say so in its answer."""
+    """Return whether the server filters by shard selector: it has to say so in its answer."""
     selector = shard_selector([0], 2)
     answer = await client.request_json(
         "GET", resource.path(namespace), query=[("limit", "1"), (_PARAMETER, selector)]
@@ -215,7 +215,7 @@ async def choose(
     client: Client,
     resource: Resource[ObjectT],
     *,
-    asked: str,
+    configured: str,
     slots: int,
     label: str,
     slot_of: SlotOf,
@@ -227,22 +227,22 @@ async def choose(
 
     :raises ConfigError: the server does not support the configured filter.
     """
-    if asked in ("auto", "shard-selector"):
-        if family and asked != "auto":
+    if configured in ("auto", "shard-selector"):
+        if family and configured != "auto":
             raise ConfigError(
                 "cannot keep children with their owners: they have UIDs of their own",
                 field="sharding.filter",
-                value=asked,
+                value=configured,
             )
         if not family and await probe(client, resource, namespace=namespace):
             return ShardSelector(client, resource, slots, among)
-        if asked != "auto":
+        if configured != "auto":
             raise ConfigError(
                 f"the API server does not filter {resource} by shard selector",
                 field="sharding.filter",
-                value=asked,
+                value=configured,
             )
-    if asked == "metadata":
+    if configured == "metadata":
         return Everything(client, resource, slot_of, among=among)
     return SlotLabel(client, slots, label, among)
 
@@ -260,7 +260,7 @@ def rewritten(client: Client, rewrite: Callable[[Request], Request]) -> Client:
 
 
 def _of_collection(request: Request, resource: Resource[Any]) -> bool:
-    """Whether it lists or watches the resource, in whatever namespace."""
+    """Return whether it lists or watches the resource, in whatever namespace."""
     return request.method == "GET" and request.path.endswith(f"/{resource.plural}")
 
 

@@ -129,7 +129,7 @@ class SharedControllers:
     # Whose it is
 
     def owns(self, what: str) -> bool:
-        """Whether something that is shared by this text may be taken up here."""
+        """Return whether something that is shared by this text may be taken up here."""
         return self.ring.owns(self._shard_of(what))
 
     @asynccontextmanager

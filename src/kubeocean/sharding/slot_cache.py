@@ -100,11 +100,11 @@ class SlotCache(Informer[ObjectT]):
         self.slots -= gone
 
     def keys(self, slot: int) -> list[Key]:
-        """The keys of the objects of a slot."""
+        """Return the keys of the objects of a slot."""
         return [obj.key for obj in self.of(slot)]
 
     def of(self, slot: int) -> list[ObjectT]:
-        """The objects of a slot."""
+        """Return the objects of a slot."""
         return self.by(SLOT, str(slot))
 
     def count(self, slot: int) -> int:

@@ -96,7 +96,7 @@ class SlotLeases:
         return True
 
     def valid(self, now: float) -> bool:
-        """Whether the Lease protects this replica at this instant. Once False, it stays False."""
+        """Return whether the Lease protects this replica now; once False, it stays False."""
         if now >= self.deadline:
             self.lapse()
         return self._registered and not self.lapsed
@@ -141,11 +141,11 @@ class SlotLeases:
         return True
 
     def may_start(self, slot: int, now: float) -> bool:
-        """Whether a key of this slot may be taken up."""
+        """Return whether a key of this slot may be taken up."""
         return self.valid(now) and slot in self._tokens and slot not in self._drains
 
     def may_write(self, slot: int, now: float) -> bool:
-        """Whether work in this slot may still write; checked before each write."""
+        """Return whether work in this slot may still write; checked before each write."""
         return self.valid(now) and slot in self._tokens
 
     def token(self, slot: int) -> int:
@@ -190,7 +190,7 @@ class SlotLeases:
         )
 
     def _leaving(self) -> dict[int, float]:
-        """The slots in which something has to come to its end, and since when."""
+        """Return the slots in which something has to come to its end, and since when."""
         drains = {slot: each.since for slot, each in self._drains.items()}
         return self._ending | {slot: since for slot, since in drains.items() if since is not None}
 

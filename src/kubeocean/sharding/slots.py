@@ -57,17 +57,17 @@ def mixed(text: str) -> int:
 
 
 def slot_of_uid(uid: str, slots: int = SLOTS) -> int:
-    """The slot of an object, by its UID; the same as the server's ranges of hashes."""
+    """Return the slot of an object, by its UID; the same as the server's ranges of hashes."""
     return fnv1a(uid) * slots >> _BITS
 
 
 def slot_of(key: str, slots: int = SLOTS) -> int:
-    """The slot of a name, or of any other key."""
+    """Return the slot of a name, or of any other key."""
     return mixed(key) * slots >> _BITS
 
 
 def hash_ranges(wanted: Iterable[int], slots: int = SLOTS) -> tuple[tuple[int, int], ...]:
-    """The hashes of these slots as few half-open ranges, in order; the end of all is `HASHES`."""
+    """Return the hashes of these slots as few half-open ranges, in order, within `HASHES`."""
     ranges: list[tuple[int, int]] = []
     for slot in sorted(set(wanted)):
         start, end = _first_hash(slot, slots), _first_hash(slot + 1, slots)
@@ -78,7 +78,7 @@ def hash_ranges(wanted: Iterable[int], slots: int = SLOTS) -> tuple[tuple[int, i
 
 
 def _first_hash(slot: int, slots: int) -> int:
-    """The least hash h for which h * slots >> 64 is `slot`."""
+    """Return the least hash h for which h * slots >> 64 is `slot`."""
     return -(-slot * HASHES // slots)
 
 
@@ -87,7 +87,7 @@ MOST: Final = 1 << 20  # slots of the largest ring; a text that lists more is re
 
 
 def encode_slots(slots: Iterable[int]) -> str:
-    """The slots as text; the same text for the same slots, whatever their order."""
+    """Return the slots as text; the same text for the same slots, whatever their order."""
     ordered = sorted(set(slots))
     ranges = _ranges(ordered)
     if not ordered or len(ranges) <= ordered[-1] // 6:  # a bitmap cannot be shorter

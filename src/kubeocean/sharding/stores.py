@@ -83,7 +83,7 @@ class StateStore(Protocol):
         """
 
     async def load(self, key: str) -> Stored | None:
-        """The state as it is now, None if there is none.
+        """Return the state as it is now, None if there is none.
 
         :raises Unreadable: somebody else wrote it.
         """
@@ -95,7 +95,7 @@ class StateStore(Protocol):
         """
 
     async def list(self, prefix: str = "") -> list[str]:
-        """The keys that begin so, in order."""
+        """Return the keys that begin with a prefix, in order."""
 
 
 class ConfigMapStore:
@@ -162,7 +162,7 @@ class ConfigMapStore:
 
 
 def state_of(config: ConfigMap) -> Stored:
-    """The state that a ConfigMap holds.
+    """Return the state that a ConfigMap holds.
 
     :raises Unreadable: somebody else wrote it.
     """
@@ -232,7 +232,7 @@ class TableStore:
         return self._identity.keys() <= loaded.identity.keys()
 
     async def load(self) -> LoadedTable:
-        """The table as it is now; the empty one if there is none yet.
+        """Return the table as it is now; the empty one if there is none yet.
 
         :raises Unreadable: it is none, or not of this ring, or of replicas with other settings.
         """
@@ -242,7 +242,7 @@ class TableStore:
         return self.read(stored)
 
     def read(self, stored: Stored) -> LoadedTable:
-        """The table in a state.
+        """Return the table in a state.
 
         :raises Unreadable: as of `load`.
         """
@@ -291,7 +291,7 @@ class TableStore:
 
 
 def loaded_of(stored: Stored, *, ring: str) -> LoadedTable:
-    """The table in a state.
+    """Return the table in a state.
 
     :raises ConfigError: there is none, or it is of another ring.
     """

@@ -113,15 +113,15 @@ class Table:
         return frozenset(named - {""})
 
     def owned_by(self, member: str) -> frozenset[int]:
-        """The slots on which `member` may act, draining ones included."""
+        """Return the slots on which `member` may act, draining ones included."""
         return frozenset([slot for slot, each in enumerate(self.entries) if each.owner == member])
 
     def draining(self) -> dict[int, SlotEntry]:
-        """The slots that are on their way."""
+        """Return the slots that are on their way."""
         return {slot: each for slot, each in enumerate(self.entries) if each.to and each.owner}
 
     def changed(self, entries: Mapping[int, SlotEntry]) -> Table:
-        """The next table, in which these slots are different; their epochs are set here."""
+        """Return the next table, in which these slots are different; their epochs are set here."""
         epoch = self.epoch + 1
         merged = list(self.entries)
         for slot, entry in entries.items():
@@ -135,12 +135,12 @@ class Table:
         return replace(after, history=(*self.history, Past(self.epoch, heirs))[-HISTORY:])
 
     def says(self, words: Iterable[str], member: str) -> bool:
-        """Whether `words`, which are names or ids, mean this member."""
+        """Return whether `words`, which are names or ids, mean this member."""
         return member in words or name_of(member) in words
 
 
 def empty_table(ring: str, slots: int = SLOTS) -> Table:
-    """A ring before its first replica.
+    """Return the table of a ring before its first replica.
 
     :raises ConfigError: a ring without slots.
     """
@@ -150,19 +150,19 @@ def empty_table(ring: str, slots: int = SLOTS) -> Table:
 
 
 def name_of(member: str) -> str:
-    """The name of the replica of which `member` is an incarnation."""
+    """Return the name of the replica of which `member` is an incarnation."""
     return member.rpartition("_")[0] or member
 
 
 def assignment(table: Table | None) -> dict[str, str]:
-    """The slots of each replica, for a log line."""
+    """Return the slots of each replica, for a log line."""
     if table is None:
         return {}
     return {owner: encode_slots(table.owned_by(owner)) for owner in sorted(table.owners)}
 
 
 def moved_slots(before: Table | None, after: Table) -> list[tuple[int, str, str]]:
-    """The slots that changed hands: slot, old owner, new owner."""
+    """Return the slots that changed hands: slot, old owner, new owner."""
     if before is None or before.slots != after.slots:
         return []
     pairs = zip(before.entries, after.entries, strict=True)

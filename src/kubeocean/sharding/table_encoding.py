@@ -40,7 +40,7 @@ class _Wire(msgspec.Struct, omit_defaults=True):
 
 
 def encode_table(table: Table) -> str:
-    """The table as JSON; the same text for the same table."""
+    """Return the table as JSON; the same text for the same table."""
     named = {each for past in table.history for each in past.owners} | table.owners
     members = sorted(named - {""})
     number = {member: index for index, member in enumerate(members)} | {"": _NOBODY}
@@ -66,7 +66,7 @@ def encode_table(table: Table) -> str:
 
 
 def decode_table(text: str | bytes, *, ring: str | None = None) -> Table:
-    """The table of a text.
+    """Return the table of a text.
 
     :raises ConfigError: it is none, or not of `ring`; the field says what is wrong with it.
     """

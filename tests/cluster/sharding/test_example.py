@@ -11,17 +11,43 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kubeocean.errors import NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.process import Process
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import PODS
+from kubeocean.runtime.kinds import CONFIG_MAPS, PODS
 from kubeocean.runtime.objects import Json
 from support.wait import until
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "sharded.py"
+DATABASES = ROOT / "examples" / "databases.py"
 PAGE = ROOT / "docs" / "extend" / "sharding.md"
 MANIFEST = ROOT / "deploy" / "sharded-controller.yaml"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DATABASE_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "databases.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "databases", "kind": "Database"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
 
 
 def configured(path: Path, namespace: str, **sections: Json) -> Path:
@@ -122,8 +148,108 @@ async def test_the_example_says_at_once_what_is_wrong_with_its_kubeconfig(tmp_pa
     assert process.tail() == [f"error: {tmp_path / 'none'}: there is no such file"]
 
 
-def test_the_page_shows_the_example_as_it_is() -> None:
-    assert EXAMPLE.read_text().strip() in PAGE.read_text()
+@pytest.mark.parametrize(
+    ("custom", "why"),
+    [
+        ("nowhere.at_all:Algorithm", "cannot be imported: No module named 'nowhere'"),
+        ("json:Algorithm", "cannot be imported: AttributeError: module 'json' has no attribute"),
+        ("json:JSONDecoder", "has no get_shard"),
+        ("antigravity_broken:X", "cannot be imported"),
+    ],
+)
+async def test_an_algorithm_that_cannot_be_used_ends_the_example_with_one_line(
+    cluster: Cluster, namespace: str, tmp_path: Path, custom: str, why: str
+) -> None:
+    sharding = {"ring": "example", "namespace": namespace, "algorithm": "custom", "custom": custom}
+    config = configured(tmp_path / "config.yaml", namespace, sharding=sharding)
+    process = replica("wrong", cluster, config)
+    await process.start()
+    assert await process.wait() == 1
+    (line,) = process.tail()
+    assert line.startswith(f"error: {config}: sharding.custom: ")
+    assert why in line
+
+
+async def test_without_a_kubeconfig_the_example_looks_for_the_credentials_of_its_pod(
+    tmp_path: Path,
+) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    process = Process("pod", [sys.executable, EXAMPLE], log=tmp_path / "log", env=environ)
+    await process.start()
+    assert await process.wait() == 1
+    (line,) = process.tail()
+    assert "this is not a pod with a ServiceAccount token" in line
+
+
+async def test_the_example_of_a_custom_resource_handles_deletions_though_it_was_killed(
+    cluster: Cluster, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    await client.request("POST", CRDS, body=DATABASE_CRD)
+    config = configured(tmp_path / "config.yaml", namespace)
+    path = f"/apis/example.com/v1/namespaces/{namespace}/databases"
+    environ = {
+        "PATH": os.environ["PATH"],
+        "CONFIG_FILE": str(config),
+        "KUBECONFIG": str(cluster.kubeconfig),
+    }
+
+    def start(name: str) -> Process:
+        environ_of = {**environ, "POD_NAME": name}
+        command = [sys.executable, DATABASES]
+        return Process(name, command, log=tmp_path / f"{name}.log", env=environ_of)
+
+    async def served() -> bool:
+        try:
+            await client.request_json("GET", path)
+        except NotFound:
+            return False
+        return True
+
+    async def addresses() -> set[str]:
+        listing = await client.list(CONFIG_MAPS, namespace)
+        return {item.name for item in listing.items if item.name.endswith("-address")}
+
+    await until(served)
+    one, two = start("one"), start("two")
+    try:
+        await one.start()
+        for name in ("users", "orders"):
+            body = {
+                "apiVersion": "example.com/v1",
+                "kind": "Database",
+                "metadata": {"name": name},
+                "spec": {"engine": "postgres"},
+            }
+            await client.request("POST", path, body=body)
+
+        async def created() -> bool:
+            return await addresses() == {"users-address", "orders-address"}
+
+        await until(created)
+        await one.kill()
+        await client.request("DELETE", f"{path}/users")
+        await two.start()
+
+        async def deleted() -> bool:
+            left = await client.request_json("GET", path)
+            names = {item["metadata"]["name"] for item in left["items"]}
+            return names == {"orders"} and await addresses() == {"orders-address"}
+
+        await until(deleted)
+        assert await two.stop(within_s=30) == 0, two.tail()
+    finally:
+        await asyncio.gather(one.kill(), two.kill())
+
+
+@pytest.mark.parametrize("example", [EXAMPLE, DATABASES])
+def test_the_page_shows_the_examples_as_they_are(example: Path) -> None:
+    assert example.read_text().strip() in PAGE.read_text()
+
+
+@pytest.mark.parametrize("example", [EXAMPLE, DATABASES])
+def test_one_import_of_the_package_is_all_that_an_example_needs(example: Path) -> None:
+    lines = [line for line in example.read_text().splitlines() if "kubeocean" in line]
+    assert [line for line in lines if "import" in line] == ["from kubeocean.sharding import ("]
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service", "Role"])

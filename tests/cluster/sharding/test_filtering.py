@@ -139,22 +139,22 @@ async def test_the_way_is_probed_and_a_wish_that_cannot_be_met_is_an_error(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     filtering = cluster.client(wrap=ShardFiltering)
-    asked = {"slots": TOTAL, "label": LABEL, "slot_of": slot_by_name, "namespace": namespace}
+    options = {"slots": TOTAL, "label": LABEL, "slot_of": slot_by_name, "namespace": namespace}
     newer = await probe(filtering, CONFIG_MAPS, namespace=namespace)
     assert newer
     # This server ignores the parameter, and does not say that it was applied.
     if not await probe(client, CONFIG_MAPS, namespace=namespace):
-        chosen = await choose(client, CONFIG_MAPS, asked="auto", **asked)
+        chosen = await choose(client, CONFIG_MAPS, configured="auto", **options)
         assert chosen.name == "label"
         with pytest.raises(ConfigError, match=r"sharding\.filter: the API server does not filter"):
-            await choose(client, CONFIG_MAPS, asked="shard-selector", **asked)
-    chosen = await choose(filtering, CONFIG_MAPS, asked="auto", **asked)
+            await choose(client, CONFIG_MAPS, configured="shard-selector", **options)
+    chosen = await choose(filtering, CONFIG_MAPS, configured="auto", **options)
     assert chosen.name == "shard-selector"
-    family = await choose(filtering, CONFIG_MAPS, asked="auto", family=True, **asked)
+    family = await choose(filtering, CONFIG_MAPS, configured="auto", family=True, **options)
     assert family.name == "label"
     with pytest.raises(ConfigError, match=r"sharding\.filter: cannot keep children"):
-        await choose(filtering, CONFIG_MAPS, asked="shard-selector", family=True, **asked)
-    chosen = await choose(filtering, CONFIG_MAPS, asked="metadata", **asked)
+        await choose(filtering, CONFIG_MAPS, configured="shard-selector", family=True, **options)
+    chosen = await choose(filtering, CONFIG_MAPS, configured="metadata", **options)
     assert (chosen.name, chosen.whole) == ("metadata", False)
     await filtering.close()
 

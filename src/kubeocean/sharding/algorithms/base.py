@@ -26,10 +26,10 @@ class Algorithm(Protocol):
         """Whether slots stay where they are as far as possible."""
 
     def get_shard(self, key: str, total: int) -> int:
-        """The shard of a key, 0 to `total` - 1; always the same."""
+        """Return the shard of a key, 0 to `total` - 1; always the same."""
 
     def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        """The shards of a node, as of the last `rebalance`."""
+        """Return the shards of a node, as of the last `rebalance`."""
 
     def rebalance(
         self,
@@ -40,7 +40,7 @@ class Algorithm(Protocol):
         weights: Mapping[int, float] | None = None,
         capacities: Mapping[str, float] | None = None,
     ) -> dict[str, list[int]]:
-        """Every shard to one of the nodes; every node is in the answer."""
+        """Return the shards of each node; each shard has one node, and no node is left out."""
 
     def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
         """Return whether a key is in a shard."""
@@ -63,7 +63,7 @@ class ByHash:
 
 
 def shards_by_node(owners: Sequence[str], nodes: Sequence[str]) -> dict[str, list[int]]:
-    """The shards of each node, from the node of each shard."""
+    """Return the shards of each node, from the node of each shard."""
     answer: dict[str, list[int]] = {node: [] for node in nodes}
     for shard, node in enumerate(owners):
         if node:

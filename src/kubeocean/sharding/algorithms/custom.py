@@ -96,7 +96,7 @@ class Custom:
 
 
 def load_custom(path: str) -> Custom:
-    """The algorithm at an import path.
+    """Return the algorithm at an import path.
 
     :raises ConfigError: there is none.
     """

@@ -21,7 +21,7 @@ def algorithm(
     ranges: Sequence[ShardRange] = (),
     custom: str = "",
 ) -> Algorithm:
-    """The algorithm of a name, made with the settings that concern it.
+    """Return the algorithm of a name, made with the settings that concern it.
 
     :raises ConfigError: there is no such algorithm, or a setting of it is wrong.
     """

@@ -1,0 +1,98 @@
+"""Program of a sharded controller: connect, run the parts in the right order, report errors.
+
+The module also exports the names of `kubeocean.runtime` that a controller needs, so that one import
+line is enough:
+
+    from kubeocean.sharding import PODS, ResourceHandler, Ring, ShardedController, connect, load
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kubeocean.errors import ConfigError, NotFound
+from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
+from kubeocean.runtime.components import Part
+from kubeocean.runtime.controller import After, Done, Outcome, Stuck
+from kubeocean.runtime.credentials import default_access
+from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, ConfigMap, Pod
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json, Key, Object, Resource, Untyped
+from kubeocean.runtime.service import Service, run
+from kubeocean.runtime.transport import HttpTransport
+from kubeocean.sharding.controller import ShardedController
+from kubeocean.sharding.metrics import MetricsPage
+from kubeocean.sharding.ring import Ring
+
+__all__ = [
+    "CONFIG_MAPS",
+    "PODS",
+    "After",
+    "ApplyPatch",
+    "Client",
+    "ConfigError",
+    "ConfigMap",
+    "Done",
+    "Json",
+    "Key",
+    "MergePatch",
+    "NotFound",
+    "Object",
+    "Outcome",
+    "Pod",
+    "Resource",
+    "Stuck",
+    "Untyped",
+    "connect",
+    "get_logger",
+    "run_program",
+    "serve",
+]
+
+_DEADLINE_S: Final = 120.0  # for the hand-over of all shards when the program ends
+
+
+def connect(kubeconfig: str | Path | None = None, *, context: str | None = None) -> Client:
+    """Return a client: of the kubeconfig file if one is given, else of $KUBECONFIG, of the
+    ServiceAccount of the pod that this runs in, or of ~/.kube/config, in this order.
+
+    :raises ConfigError: there is none of these, or it cannot be used.
+    """
+    return Client(HttpTransport(default_access(kubeconfig, context)))
+
+
+async def serve(
+    name: str,
+    ring: Ring,
+    controllers: Sequence[ShardedController[Any]],
+    *,
+    parts: Sequence[Part] = (),
+    deadline_s: float = _DEADLINE_S,
+) -> int:
+    """Run a ring with its controllers and its metrics page until SIGTERM; return the exit code.
+
+    - `parts`: further components, which start before the controllers and stop after them.
+    - `deadline_s`: how long the hand-over of all shards may take at the end.
+    """
+    # The last part stops first: the ring hands its shards over while the controllers still run.
+    page = MetricsPage(ring.config, ring.metrics)
+    service = Service(
+        name,
+        [page, *parts, *controllers, ring],
+        metrics=ring.metrics,
+        deadline_s=deadline_s,
+    )
+    return await service.run()
+
+
+def run_program(main: Callable[[], Coroutine[None, None, int]]) -> int:
+    """Run `main` in an event loop and return its result; an error in the configuration ends the
+    program with one line and the exit code 1."""
+    try:
+        return run(main)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
