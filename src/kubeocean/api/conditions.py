@@ -73,6 +73,7 @@ __all__ = [
     "RECLAIM_FORCING",
     "RECLAIM_HELD",
     "RECLAIM_STOPPED",
+    "RECLAIM_TOLERATED",
     "RECLAIM_WAITING",
     "SYNCER_CREATED",
     "SYNCER_NOT_READY",
@@ -183,6 +184,13 @@ RECLAIM_EVICTING: Final = ConditionTemplate(
 )
 RECLAIM_HELD: Final = ConditionTemplate(
     RECLAIMING, "True", "NotForced", "{pods} on {nodes} may stay until they end by themselves"
+)
+RECLAIM_TOLERATED: Final = ConditionTemplate(  # new
+    RECLAIMING,
+    "True",
+    "Tolerated",
+    "{pods} on {nodes} tolerate the closed window and may stay; spec.reclaim.respectTolerations:"
+    " false would evict them",
 )
 RECLAIM_BLOCKED: Final = ConditionTemplate(
     RECLAIMING, "True", "BlockedByBudget", "Disruption budgets hold back {pods}{until}"

@@ -267,6 +267,14 @@ def _policy_spec() -> Json:
             "How long a node that pods were evicted from is not lent again, so that changes in"
             " quick succession do not evict again and again."
         ),
+        reclaim=obj(
+            "How nodes are taken back.",
+            respectTolerations=flag(
+                "Pods that tolerate the taint of a closed window stay for as long as they tolerate"
+                " it, also with forceReclaim. The default is true; with false, the policy alone"
+                " decides when pods leave."
+            ),
+        ),
     )
 
 

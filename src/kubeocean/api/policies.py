@@ -37,6 +37,7 @@ __all__ = [
     "PolicyStatus",
     "ReclaimNode",
     "ReclaimPod",
+    "ReclaimSpec",
     "ReclaimStatus",
     "ResourceLeasingPolicy",
     "ResourceLimit",
@@ -82,6 +83,12 @@ class ResourceLimit(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
     percent: int | None = None
 
 
+class ReclaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """How nodes are reclaimed."""
+
+    respect_tolerations: bool | None = None  # None: as the earlier implementation, which does
+
+
 class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Spec of a ResourceLeasingPolicy."""
 
@@ -96,6 +103,12 @@ class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     force_reclaim_deadline_seconds: int | None = None
     max_evictions_per_minute: int | None = None
     cool_down_seconds: int = 0
+    reclaim: ReclaimSpec | None = None
+
+    @property
+    def respects_tolerations(self) -> bool:
+        """Whether pods that tolerate the taint of a closed window may stay; by default they may."""
+        return self.reclaim is None or self.reclaim.respect_tolerations is not False
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
