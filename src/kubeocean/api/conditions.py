@@ -51,6 +51,10 @@ __all__ = [
     "PHYSICAL_POD_LOST",
     "POD_CREATED",
     "POD_SYNCED",
+    "POLICIES",
+    "POLICIES_INVALID",
+    "POLICIES_NONE",
+    "POLICIES_VALID",
     "POLICY_ACTIVE",
     "POLICY_ALONE",
     "POLICY_INACTIVE",
@@ -216,6 +220,7 @@ CONNECTED: Final = "Connected"
 SYNCER_READY: Final = "SyncerReady"
 PROXIER_READY: Final = "ProxierReady"
 PERMITTED: Final = "Permitted"  # new
+POLICIES: Final = "PoliciesValid"  # new
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
@@ -260,6 +265,15 @@ CONNECTION_LOST: Final = ConditionTemplate(  # new
     "WorkerUnreachable",
     "The worker cluster {trouble} since {since}; its virtual nodes are no longer renewed and"
     " nothing is deleted: {error}",
+)
+POLICIES_VALID: Final = ConditionTemplate(  # new, as are the next two
+    POLICIES, "True", "PoliciesValid", "{total}, and all are valid"
+)
+POLICIES_INVALID: Final = ConditionTemplate(
+    POLICIES, "False", "PolicyInvalid", "{total}, {valid} valid; invalid: {invalid}"
+)
+POLICIES_NONE: Final = ConditionTemplate(
+    POLICIES, "False", "NoPolicy", "No policy of the worker names this binding; nothing is lent"
 )
 PERMISSIONS_GRANTED: Final = ConditionTemplate(  # new, as is the next
     PERMITTED, "True", "PermissionsGranted", "The credential may do all that is needed{notes}"

@@ -21,6 +21,7 @@ from kubeocean.api.bindings import (
     CLUSTER_BINDINGS,
     CLUSTER_ID,
     CLUSTER_ID_LONGEST,
+    BindingPhase,
     Privilege,
     WorkerTrust,
 )
@@ -124,6 +125,10 @@ def binding_definition() -> Json:
 def _binding_spec() -> Json:
     secret = obj(
         "The Secret of this cluster whose key `kubeconfig` reaches the worker.",
+        rule(
+            "has(self.name) && self.name != '' && has(self.namespace) && self.namespace != ''",
+            "must have the name and the namespace of the Secret with the kubeconfig of the worker",
+        ),
         name=text("Its name."),
         namespace=text("Its namespace."),
     )
@@ -192,7 +197,7 @@ def _pod_privileges() -> Json:
 def _binding_status() -> Json:
     return obj(
         "What became of it.",
-        phase=text("Pending, Ready or Failed."),
+        phase=text("Pending, Ready or Failed.", enum=["", *(each.value for each in BindingPhase)]),
         conditions=conditions("Whether it works, whether the worker answers, and why not."),
         lastSyncTime=time("When it became Ready."),
         observedGeneration=number("The generation that the status is about.", wide=True),

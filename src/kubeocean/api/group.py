@@ -161,6 +161,10 @@ class Domain:
     physical_node_inner_ip = _Key("physical-node-innerip")
     proxier_port = _Key("proxier_port")
 
+    # Labels of virtual nodes under the names of the design documents, beside those above
+    physical_node = _Key("physical-node")
+    node_type = _Key("node-type")
+
     # Label of worker nodes: the policy that lends them
     policy_applied = _Key("policy-applied")
 
@@ -175,7 +179,7 @@ class Domain:
     used_by_pv = _Key("used-by-pv")
     virtual_log_config = _Key("virtual-logconfig")
 
-    # Labels of certificate signing requests
+    # Labels of certificate signing requests; the second one of virtual nodes as well
     component = _Key("component")
     cluster_id = _Key("cluster-id")
     node_name = _Key("node-name")
@@ -184,6 +188,7 @@ class Domain:
     last_sync_time = _Key("last-sync-time")
     policies_applied = _Key("policies-applied")
     policy_details = _Key("policy-details")
+    resource_policy = _Key("resource-policy")  # all policies that select the node
     expected_metadata = _Key("expected-metadata")
     expected_spec = _Key("expected-spec")  # new, of physical pods
     prometheus_url = _Key("prometheus-url")
