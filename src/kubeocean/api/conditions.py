@@ -1,13 +1,8 @@
-"""Conditions: everything that a status can say about a policy or a binding, in one table.
+"""Conditions of policies and bindings, and the reasons of events, in one table.
 
-A `Verdict` is a type, a status and a reason that belong together, and a sentence for people with
-room for the facts. Types and reasons are an interface: tools wait for them, so none is spelled
-elsewhere. Those marked new are not in the contract of the earlier implementation.
-
-Reasons: what events and pod statuses are called.
-
-Events are for people, but people filter by reason; those marked new are not in the contract of the
-earlier implementation.
+A `ConditionTemplate` has a type, a status and a reason that belong together, and a message with
+variables. Types and reasons are an interface: tools wait for them and people filter by them, so
+none is spelled elsewhere. Those marked new are not in the contract of the earlier implementation.
 """
 
 from __future__ import annotations
@@ -96,7 +91,7 @@ __all__ = [
     "PolicyEvent",
 ]
 
-_LONGEST_MESSAGE: Final = 32_768  # what a server accepts
+_LONGEST_MESSAGE: Final = 32_768  # an API server refuses longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +117,7 @@ class ConditionTemplate:
         )
 
 
-# Policies: is it well-formed, does it lend now, is it taking back
+# Conditions of policies
 
 VALID: Final = "Valid"
 ACTIVE: Final = "Active"
@@ -212,8 +207,7 @@ RECLAIM_STOPPED: Final = ConditionTemplate(
     RECLAIMING, "False", "LendingAgain", "The nodes are lent again; evicted: {evicted}"
 )
 
-# Bindings: does it work, does the worker answer, may we do there what has to be done, are our
-# programs there, has all been cleared up
+# Conditions of bindings
 
 READY: Final = "Ready"
 CONNECTED: Final = "Connected"
@@ -329,7 +323,7 @@ CONFLICT_POLICIES: Final = ConditionTemplate(
     "True",
     "PolicyClaimed",
     "Another computing cluster has a binding of this name, too, and claimed first: {policies}."
-    " These lend nothing here until it lets go of them",
+    " They lend nothing here until that cluster removes its claim",
 )
 CONFLICT_NONE: Final = ConditionTemplate(
     CONFLICTED, "False", "NoConflict", "No policy for this binding is claimed by another cluster"

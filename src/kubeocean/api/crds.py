@@ -1,13 +1,14 @@
-"""Definitions of our kinds, for API servers.
+"""CustomResourceDefinitions of ClusterBinding and ResourceLeasingPolicy.
 
-A server that has them takes every object that the earlier implementation called valid, and refuses
-what can only be a mistake with a sentence that says what to write instead. Objects from before stay
-usable: since Kubernetes 1.30 a server lets pass what was wrong already and is not touched.
+An API server with these definitions accepts every object that the earlier implementation called
+valid, except bindings without the name of a Secret, and refuses obvious mistakes with a message
+that names the correction. Stored objects stay usable: since Kubernetes 1.30 an API server accepts
+an invalid field that an update does not touch.
 
-CEL knows no time zones, so the rule for them lists the names; what is new in the IANA database is
-known after an upgrade. An enumeration would do the same, but answer with all six hundred of them.
+CEL has no time zones, so the rule for them lists the names; new names of the IANA database are
+known after an upgrade. An enumeration would do the same, and answer with all six hundred names.
 
-The files in `crds/` are what `render` makes; `scripts/crds` writes them anew.
+`scripts/crds` writes the files in `crds/`, which `render` returns.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _NOTE: Final = "# Made from kubeocean.api.crds by scripts/crds; do not edit.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what is used twice twice: people read these files."""
+    """A YAML dumper without aliases: people read these files."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -86,7 +87,7 @@ def write(directory: Path = _DIRECTORY) -> None:
 
 
 def binding_definition() -> Json:
-    """The definition of ClusterBinding; it belongs in the computing cluster."""
+    """Return the definition of ClusterBinding, for the computing cluster."""
     unchanged = rule(
         "!has(oldSelf.spec) || (has(self.spec) && self.spec.clusterID == oldSelf.spec.clusterID)",
         "cannot be changed, because virtual nodes are named after it;"
@@ -209,7 +210,7 @@ def _binding_status() -> Json:
 
 
 def policy_definition() -> Json:
-    """The definition of ResourceLeasingPolicy; it belongs in the workers."""
+    """Return the definition of ResourceLeasingPolicy, for worker clusters."""
     schema = obj(
         "What the owner of this cluster lends to a computing cluster, when, and how it is taken"
         " back.",
@@ -388,7 +389,7 @@ def _reclaim_status() -> Json:
     )
 
 
-# What every definition has
+# Parts of every definition
 
 
 def _column(name: str, path: str, *, type_: str = "string", wide: bool = False) -> Json:

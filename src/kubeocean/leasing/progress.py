@@ -52,7 +52,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class PolicyProgress:
-    """The reclaims of one policy's nodes, and what its status does not show yet.
+    """The reclaims of one policy's nodes, and the events that its status does not show yet.
 
     `began` is a node whose reclaim may be over before any status showed it.
     """

@@ -1,6 +1,6 @@
-"""Reclaim plans: what to do now about a virtual node and the pods on it, and why.
+"""Reclaim plans: the next actions for a virtual node and the pods on it, with reasons.
 
-A plan is made for one instant, from what can be read again after a restart: the taints of the
+A plan is made for one instant, from facts that can be read again after a restart: the taints of the
 virtual node, the pods on it, the time. The caller makes another plan after each change and at
 `again_at`. When pods were evicted is recorded in the status of the policy and, for the cool-down,
 on the virtual node. Which evictions were refused may be lost in a restart; the loss makes the next
@@ -161,7 +161,7 @@ class _Pod(Protocol):
 
 
 def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
-    """Return what a plan needs of a virtual pod; `attempt` is the last one to evict it."""
+    """Return a virtual pod as plans need it; `attempt` is the last one to evict the pod."""
     owners = pod.metadata.owner_references or ()
     owner = next((each for each in owners if each.controller), None)
     return LentPod(
@@ -431,7 +431,7 @@ _FOREVER_S: Final = 100 * 366 * 24 * 3600  # longer tolerations give dates that 
 
 
 def plan_reclaim(situation: ReclaimInput) -> ReclaimPlan:
-    """Return what to do with the node and its pods now."""
+    """Return the actions for the node and its pods now."""
     if situation.cause is None:
         return _plan_lent(situation)
     notice = notice_of(situation, situation.cause)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import LEASES, NODES, PODS
+from kubeocean.runtime.kinds import LEASES, NODES, PODS, Node
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import Request
 from kubeocean.syncer.app import Syncer
@@ -105,6 +106,64 @@ def _proxier(binding_env: BindingEnv) -> Json:
     }
     spec = {"nodeName": "none", "containers": [{"name": "c", "image": "none"}]}
     return {"metadata": {"name": "proxier", "labels": labels}, "spec": spec}
+
+
+@dataclass
+class LongerId(BindingEnv):
+    """A binding whose clusterID begins with that of another one."""
+
+    shorter: str = ""
+
+    @property
+    def cluster_id(self) -> str:
+        return self.shorter
+
+
+async def test_bindings_whose_cluster_ids_are_prefixes_of_each_other_keep_their_nodes(
+    binding_env: BindingEnv,
+) -> None:
+    longer = LongerId(
+        binding_env.computing,
+        binding_env.worker,
+        binding_env.computing_api,
+        binding_env.worker_api,
+        shorter=f"{binding_env.cluster_id}-{binding_env.name}",
+    )
+    for env in (binding_env, longer):
+        await env.bind()
+        await env.lend()
+    # Both nodes would have the same virtual node; the third has the other binding's prefix only.
+    await binding_env.add_node(f"{longer.name}-n")
+    await longer.add_node("m")
+
+    def own(env: BindingEnv, node: Node) -> tuple[str, str]:
+        return node.name, node.labels["kubeocean.io/physical-cluster-id"]
+
+    async with binding_env.syncing():
+        (first,) = await until(binding_env.vnodes)
+        await longer.add_node("n")
+        assert first.name == f"vnode-{longer.cluster_id}-{longer.name}-n"
+        async with longer.syncing():
+
+            async def reported() -> bool:
+                return "NameTaken" in await binding_env.events(first.name)
+
+            await until(reported)
+            (other,) = await until(longer.vnodes)
+            assert own(longer, other) == (
+                f"vnode-{longer.cluster_id}-{longer.name}-m",
+                longer.cluster_id,
+            )
+            assert [node.uid for node in await binding_env.vnodes()] == [first.uid]
+            await binding_env.unbind()
+            await until(binding_env.is_unbound)
+
+            async def taken_over() -> bool:
+                nodes = await longer.vnodes()
+                return {other.uid} < {node.uid for node in nodes} and len(nodes) == 2
+
+            await until(taken_over)
+            assert first.uid not in {node.uid for node in await longer.vnodes()}
 
 
 async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:
