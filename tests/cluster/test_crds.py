@@ -220,7 +220,6 @@ async def test_a_server_refuses_what_is_not_a_policy(server: Client, spec: Json,
         a_binding(),
         a_binding(clusterID="0"),
         a_binding(clusterID="x" * 24, mountNamespace="kubeocean-worker", directScheduling=True),
-        a_binding(secretRef={}),  # the manager says what is missing
         a_binding(serviceNamespaces=["a", ""], podPriorityClassName="", mountNamespace=""),
         a_binding(disableNodeDefaultTaint=True, runningDaemonsetByDefault=False),
         a_binding(podPrivileges={"hostNetwork": "Deny", "hostPID": "Allow"}),
@@ -241,6 +240,10 @@ async def test_a_server_takes_bindings_as_it_always_did(server: Client, spec: Js
     [
         ({"secretRef": {}}, "spec.clusterID: Required value"),
         ({"clusterID": "c1"}, "spec.secretRef: Required value"),
+        *(
+            (a_binding(secretRef=each), "must have the name and the namespace of the Secret")
+            for each in ({}, {"name": "a"}, {"namespace": "b"}, {"name": "", "namespace": "b"})
+        ),
         (a_binding(clusterID="x" * 25), "spec.clusterID: Too long: may not be more than 24"),
         *((a_binding(clusterID=id_), "spec.clusterID") for id_ in ("", "-a", "a-", "A", "a.b")),
         (a_binding(nodeSelector=a_term("matchFields", "x", "In", "y")), FIELD),

@@ -1,11 +1,10 @@
 """Bindings: one worker cluster, bound to the computing cluster.
 
-A `ClusterBinding` lives in the computing cluster, says how the worker is reached and which of its
-nodes may be seen. These are views: what the server holds, as it is written there, with the fields
-that we know.
+A `ClusterBinding` lives in the computing cluster, names the Secret with the worker's kubeconfig,
+and selects the nodes of the worker that may be lent. The classes are views of stored objects, with
+the fields that Kubeocean knows.
 
-`problems` says what is wrong with a binding; that its Secret or namespace does not exist is not for
-here to see.
+`problems` lists the mistakes in a binding, as far as the object itself shows them.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class SecretReference(msgspec.Struct, frozen=True, gc=False, rename="camel", omi
 
 
 class Privilege(StrEnum):
-    """Whether pods may have it."""
+    """Whether pods may have a privilege."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -66,7 +65,7 @@ class Privilege(StrEnum):
 class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Access of pods to the worker cluster's machines; each kind is allowed unless it is denied.
 
-    Fields are texts, because a server may hold what no definition of ours has checked.
+    Fields are texts, because an API server may hold values that no definition has checked.
     """
 
     host_network: str = Privilege.ALLOW
@@ -77,7 +76,7 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """The fields, as users write them, that are not allowed; what makes no sense is not."""
+        """The denied fields, as users write them; a value that is not Allow denies."""
         fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
         return tuple(shown for shown, field in fields if getattr(self, field) != Privilege.ALLOW)
 

@@ -1,13 +1,8 @@
-"""Conditions: everything that a status can say about a policy or a binding, in one table.
+"""Conditions of policies and bindings, and the reasons of events, in one table.
 
-A `Verdict` is a type, a status and a reason that belong together, and a sentence for people with
-room for the facts. Types and reasons are an interface: tools wait for them, so none is spelled
-elsewhere. Those marked new are not in the contract of the earlier implementation.
-
-Reasons: what events and pod statuses are called.
-
-Events are for people, but people filter by reason; those marked new are not in the contract of the
-earlier implementation.
+A `ConditionTemplate` has a type, a status and a reason that belong together, and a message with
+variables. Types and reasons are an interface: tools wait for them and people filter by them, so
+none is spelled elsewhere. Those marked new are not in the contract of the earlier implementation.
 """
 
 from __future__ import annotations
@@ -51,6 +46,10 @@ __all__ = [
     "PHYSICAL_POD_LOST",
     "POD_CREATED",
     "POD_SYNCED",
+    "POLICIES",
+    "POLICIES_INVALID",
+    "POLICIES_NONE",
+    "POLICIES_VALID",
     "POLICY_ACTIVE",
     "POLICY_ALONE",
     "POLICY_INACTIVE",
@@ -73,6 +72,7 @@ __all__ = [
     "RECLAIM_FORCING",
     "RECLAIM_HELD",
     "RECLAIM_STOPPED",
+    "RECLAIM_TOLERATED",
     "RECLAIM_WAITING",
     "SYNCER_CREATED",
     "SYNCER_NOT_READY",
@@ -91,7 +91,7 @@ __all__ = [
     "PolicyEvent",
 ]
 
-_LONGEST_MESSAGE: Final = 32_768  # what a server accepts
+_LONGEST_MESSAGE: Final = 32_768  # an API server refuses longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class ConditionTemplate:
         )
 
 
-# Policies: is it well-formed, does it lend now, is it taking back
+# Conditions of policies
 
 VALID: Final = "Valid"
 ACTIVE: Final = "Active"
@@ -184,6 +184,13 @@ RECLAIM_EVICTING: Final = ConditionTemplate(
 RECLAIM_HELD: Final = ConditionTemplate(
     RECLAIMING, "True", "NotForced", "{pods} on {nodes} may stay until they end by themselves"
 )
+RECLAIM_TOLERATED: Final = ConditionTemplate(  # new
+    RECLAIMING,
+    "True",
+    "Tolerated",
+    "{pods} on {nodes} tolerate the closed window and may stay; spec.reclaim.respectTolerations:"
+    " false would evict them",
+)
 RECLAIM_BLOCKED: Final = ConditionTemplate(
     RECLAIMING, "True", "BlockedByBudget", "Disruption budgets hold back {pods}{until}"
 )
@@ -200,14 +207,14 @@ RECLAIM_STOPPED: Final = ConditionTemplate(
     RECLAIMING, "False", "LendingAgain", "The nodes are lent again; evicted: {evicted}"
 )
 
-# Bindings: does it work, does the worker answer, may we do there what has to be done, are our
-# programs there, has all been cleared up
+# Conditions of bindings
 
 READY: Final = "Ready"
 CONNECTED: Final = "Connected"
 SYNCER_READY: Final = "SyncerReady"
 PROXIER_READY: Final = "ProxierReady"
 PERMITTED: Final = "Permitted"  # new
+POLICIES: Final = "PoliciesValid"  # new
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
@@ -252,6 +259,15 @@ CONNECTION_LOST: Final = ConditionTemplate(  # new
     "WorkerUnreachable",
     "The worker cluster {trouble} since {since}; its virtual nodes are no longer renewed and"
     " nothing is deleted: {error}",
+)
+POLICIES_VALID: Final = ConditionTemplate(  # new, as are the next two
+    POLICIES, "True", "PoliciesValid", "{total}, and all are valid"
+)
+POLICIES_INVALID: Final = ConditionTemplate(
+    POLICIES, "False", "PolicyInvalid", "{total}, {valid} valid; invalid: {invalid}"
+)
+POLICIES_NONE: Final = ConditionTemplate(
+    POLICIES, "False", "NoPolicy", "No policy of the worker names this binding; nothing is lent"
 )
 PERMISSIONS_GRANTED: Final = ConditionTemplate(  # new, as is the next
     PERMITTED, "True", "PermissionsGranted", "The credential may do all that is needed{notes}"
@@ -307,7 +323,7 @@ CONFLICT_POLICIES: Final = ConditionTemplate(
     "True",
     "PolicyClaimed",
     "Another computing cluster has a binding of this name, too, and claimed first: {policies}."
-    " These lend nothing here until it lets go of them",
+    " They lend nothing here until that cluster removes its claim",
 )
 CONFLICT_NONE: Final = ConditionTemplate(
     CONFLICTED, "False", "NoConflict", "No policy for this binding is claimed by another cluster"

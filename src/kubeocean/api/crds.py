@@ -1,13 +1,14 @@
-"""Definitions of our kinds, for API servers.
+"""CustomResourceDefinitions of ClusterBinding and ResourceLeasingPolicy.
 
-A server that has them takes every object that the earlier implementation called valid, and refuses
-what can only be a mistake with a sentence that says what to write instead. Objects from before stay
-usable: since Kubernetes 1.30 a server lets pass what was wrong already and is not touched.
+An API server with these definitions accepts every object that the earlier implementation called
+valid, except bindings without the name of a Secret, and refuses obvious mistakes with a message
+that names the correction. Stored objects stay usable: since Kubernetes 1.30 an API server accepts
+an invalid field that an update does not touch.
 
-CEL knows no time zones, so the rule for them lists the names; what is new in the IANA database is
-known after an upgrade. An enumeration would do the same, but answer with all six hundred of them.
+CEL has no time zones, so the rule for them lists the names; new names of the IANA database are
+known after an upgrade. An enumeration would do the same, and answer with all six hundred names.
 
-The files in `crds/` are what `render` makes; `scripts/crds` writes them anew.
+`scripts/crds` writes the files in `crds/`, which `render` returns.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kubeocean.api.bindings import (
     CLUSTER_BINDINGS,
     CLUSTER_ID,
     CLUSTER_ID_LONGEST,
+    BindingPhase,
     Privilege,
     WorkerTrust,
 )
@@ -55,7 +57,7 @@ _NOTE: Final = "# Made from kubeocean.api.crds by scripts/crds; do not edit.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what is used twice twice: people read these files."""
+    """A YAML dumper without aliases: people read these files."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -85,7 +87,7 @@ def write(directory: Path = _DIRECTORY) -> None:
 
 
 def binding_definition() -> Json:
-    """The definition of ClusterBinding; it belongs in the computing cluster."""
+    """Return the definition of ClusterBinding, for the computing cluster."""
     unchanged = rule(
         "!has(oldSelf.spec) || (has(self.spec) && self.spec.clusterID == oldSelf.spec.clusterID)",
         "cannot be changed, because virtual nodes are named after it;"
@@ -124,6 +126,10 @@ def binding_definition() -> Json:
 def _binding_spec() -> Json:
     secret = obj(
         "The Secret of this cluster whose key `kubeconfig` reaches the worker.",
+        rule(
+            "has(self.name) && self.name != '' && has(self.namespace) && self.namespace != ''",
+            "must have the name and the namespace of the Secret with the kubeconfig of the worker",
+        ),
         name=text("Its name."),
         namespace=text("Its namespace."),
     )
@@ -192,7 +198,7 @@ def _pod_privileges() -> Json:
 def _binding_status() -> Json:
     return obj(
         "What became of it.",
-        phase=text("Pending, Ready or Failed."),
+        phase=text("Pending, Ready or Failed.", enum=["", *(each.value for each in BindingPhase)]),
         conditions=conditions("Whether it works, whether the worker answers, and why not."),
         lastSyncTime=time("When it became Ready."),
         observedGeneration=number("The generation that the status is about.", wide=True),
@@ -204,7 +210,7 @@ def _binding_status() -> Json:
 
 
 def policy_definition() -> Json:
-    """The definition of ResourceLeasingPolicy; it belongs in the workers."""
+    """Return the definition of ResourceLeasingPolicy, for worker clusters."""
     schema = obj(
         "What the owner of this cluster lends to a computing cluster, when, and how it is taken"
         " back.",
@@ -266,6 +272,14 @@ def _policy_spec() -> Json:
         coolDownSeconds=number(
             "How long a node that pods were evicted from is not lent again, so that changes in"
             " quick succession do not evict again and again."
+        ),
+        reclaim=obj(
+            "How nodes are taken back.",
+            respectTolerations=flag(
+                "Pods that tolerate the taint of a closed window stay for as long as they tolerate"
+                " it, also with forceReclaim. The default is true; with false, the policy alone"
+                " decides when pods leave."
+            ),
         ),
     )
 
@@ -375,7 +389,7 @@ def _reclaim_status() -> Json:
     )
 
 
-# What every definition has
+# Parts of every definition
 
 
 def _column(name: str, path: str, *, type_: str = "string", wide: bool = False) -> Json:

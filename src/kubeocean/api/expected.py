@@ -1,4 +1,4 @@
-"""Expected metadata: what we wanted to see on an object, remembered in an annotation of it.
+"""Expected metadata: labels, annotations and taints that Kubeocean last wrote to an object.
 
 The annotation `expected-metadata` is base64 of JSON, as every earlier version wrote it.
 """

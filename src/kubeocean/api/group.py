@@ -1,8 +1,8 @@
 """The vocabulary: every name that Kubeocean shares with its users and with its own past.
 
 Users select by these strings, other implementations wrote them, and Kubernetes has some of its own;
-none of them is spelled anywhere else. What carries our domain belongs to a `Domain`, so that an
-installation of another name is served by the same code with another `Domain`.
+none of them is spelled anywhere else. Names with our domain belong to a `Domain`, so that an
+installation under another domain is served by the same code with another `Domain`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The domain of our labels, annotations, taints and finalizers, and what is named after it."""
+    """The domain of our labels, annotations, taints, finalizers and object names."""
 
     name: str = "kubeocean.io"
 
@@ -137,7 +137,7 @@ class Domain:
 
     @property
     def product(self) -> str:
-        """The value of `managed_by`, and what the names of our objects begin with."""
+        """The value of `managed_by`, and the first part of the names of our objects."""
         return self.name.partition(".")[0]
 
     @property
@@ -161,6 +161,10 @@ class Domain:
     physical_node_inner_ip = _Key("physical-node-innerip")
     proxier_port = _Key("proxier_port")
 
+    # Labels of virtual nodes under the names of the design documents, beside those above
+    physical_node = _Key("physical-node")
+    node_type = _Key("node-type")
+
     # Label of worker nodes: the policy that lends them
     policy_applied = _Key("policy-applied")
 
@@ -175,7 +179,7 @@ class Domain:
     used_by_pv = _Key("used-by-pv")
     virtual_log_config = _Key("virtual-logconfig")
 
-    # Labels of certificate signing requests
+    # Labels of certificate signing requests; the second one of virtual nodes as well
     component = _Key("component")
     cluster_id = _Key("cluster-id")
     node_name = _Key("node-name")
@@ -184,6 +188,7 @@ class Domain:
     last_sync_time = _Key("last-sync-time")
     policies_applied = _Key("policies-applied")
     policy_details = _Key("policy-details")
+    resource_policy = _Key("resource-policy")  # all policies that select the node
     expected_metadata = _Key("expected-metadata")
     expected_spec = _Key("expected-spec")  # new, of physical pods
     prometheus_url = _Key("prometheus-url")
@@ -229,7 +234,7 @@ class Domain:
     # New, an annotation of a binding that is deleted: do not wait any more
     force_deletion = _Key("force-deletion")
 
-    # New: of what a manager rolls out, a digest of what the templates wanted
+    # New: on objects that a manager rolls out, a digest of the rendered templates
     rollout_digest = _Key("rollout-digest")
 
     # New, of a binding: how much its syncer and its proxier log
@@ -289,7 +294,7 @@ class Domain:
 DEFAULT: Final = Domain()
 TAPESTRY: Final = Domain("tapestry.io")  # the earlier name of the project
 
-# Labels and taints of Kubernetes, and what virtual nodes say in them
+# Labels and taints of Kubernetes, and their values on virtual nodes
 
 LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
 LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"

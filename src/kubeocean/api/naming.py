@@ -1,12 +1,11 @@
-"""Names: what an object is called, as a function of what it stands for.
+"""Names of objects, as functions of the identity of the objects that they stand for.
 
-The same question always has the same answer, so a second attempt to create meets the first one. The
-rules are those of the earlier implementation, to the letter, because its objects are adopted; where
-its rule would give a name that no server accepts we differ, and nothing can have been made under
-such a name:
+A second attempt to create an object meets the first one, because the name is the same. The rules
+are those of the earlier implementation, to the letter, because its objects are adopted. Where its
+rule gives a name that no API server accepts, the name differs; no object can have the other one:
 
 - a cut that ends in a dot loses the dot (`a.-…` is no DNS name);
-- what would be longer than its kind allows is cut, and a hash of the whole is put after it.
+- a name that is longer than its kind allows is cut, and a hash of the whole name is appended.
 
 Given DNS names, all results are DNS names: labels where the kind asks for one, else subdomains of
 at most 63 characters, or 253 for signing requests and election leases, which hold a binding's name.
@@ -52,7 +51,7 @@ HOST_PORT_PREFIX: Final = "fake-pod-for-hostport-"
 
 _LONGEST: Final = 63
 _LONGEST_SUBDOMAIN: Final = 253
-_HEAD: Final = 30  # what is kept before a hash
+_HEAD: Final = 30  # characters before a hash
 _LONGEST_RING: Final = 40  # it is a part of label keys
 _TAIL: Final = 33  # a dash and the hash
 _LOG_CONFIG_HEAD: Final = 54

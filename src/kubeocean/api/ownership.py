@@ -1,4 +1,4 @@
-"""Ownership of objects, as their names, labels, annotations and finalizers prove it.
+"""Ownership of objects, proven by their names, labels, annotations and finalizers.
 
 Every object that a syncer creates in a worker cluster carries the binding, the IDs of both clusters
 and the UID of the virtual object. The Go implementation wrote fewer marks, and users remove labels:
@@ -48,7 +48,7 @@ class Ids:
 
 
 class Claim(Enum):
-    """Ownership of an object, as its marks prove it."""
+    """Ownership of an object, as far as its marks prove ownership."""
 
     OURS = auto()  # of this binding, and of this very virtual object
     STALE = auto()  # of this binding, of an earlier virtual object with that name
@@ -67,14 +67,14 @@ def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
 
 
 def may_be_ours(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether some Kubeocean made it, and nothing says that it was another binding's."""
+    """Whether an object has the label of Kubeocean, and none of another binding."""
     if obj.labels.get(domain.managed_by) != domain.product:
         return False
     return all(obj.labels.get(key, value) == value for key, value in _marks(ids, domain).items())
 
 
 def pod_marks(virtual: Key, uid: str, domain: Domain) -> dict[str, str]:
-    """The annotations by which a pod says for which virtual one it runs."""
+    """Return the annotations of a physical pod that identify its virtual pod."""
     return {
         domain.virtual_pod_namespace: virtual.namespace,
         domain.virtual_pod_name: virtual.name,
@@ -135,7 +135,7 @@ def claim_policy(obj: Object, *, ids: Ids, domain: Domain) -> Claim:
 
 
 def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether it was this very binding that claimed a policy, whatever that names now."""
+    """Whether this binding claimed a policy, whichever binding the policy names now."""
     return policy_claim(ids, domain).items() <= obj.annotations.items()
 
 
@@ -144,8 +144,8 @@ def is_virtual_node_of(node: Object, *, binding: str, cluster_id: str, domain: D
 
     Its name must be one that virtual nodes of the cluster have; no other Node is ever written. Then
     the metadata that we remember on it decides. Where that was lost, the node must have our
-    finalizer and the cluster's ID, and no label of another binding. Both hold for what the earlier
-    implementation made.
+    finalizer and the cluster's ID, and no label of another binding. Nodes of the earlier
+    implementation pass both checks.
     """
     if not node.name.startswith(naming.virtual_node_prefix(cluster_id)):
         return False

@@ -1,11 +1,11 @@
-"""Policies: what the owner of a worker cluster lends, when, and how it comes back.
+"""Policies: which nodes the owner of a worker cluster lends, when, and how they are reclaimed.
 
 A `ResourceLeasingPolicy` lives in the worker cluster and names its binding, which lives in the
-computing cluster, by that binding's object name. These are views: what the server holds, as it is
-written there, with the fields that we know. What it means is for `leasing` to say.
+computing cluster, by the name of that object. The classes are views of stored objects, with the
+fields that Kubeocean knows; `leasing` interprets them.
 
-`problems` says what is wrong with a policy. A server with our definition of the kind refuses nearly
-all of it when it is written; `problems` is for what was there before, and for what only we can see.
+`problems` lists the mistakes in a policy. An API server with our definition of the kind refuses
+most of them; older objects may have them, and some can only be seen here.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "PolicyStatus",
     "ReclaimNode",
     "ReclaimPod",
+    "ReclaimSpec",
     "ReclaimStatus",
     "ResourceLeasingPolicy",
     "ResourceLimit",
@@ -48,7 +49,7 @@ DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday
 TIME_OF_DAY: Final = "([01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME_OF_DAY: Final = re.compile(TIME_OF_DAY)
 
-# What to write instead; servers say the same
+# Hints for users; API servers answer with the same texts
 TIME_HINT: Final = "must be a time of day as HH:MM, from 00:00 to 23:59"
 DAY_HINT: Final = "must be a day of the week in English, such as Monday"
 ZONE_HINT: Final = "must be an IANA time zone such as Europe/Berlin, Asia/Shanghai or UTC"
@@ -75,11 +76,17 @@ class TimeWindow(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 
 
 class ResourceLimit(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """At most so much of a resource: an amount, a share of what is left over, or both."""
+    """The most that is lent of a resource: an amount, a share of the rest, or both."""
 
     resource: str = ""
     quantity: str | int | float | None = None
     percent: int | None = None
+
+
+class ReclaimSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """How nodes are reclaimed."""
+
+    respect_tolerations: bool | None = None  # None: as the earlier implementation, which does
 
 
 class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -96,10 +103,16 @@ class PolicySpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
     force_reclaim_deadline_seconds: int | None = None
     max_evictions_per_minute: int | None = None
     cool_down_seconds: int = 0
+    reclaim: ReclaimSpec | None = None
+
+    @property
+    def respects_tolerations(self) -> bool:
+        """Whether pods that tolerate the taint of a closed window may stay; by default they may."""
+        return self.reclaim is None or self.reclaim.respect_tolerations is not False
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A pod that had to go, when, and why."""
+    """A pod that was evicted or deleted, when, and why."""
 
     namespace: str = ""
     name: str = ""
@@ -110,7 +123,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
 
 
 class ReclaimNode(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A virtual node that is on its way back, since when, why, and how many pods it waits for."""
+    """A virtual node that is being reclaimed, since when, why, and how many pods still run."""
 
     name: str = ""
     cause: str = ""
@@ -120,7 +133,7 @@ class ReclaimNode(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
 
 
 class ReclaimPod(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A pod that is still there, what keeps it, and until when that can."""
+    """A pod that is still on its node, the reason, and until when the reason can hold."""
 
     namespace: str = ""
     name: str = ""

@@ -1,8 +1,8 @@
-"""Schemas: the pieces that definitions of kinds are made of.
+"""Parts of schemas, from which definitions of kinds are built.
 
-Everything is plain OpenAPI as Kubernetes takes it. A rule is an expression (CEL) with the sentence
-that a person gets to read when it does not hold. Servers bound the cost of rules before they see an
-object, so whatever a rule looks at has a largest size: far above what anybody writes.
+The results are OpenAPI as Kubernetes accepts it. A rule is a CEL expression with the message for an
+object that breaks the rule. API servers bound the cost of rules in advance, so every field that a
+rule reads has a maximum size, far above real values.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def node_selector(description: str) -> Json:
 
 
 def _requirements(on: str, *rules: Json, **value_schema: object) -> Json:
-    """A list of them; `value_schema` is what a value has to be."""
+    """Return the schema of a list of requirements; `value_schema` is that of their values."""
     value = {"type": "string", **value_schema}
     values = array("Texts; for Gt and Lt one whole number.", value, most=1024)
     requirement = obj(

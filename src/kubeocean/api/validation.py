@@ -1,12 +1,10 @@
-"""Problems: what is wrong with something that a user wrote.
+"""Problems of objects that users wrote, and the names of time zones.
 
-A problem names the field, shows what stands there and says what should. One that does not block is
-something that earlier versions ran with: so do we, and say what we take it for.
+A problem names the field, shows its value and says how to correct it. A problem that does not block
+is one that earlier versions ran with: the message says how the value is read.
 
-Zones: the names that a time zone can have.
-
-They are those of the IANA database that is installed with us, not of whatever the machine has: a
-policy has to mean the same wherever it is read.
+Names of time zones are those of the IANA database that is installed with Kubeocean, not those of
+the machine: a policy has to mean the same wherever a process reads it.
 """
 
 from __future__ import annotations
@@ -65,13 +63,13 @@ def describe(problems: Iterable[Problem]) -> str:
 
 
 def empty(field: str, text: str, what: str) -> Iterable[Problem]:
-    """`what` has to be named there."""
+    """Return the problem of a field that is empty and has to name `what`."""
     if not text:
         yield Problem(field, text, f"must name {what}")
 
 
 def misnamed(field: str, text: str, what: str) -> Iterable[Problem]:
-    """`what` is named there, by a name that it cannot have."""
+    """Return the problem of a field whose text cannot be the name of `what`."""
     try:
         check_subdomain(text)
     except ConfigError:
@@ -79,7 +77,7 @@ def misnamed(field: str, text: str, what: str) -> Iterable[Problem]:
 
 
 def unreadable_selector(field: str, selector: Json | None) -> Iterable[Problem]:
-    """A selector that no API server would take; none at all is one that selects every node."""
+    """Return the problem of an invalid node selector; without one, every node is selected."""
     if selector is None:
         return
     try:

@@ -59,7 +59,7 @@ class CachedPolicy:
 def read_policy(
     policy: ResourceLeasingPolicy, before: CachedPolicy | None, *, zone: tzinfo, now: datetime
 ) -> CachedPolicy:
-    """Parse a policy; `before` is what was known of it, `zone` the zone of one that names none."""
+    """Parse a policy; `before` is its last form, `zone` the zone of a policy that names none."""
     if before is not None and before.policy.spec == policy.spec:
         return replace(before, policy=policy)
     try:
@@ -76,8 +76,8 @@ def forced_since(
 ) -> datetime | None:
     """Return since when a valid policy reclaims by force; None if it does not.
 
-    `before` is what was known of the policy. If nothing was, its status has what was known when the
-    status was written: a policy that did not force then counts as forcing from now on.
+    `before` is the last known form of the policy. Without one, its status shows whether the policy
+    forced when the status was written: if not, the policy counts as forcing from now on.
     """
     if not policy.spec.force_reclaim:
         return None

@@ -4,8 +4,9 @@
     lent      = left over, within the policy's limits
     offered   = lent, but not below the requests of our pods     never above allocatable
 
-So the offer never exceeds what is free, and never falls below what runs: a policy that shrinks, or
-a pod of others that grows, keeps new pods away and makes no running one exceed its node.
+So the offer never exceeds the free amount, and never falls below the requests of running pods: a
+policy that shrinks, or a pod of others that grows, keeps new pods away, and makes no running pod
+exceed its node.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Capacity:
 
 
 def base_of(allocatable: Written | None, capacity: Written | None) -> dict[str, Quantity]:
-    """Return what a node has for pods: its allocatable, or else its capacity."""
+    """Return the amounts that a node has for pods: its allocatable, or else its capacity."""
     field = "status.allocatable" if allocatable else "status.capacity"
     return read_amounts(allocatable or capacity, field=field)
 

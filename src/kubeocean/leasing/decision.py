@@ -86,6 +86,7 @@ class ReclaimRules:
     pace and as far as disruption budgets allow, and after another `deadline_s` deleted regardless
     of budgets. Where `abandon_s` is set, a pod that is still there so long after that is deleted
     without a grace period. A node from which pods were evicted takes no new ones for `cool_down_s`.
+    Without `respect_tolerations`, a toleration of a closed window's taint keeps no pod.
     """
 
     force: bool = False
@@ -94,6 +95,7 @@ class ReclaimRules:
     evictions_per_minute: int | None = None  # None: no limit
     cool_down_s: float = 0
     abandon_s: float | None = None  # None: never
+    respect_tolerations: bool = True  # of a closed window's taint
 
 
 def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> ReclaimRules:
@@ -119,6 +121,7 @@ def _policy_rules(spec: PolicySpec) -> ReclaimRules:
         deadline_s=DEADLINE_S if deadline_s is None else max(deadline_s, 0),
         evictions_per_minute=pace if pace is not None and pace > 0 else None,
         cool_down_s=max(spec.cool_down_seconds, 0),
+        respect_tolerations=spec.respects_tolerations,
     )
 
 

@@ -1,8 +1,8 @@
-"""Limits of a policy: how much it lends of what pods of others leave over.
+"""Limits of a policy: how much is lent of the amounts that pods of others leave over.
 
-A limit is an amount, a share in percent of what is left over, or the smaller of both. Limits apply
-in the order of their list, and each to what the one before it left: twice 50 % is 25 %. A resource
-without a limit is lent whole.
+A limit is an amount, a share in percent of the rest that others leave, or the smaller of both.
+Limits apply in the order of their list, each to the result of the one before: twice 50 % is 25 %. A
+resource without a limit is lent whole.
 
 Mistakes are read in the owner's favour. An amount of zero, a share of zero or less, and a limit
 with neither lend none of the resource. A limit of a resource that no selected node has is probably
@@ -50,7 +50,7 @@ class Limit:
         return cls(written.resource, quantity, percent)
 
     def of(self, amount: Quantity) -> Quantity:
-        """Return what is lent of this amount."""
+        """Return the part of this amount that is lent."""
         lent = amount
         if self.percent is not None:
             lent = amount.percent(self.percent)
@@ -70,7 +70,7 @@ def parse_limits(
 
 
 def apply_limits(leftover: Amounts, limits: Iterable[Limit]) -> dict[str, Quantity]:
-    """Return what is lent of what is left over."""
+    """Return the amounts that are lent of the amounts that are left over."""
     lent = dict(leftover)
     for limit in limits:
         if limit.resource in lent:

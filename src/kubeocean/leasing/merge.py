@@ -1,7 +1,7 @@
 """Parsed policies, and the choice of the one that decides about a node.
 
-A policy is either valid as a whole or not used at all; `kubeocean.api.policies.problems` lists what
-is wrong with it.
+A policy is either valid as a whole or not used at all; `kubeocean.api.policies.problems` lists its
+mistakes.
 
 Of the policies that apply to a node the oldest decides, and of equally old ones the first by name;
 for the others the choice has a reason. A policy that is being deleted, or that names another

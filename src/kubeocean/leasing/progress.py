@@ -41,17 +41,18 @@ class NodeReport:
     deadline: datetime | None = None
     pending: int = 0
     blocked: int = 0
+    tolerated: int = 0  # pods that tolerate the closed window, and run
     pods: tuple[ReclaimPod, ...] = ()  # the first ones; those that have to leave come first
 
     @property
     def under_way(self) -> bool:
-        """Whether the reclaim still waits for a pod."""
+        """Whether a pod still runs on the node."""
         return self.phase not in _OVER
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyProgress:
-    """The reclaims of one policy's nodes, and what its status does not show yet.
+    """The reclaims of one policy's nodes, and the events that its status does not show yet.
 
     `began` is a node whose reclaim may be over before any status showed it.
     """
@@ -79,6 +80,7 @@ def report_of(node: str, cause: ReclaimCause, rules: ReclaimRules, plan: Reclaim
         deadline=forced.deadline if forced is not None else None,
         pending=sum(not step.settled for step in plan.steps),
         blocked=sum(step.reason is StepReason.BUDGET for step in plan.steps),
+        tolerated=sum(step.reason is StepReason.TOLERATES for step in plan.steps),
         pods=tuple(pods),
     )
 

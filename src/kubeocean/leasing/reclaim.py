@@ -1,6 +1,6 @@
-"""Reclaim plans: what to do now about a virtual node and the pods on it, and why.
+"""Reclaim plans: the next actions for a virtual node and the pods on it, with reasons.
 
-A plan is made for one instant, from what can be read again after a restart: the taints of the
+A plan is made for one instant, from facts that can be read again after a restart: the taints of the
 virtual node, the pods on it, the time. The caller makes another plan after each change and at
 `again_at`. When pods were evicted is recorded in the status of the policy and, for the cool-down,
 on the virtual node. Which evictions were refused may be lost in a restart; the loss makes the next
@@ -12,16 +12,20 @@ attempt come sooner, and never a deletion before its time. A reclaim has four st
    respects disruption budgets; the lowest priority first, and of equals the youngest, which has the
    least work to lose. A pod that a budget protects does not hold up the next one. If the node is
    lent again in the middle, the pods most worth keeping are still running.
-3. *Force*, after the deadline: the pods that are left are deleted, all at once. The pace of
-   evictions is a courtesy, the deadline a promise.
-4. *Reclaimed*, when no pod is left that has to leave. A virtual node that has to go is deleted now.
+3. *Force*, after the deadline: the pods that are left are deleted, all at once, with a grace
+   period of one second. A pod that an eviction left terminating beyond the deadline is deleted so,
+   too: its own grace period may be a year. The pace of evictions is a courtesy, the deadline a
+   promise.
+4. *Reclaimed*, when no pod is left that runs. A virtual node that has to go is deleted now.
 
 The taint of a closed window becomes NoExecute when no pod is left that this would evict, or at the
 deadline: Kubernetes answers a NoExecute taint by deleting pods at once, whatever the budgets say.
 
 A pod that tolerates the taint of a closed window, by any rule of Kubernetes, stays for as long as
-its toleration lasts. When the virtual node is deleted, tolerations do not count; only a DaemonSet's
-pod that is not evicted, or that would be created again at once, is left to go with its node. While
+its toleration lasts, unless the policy does not respect tolerations. While such a pod runs, the
+node is held, not reclaimed. When the virtual node is deleted, tolerations do not count; only a
+DaemonSet's pod that is not evicted, or that would be created again at once, is left to go with its
+node. While
 the worker does not answer, no pod is evicted or deleted, unless the binding is being deleted.
 
 When the node is lent again, the plan is to stop, and to remove the taints once it has cooled down.
@@ -29,6 +33,7 @@ When the node is lent again, the plan is to stop, and to remove the taints once 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +51,7 @@ from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Key, Meta
 
 __all__ = [
+    "FORCED_GRACE_S",
     "EvictionAttempt",
     "EvictionResult",
     "EvictionSlots",
@@ -73,11 +79,13 @@ class PodAction(StrEnum):
     STAY = "Stay"  # nothing, now or later
     WAIT = "Wait"  # nothing yet
     EVICT = "Evict"  # through the Eviction API, which respects disruption budgets
-    DELETE = "Delete"  # regardless of budgets, with the pod's own grace period
+    DELETE = "Delete"  # regardless of budgets, with `grace_s`
     LEAVE = "Leave"  # nothing: the pod is terminating
     ABANDON = "Abandon"  # delete without a grace period: the worker does not confirm its end
 
 
+FORCED_GRACE_S: Final = 1  # of deletions at the deadline, when no time is left
+_SHORTEST_GRACE: Final = timedelta(seconds=FORCED_GRACE_S)
 _ACTIVE: Final = (PodAction.EVICT, PodAction.DELETE, PodAction.ABANDON)
 
 
@@ -125,6 +133,7 @@ class LentPod:
     tolerations: tuple[Toleration, ...] = ()
     finished: bool = False  # succeeded or failed
     daemon: bool = False  # controlled by a DaemonSet
+    grace_s: int | None = None  # its own grace period; None: unknown
     leaving_by: datetime | None = None  # its deletionTimestamp
     attempt: EvictionAttempt | None = None
 
@@ -134,6 +143,8 @@ class _PodSpec(Protocol):
     def priority(self) -> int | None: ...
     @property
     def tolerations(self) -> tuple[Toleration, ...] | None: ...
+    @property
+    def termination_grace_period_seconds(self) -> int | None: ...
 
 
 class _Pod(Protocol):
@@ -150,7 +161,7 @@ class _Pod(Protocol):
 
 
 def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
-    """Return what a plan needs of a virtual pod; `attempt` is the last one to evict it."""
+    """Return a virtual pod as plans need it; `attempt` is the last one to evict the pod."""
     owners = pod.metadata.owner_references or ()
     owner = next((each for each in owners if each.controller), None)
     return LentPod(
@@ -161,6 +172,7 @@ def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
         tolerations=pod.spec.tolerations or (),
         finished=pod.finished,
         daemon=owner is not None and owner.kind == "DaemonSet",
+        grace_s=pod.spec.termination_grace_period_seconds,
         leaving_by=instant_of(pod.metadata.deletion_timestamp),
         attempt=attempt,
     )
@@ -281,6 +293,7 @@ class PodStep:
     action: PodAction
     reason: StepReason
     at: datetime | None = None
+    grace_s: int | None = None  # of an eviction or deletion; None: the pod's own
 
     @property
     def settled(self) -> bool:
@@ -326,8 +339,14 @@ class ReclaimPlan:
             elif (attempt := attempts[uid]) is not None:
                 steps.append(_after_attempt(replace(step.pod, attempt=attempt), attempt))
         done = bool(due) and all(step.settled for step in steps)
-        phase = ReclaimPhase.RECLAIMED if done else self.phase
+        phase = _settled_phase(steps) if done else self.phase
         return replace(self, phase=phase, steps=tuple(steps))
+
+
+def _settled_phase(steps: Iterable[PodStep]) -> ReclaimPhase:
+    """Return the phase of a node that waits for no pod: held, while tolerating pods run there."""
+    tolerated = any(step.reason is StepReason.TOLERATES for step in steps)
+    return ReclaimPhase.HELD if tolerated else ReclaimPhase.RECLAIMED
 
 
 def _after_attempt(pod: LentPod, attempt: EvictionAttempt) -> PodStep:
@@ -412,7 +431,7 @@ _FOREVER_S: Final = 100 * 366 * 24 * 3600  # longer tolerations give dates that 
 
 
 def plan_reclaim(situation: ReclaimInput) -> ReclaimPlan:
-    """Return what to do with the node and its pods now."""
+    """Return the actions for the node and its pods now."""
     if situation.cause is None:
         return _plan_lent(situation)
     notice = notice_of(situation, situation.cause)
@@ -445,7 +464,7 @@ class _Planner:
         # No pod may arrive between this plan and the deletion of the node: the taint comes first.
         given = self.notice.present is not None or not self.cause.removes_node
         return ReclaimPlan(
-            phase=self._phase(done=given and not waiting),
+            phase=self._phase(steps, done=given and not waiting),
             taints=(*self._kept_taints(), taint),
             unschedulable=self.cause.removes_node,
             steps=steps,
@@ -481,8 +500,24 @@ class _Planner:
             return self._unless_tried(pod, PodAction.EVICT, StepReason.DUE)
         return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
 
+    def _grace_s(self, pod: LentPod, action: PodAction) -> int | None:
+        """Return the grace period of an action: no longer than until the deadline."""
+        if action is PodAction.ABANDON:
+            return 0
+        left_s = (self.notice.deadline - self.situation.now).total_seconds()
+        most = max(math.ceil(left_s), FORCED_GRACE_S)
+        if pod.grace_s is None:
+            return most if action is PodAction.DELETE else None
+        return None if pod.grace_s <= most else most
+
     def _terminating(self, pod: LentPod, by: datetime) -> PodStep:
-        """Wait for a terminating pod; where its node has to go, not for ever."""
+        """Wait for a terminating pod until the deadline; where its node has to go, not for ever."""
+        now, deadline = self.situation.now, self.notice.deadline
+        if self.situation.rules.force and self._may_act and by > now + _SHORTEST_GRACE:
+            if now >= deadline:
+                return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
+            if by > deadline:
+                return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING, deadline)
         abandon_s = self.situation.rules.abandon_s
         if abandon_s is None or not self._may_act:
             return PodStep(pod, PodAction.LEAVE, StepReason.TERMINATING)
@@ -499,7 +534,7 @@ class _Planner:
         now, attempt = self.situation.now, pod.attempt
         if attempt is not None and attempt.action is action and now < attempt.retry_at:
             return _after_attempt(pod, attempt)
-        return PodStep(pod, action, reason, now + _RECHECK)
+        return PodStep(pod, action, reason, now + _RECHECK, self._grace_s(pod, action))
 
     def _paced(self, steps: Sequence[PodStep]) -> tuple[PodStep, ...]:
         """Return the steps with no more evictions than the pace allows, in eviction order."""
@@ -526,7 +561,7 @@ class _Planner:
         return tolerated_s(pod.tolerations, self.notice.taint) > 0
 
     def _tolerated_s(self, pod: LentPod) -> float:
-        if self.cause.removes_node:
+        if self.cause.removes_node or not self.situation.rules.respect_tolerations:
             return 0.0
         taint = msgspec.structs.replace(self.notice.taint, effect=NO_EXECUTE)
         return tolerated_s(pod.tolerations, taint)
@@ -557,10 +592,10 @@ class _Planner:
         harmless = not evicts or now >= self.notice.deadline
         return NO_EXECUTE if self._may_act and harmless else NO_SCHEDULE
 
-    def _phase(self, *, done: bool) -> ReclaimPhase:
+    def _phase(self, steps: Iterable[PodStep], *, done: bool) -> ReclaimPhase:
         now = self.situation.now
         if done:
-            return ReclaimPhase.RECLAIMED
+            return _settled_phase(steps)
         if not self.situation.rules.force or not self._may_act:
             return ReclaimPhase.HELD
         if now < self.notice.evict_from:

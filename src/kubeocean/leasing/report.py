@@ -5,7 +5,6 @@ The numbers are computed in `leasing.progress`; reasons and English sentences ar
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 
 from kubeocean.api import conditions
@@ -35,8 +34,7 @@ def next_report(
     if status is None:
         return None
     if status.completion_time is None:
-        phases = {each.phase for each in progress.reports}
-        return status, _under_way(status, phases, generation)
+        return status, _under_way(status, progress, generation)
     same = before is not None and before.start_time == status.start_time
     window = status.cause == ReclaimCause.WINDOW_CLOSED
     lent = progress.lends if window else progress.lent_again or (stopped and same)
@@ -45,9 +43,8 @@ def next_report(
     return status, ended.condition(generation=generation, evicted=evicted)
 
 
-def _under_way(
-    status: ReclaimStatus, phases: Collection[ReclaimPhase], generation: int
-) -> Condition:
+def _under_way(status: ReclaimStatus, progress: PolicyProgress, generation: int) -> Condition:
+    phases = {each.phase for each in progress.reports}
     numbers = {
         "pods": counted(status.pending, "pod"),
         "nodes": counted(status.pending_nodes, "node"),
@@ -63,7 +60,12 @@ def _under_way(
         return conditions.RECLAIM_EVICTING.condition(generation=generation, **numbers)
     if ReclaimPhase.NOTICE in phases:
         return conditions.RECLAIM_WAITING.condition(generation=generation, **numbers)
-    return conditions.RECLAIM_HELD.condition(generation=generation, **numbers)
+    if status.pending:
+        return conditions.RECLAIM_HELD.condition(generation=generation, **numbers)
+    tolerated = counted(sum(each.tolerated for each in progress.reports), "pod")
+    return conditions.RECLAIM_TOLERATED.condition(
+        generation=generation, **(numbers | {"pods": tolerated})
+    )
 
 
 def counted(number: int, noun: str) -> str:

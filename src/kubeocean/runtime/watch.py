@@ -159,8 +159,10 @@ class Watch(Generic[ObjectT]):
 
     def relist(self) -> None:
         """List everything again; a stream or a list that is under way is given up."""
+        if self._relisting:
+            return
         self._relisting = True
-        if self._reading is not None:
+        if self._reading is not None and not self._reading.expired():
             self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:

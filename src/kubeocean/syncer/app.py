@@ -6,6 +6,7 @@ A `Syncer` runs while its process leads. It runs until it is cancelled, and may 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sized
 
 from kubeocean.runtime.components import Runnable
 from kubeocean.syncer.cleanup.binding_deletion import BindingDeletion
@@ -66,6 +67,7 @@ class Syncer:
             unconfirmed,
             held=self.policies.held,
             marked=self.nodes.labels.left,
+            policies=self.policies.summary,
             claimed=self.policies.claimed,
             leftovers=Leftovers(self.pods, self.dependents, self.services, self.log_configs),
         )
@@ -76,12 +78,25 @@ class Syncer:
             self.host_ports,
             nudge=self.pods.controller.enqueue,
         )
-        self.metrics = SyncerMetrics(clusters, self.nodes.usage.of)
+        self.metrics = SyncerMetrics(
+            clusters,
+            self.nodes.usage.of,
+            is_idle=lambda: not any(map(len, self._queues)),
+        )
         clusters.vpods.on_change(evictor.follow)
 
     @property
     def ready(self) -> bool:
         return self.clusters.synced
+
+    @property
+    def _queues(self) -> tuple[Sized, ...]:
+        """The queues of nodes, policies and pods."""
+        return (
+            self.nodes.controller.queue,
+            self.policies.controller.queue,
+            self.pods.controller.queue,
+        )
 
     @property
     def parts(self) -> tuple[Runnable, ...]:

@@ -118,6 +118,7 @@ class Clusters:
     zone: tzinfo = UTC  # of policies that set none
     worker_id: Callable[[], str] = lambda: ""  # of the worker, by `identity_of`, once it is known
     metrics_port: int = group.VNODE_METRICS_PORT
+    proxier_namespace: str = ""  # of the proxier's replicas; empty means the domain's own
     clock: Clock = field(default_factory=RealClock)
     metrics: Metrics = field(default_factory=Metrics)
 
@@ -149,7 +150,7 @@ class Clusters:
         self.proxiers = self._cache(
             computing,
             PROXIER_PODS,
-            namespace=domain.system_namespace,
+            namespace=self.proxier_namespace or domain.system_namespace,
             labels=f"{group.APP_NAME}={domain.proxier},{group.APP_INSTANCE}={binding}",
         )
         self.pnodes = self._cache(worker, NODES, keep_raw=True)

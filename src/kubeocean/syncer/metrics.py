@@ -66,6 +66,12 @@ _PHYSICAL_PODS: Final = Family(
     f"{_PREFIX}physical_pod_total", "Physical pods of virtual nodes, by phase", (_BINDING, "phase")
 )
 
+_SYNCED: Final = Family(
+    f"{_PREFIX}last_sync_timestamp_seconds",
+    "When all changes of nodes, policies and pods were last carried out, as seconds since 1970",
+    (_BINDING,),
+)
+
 _Rows: TypeAlias = list[tuple[tuple[str, ...], float]]
 _Numbers: TypeAlias = tuple[float, float, float, float]  # in the order of _AMOUNTS
 
@@ -133,8 +139,16 @@ class PhaseCounter(Generic[_PodT]):
 class SyncerMetrics:
     """Gauges of one binding's nodes and pods; `usage` gives the requests on one worker node."""
 
-    def __init__(self, clusters: Clusters, usage: Callable[[str], NodeUsage]) -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        usage: Callable[[str], NodeUsage],
+        *,
+        is_idle: Callable[[], bool],
+    ) -> None:
         self._clusters = clusters
+        self._is_idle = is_idle
+        self._synced_at = 0.0
         self._usage = usage
         self._exposes: Callable[[], bool] = lambda: True
         domain = clusters.domain
@@ -148,7 +162,7 @@ class SyncerMetrics:
         clusters.vpods.on_change(self._virtual.follow)
         clusters.ppods.on_change(self._physical.follow)
         clusters.metrics.read_gauges(
-            (_NODES, *_OF_NODES, *_OF_CLUSTERS, _VIRTUAL_PODS, _PHYSICAL_PODS), self._read
+            (_NODES, *_OF_NODES, *_OF_CLUSTERS, _VIRTUAL_PODS, _PHYSICAL_PODS, _SYNCED), self._read
         )
 
     def share(self, exposes: Callable[[], bool]) -> None:
@@ -163,12 +177,22 @@ class SyncerMetrics:
         binding = self._clusters.binding_name
         vnodes = list(self._clusters.vnodes.items())
         names = {vnode.name for vnode in vnodes}
-        readings: dict[str, _Rows] = {_NODES.name: [((binding,), float(len(vnodes)))]}
+        readings: dict[str, _Rows] = {
+            _NODES.name: [((binding,), float(len(vnodes)))],
+            _SYNCED.name: [((binding,), self._last_sync())],
+        }
         for family, counter in ((_VIRTUAL_PODS, self._virtual), (_PHYSICAL_PODS, self._physical)):
             readings[family.name] = [
                 ((binding, phase), float(count)) for phase, count in counter.on(names).items()
             ]
         return readings | self._amounts(binding, vnodes)
+
+    def _last_sync(self) -> float:
+        """Return when both clusters last agreed; now, if the worker answers and no work waits."""
+        clusters = self._clusters
+        if clusters.worker_health.answers and clusters.synced and self._is_idle():
+            self._synced_at = clusters.clock.now().timestamp()
+        return self._synced_at
 
     def _amounts(self, binding: str, vnodes: Iterable[Node]) -> dict[str, _Rows]:
         rows: dict[str, _Rows] = {family.name: [] for family in (*_OF_NODES, *_OF_CLUSTERS)}

@@ -195,6 +195,7 @@ class Program:
             zone=settings.zone(self._environ),
             worker_id=lambda: identity.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
+            proxier_namespace=settings.proxier_namespace,
             metrics=metrics,
         )
         return clusters

@@ -140,6 +140,13 @@ class Settings(ReplicaSettings):
         str(group.VNODE_METRICS_PORT),
         "The port of the proxier that virtual nodes name for their metrics.",
     )
+    proxier_namespace: str = flag(
+        "proxier-namespace",
+        flags.name,
+        "",
+        "Namespace in which the replicas of this binding's proxier run (default: "
+        "kubeocean-system); the value of proxierNamespace in the proxier's templates.",
+    )
     time_zone: str = flag(
         "time-zone",
         _zone,

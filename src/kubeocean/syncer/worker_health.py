@@ -379,5 +379,5 @@ class _ObservedWatch:
     def end(self) -> None:
         """End the stream for its reader, now."""
         self._ended = True
-        if self._timeout is not None:
+        if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import LEASES, NODES
+from kubeocean.runtime.kinds import LEASES, NODES, PODS, Node
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import Request
+from kubeocean.syncer.app import Syncer
+from support.background import running
 from support.binding_env import BindingEnv
 from support.faults import Faults
+from support.syncer_context import crossing
 from support.wait import until
 
 
@@ -54,6 +58,112 @@ async def test_each_lent_node_has_its_virtual_node(binding_env: BindingEnv) -> N
             return node.labels.get("kubeocean.io/policy-applied") == policy
 
         await until(labelled)
+
+
+async def test_a_virtual_node_has_the_marks_of_the_design_documents(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    deciding = await binding_env.lend(f"{binding_env.name}-a")
+    other = await binding_env.lend(f"{binding_env.name}-b")
+    await binding_env.add_node("n")
+    proxier = await binding_env.computing_api.create(PODS, _proxier(binding_env), namespace)
+    running_at = MergePatch({"status": {"phase": "Running", "podIP": "10.9.8.7"}})
+    await binding_env.computing_api.patch(
+        PODS, proxier.name, running_at, namespace, subresource="status"
+    )
+    async with (
+        crossing(binding_env, proxier_namespace=namespace) as clusters,
+        running(Syncer(clusters)),
+    ):
+
+        async def marked() -> bool:
+            (node,) = await binding_env.vnodes()
+            labels = {key: node.labels.get(f"kubeocean.io/{key}") for key in MARKS}
+            assert labels == {
+                "cluster-id": binding_env.cluster_id,
+                "physical-node": f"{binding_env.name}-n",
+                "node-type": "virtual",
+            }
+            annotations = node.annotations
+            assert annotations.get("kubeocean.io/cluster-binding") == binding_env.name
+            policies = annotations.get("kubeocean.io/resource-policy")
+            assert policies == f"{deciding},{other}"
+            addresses = node.content()["status"]["addresses"]
+            return {"type": "InternalIP", "address": "10.9.8.7"} in addresses
+
+        await until(marked)
+
+
+MARKS = ("cluster-id", "physical-node", "node-type")
+
+
+def _proxier(binding_env: BindingEnv) -> Json:
+    """A replica of the binding's proxier."""
+    labels = {
+        "app.kubernetes.io/name": "kubeocean-proxier",
+        "app.kubernetes.io/instance": binding_env.name,
+    }
+    spec = {"nodeName": "none", "containers": [{"name": "c", "image": "none"}]}
+    return {"metadata": {"name": "proxier", "labels": labels}, "spec": spec}
+
+
+@dataclass
+class LongerId(BindingEnv):
+    """A binding whose clusterID begins with that of another one."""
+
+    shorter: str = ""
+
+    @property
+    def cluster_id(self) -> str:
+        return self.shorter
+
+
+async def test_bindings_whose_cluster_ids_are_prefixes_of_each_other_keep_their_nodes(
+    binding_env: BindingEnv,
+) -> None:
+    longer = LongerId(
+        binding_env.computing,
+        binding_env.worker,
+        binding_env.computing_api,
+        binding_env.worker_api,
+        shorter=f"{binding_env.cluster_id}-{binding_env.name}",
+    )
+    for env in (binding_env, longer):
+        await env.bind()
+        await env.lend()
+    # Both nodes would have the same virtual node; the third has the other binding's prefix only.
+    await binding_env.add_node(f"{longer.name}-n")
+    await longer.add_node("m")
+
+    def own(env: BindingEnv, node: Node) -> tuple[str, str]:
+        return node.name, node.labels["kubeocean.io/physical-cluster-id"]
+
+    async with binding_env.syncing():
+        (first,) = await until(binding_env.vnodes)
+        await longer.add_node("n")
+        assert first.name == f"vnode-{longer.cluster_id}-{longer.name}-n"
+        async with longer.syncing():
+
+            async def reported() -> bool:
+                return "NameTaken" in await binding_env.events(first.name)
+
+            await until(reported)
+            (other,) = await until(longer.vnodes)
+            assert own(longer, other) == (
+                f"vnode-{longer.cluster_id}-{longer.name}-m",
+                longer.cluster_id,
+            )
+            assert [node.uid for node in await binding_env.vnodes()] == [first.uid]
+            await binding_env.unbind()
+            await until(binding_env.is_unbound)
+
+            async def taken_over() -> bool:
+                nodes = await longer.vnodes()
+                return {other.uid} < {node.uid for node in nodes} and len(nodes) == 2
+
+            await until(taken_over)
+            assert first.uid not in {node.uid for node in await longer.vnodes()}
 
 
 async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:

@@ -16,6 +16,7 @@ from kubeocean.api.crds import policy_definition
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import Invalid, NotFound, ServiceUnavailable
 from kubeocean.runtime.client import ApplyPatch, MergePatch
+from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, Node
 from kubeocean.runtime.objects import Resource, Untyped, find_condition
 from support.binding_env import BindingEnv
@@ -160,7 +161,13 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
         assert clock.now() >= edge + timedelta(seconds=6)
         await until(lambda: is_tainted(binding_env, "NoExecute"))
         assert not await binding_env.is_gone(staying)
-        await _reclaim_is_reported(binding_env, closing, opening)
+        await _reclaim_is_reported(binding_env, closing, "Tolerated")
+        await binding_env.patch_policy(closing, reclaim={"respectTolerations": False})
+        await until(lambda: binding_env.is_gone(staying))
+        await _reclaim_is_reported(binding_env, closing, "Reclaimed")
+        steps = {"WindowClosed", "ReclaimStarted", "ReclaimBlocked", "Reclaimed"}
+        await until(lambda: emitted(binding_env, closing, steps))
+        assert await binding_env.events(opening) == {"WindowOpened"}
         # The syncer deleted the pod; Kubernetes would have because of the taint, without an event.
         sent = faults.requests
         deleted = next(n for n, r in enumerate(sent) if r.method == "DELETE" and "/kept" in r.path)
@@ -168,18 +175,27 @@ async def test_windows_close_and_open_on_time_and_pods_leave_by_the_rules(
         assert deleted < tainted
 
 
-async def _reclaim_is_reported(binding_env: BindingEnv, closing: str, opening: str) -> None:
+async def emitted(binding_env: BindingEnv, policy: str, reasons: set[str]) -> bool:
+    return await binding_env.events(policy) == reasons
+
+
+async def _reclaim_is_reported(binding_env: BindingEnv, policy: str, reason: str) -> None:
+    """Wait for the report of a reclaim; `Tolerated` as long as one pod tolerates the window."""
+    evictions = [("kept", "Deadline"), ("free", "Due")]
+    if reason == "Reclaimed":
+        evictions.insert(0, ("staying", "Deadline"))
+
     async def reported() -> bool:
-        assert await reclaiming(binding_env, closing) == "Reclaimed"
-        reclaim = (await binding_env.status(closing)).reclaim
+        assert await reclaiming(binding_env, policy) == reason
+        reclaim = (await binding_env.status(policy)).reclaim
         assert reclaim is not None
-        assert (reclaim.cause, reclaim.evicted, reclaim.pending) == ("WindowClosed", 2, 0)
-        evicted = [(each.name, each.reason) for each in reclaim.last_evictions or ()]
-        assert evicted == [("kept", "Deadline"), ("free", "Due")]
-        assert [(pod.name, pod.reason) for pod in reclaim.pods or ()] == [("staying", "Tolerates")]
-        steps = {"WindowClosed", "ReclaimStarted", "ReclaimBlocked", "Reclaimed"}
-        assert await binding_env.events(closing) == steps
-        assert await binding_env.events(opening) == {"WindowOpened"}
+        assert (reclaim.cause, reclaim.pending) == ("WindowClosed", 0)
+        assert reclaim.evicted == len(evictions)
+        assert (reclaim.completion_time is None) == (reason == "Tolerated")
+        shown = [(each.name, each.reason) for each in reclaim.last_evictions or ()]
+        assert shown == evictions
+        left = [(pod.name, pod.reason) for pod in reclaim.pods or ()]
+        assert left == ([("staying", "Tolerates")] if reason == "Tolerated" else [])
         return True
 
     await until(reported)
@@ -496,6 +512,32 @@ async def test_a_window_that_was_extended_during_an_outage_evicts_nothing_after_
         assert not known.spec.time_windows
         await until(lambda: is_tainted(binding_env))
         assert not await binding_env.is_gone(pod)
+
+
+async def test_a_pod_with_a_grace_period_of_a_year_is_gone_after_the_deadline(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(forceReclaim=True, forceReclaimDeadlineSeconds=4)
+    await binding_env.add_node("n")
+    async with binding_env.syncing():
+        vnode = await one(binding_env)
+        year = {"terminationGracePeriodSeconds": 365 * 86400}
+        evicted = await binding_env.guest(namespace, "evicted", vnode.name, **year)
+        deleted = await binding_env.guest(namespace, "deleted", vnode.name, **year)
+        await binding_env.computing_api.delete(PODS, "deleted", namespace, uid=deleted.uid)
+        await binding_env.patch_policy(policy, timeWindows=closed())
+
+        async def ending() -> bool:
+            """Whether both pods have to end within the deadline, not within a year."""
+            for pod in (evicted, deleted):
+                now = await binding_env.computing_api.get(PODS, pod.name, namespace)
+                ends = instant_of(now.metadata.deletion_timestamp)
+                if ends is None or ends > datetime.now(UTC) + MINUTE:
+                    return False
+            return True
+
+        await until(ending)
 
 
 async def test_pace_and_cool_down_survive_a_restart(

@@ -70,6 +70,7 @@ KEYS = {
     "finalizer_synced_resource": "kubeocean.io/synced-resource",
 }
 NEW = {
+    *("node_type", "physical_node", "resource_policy"),  # of the design documents
     *(
         "computing_cluster_id",
         "cordoned",

@@ -131,6 +131,8 @@ class SimulatedNode:
             del self.pods[name]
         elif answer is EvictionResult.ACCEPTED:
             by = self.now + timedelta(seconds=self.ends_s)
+            if target.leaving_by is not None:
+                by = min(by, target.leaving_by)  # a grace period is only ever shortened
             self.pods[name] = replace(target, leaving_by=by)
         else:
             self.pods[name] = target

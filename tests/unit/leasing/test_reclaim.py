@@ -290,7 +290,24 @@ def test_a_pod_that_tolerates_the_taint_stays() -> None:
     node.run(until=after(10**4))
     assert sorted(node.pods) == ["all", "equal", "key"]
     assert set(whys(node).values()) == {StepReason.TOLERATES}
+    assert node.phase is ReclaimPhase.HELD  # pods run there
+    node.pods.clear()
+    node.run(until=after(2 * 10**4))
     assert node.phase is ReclaimPhase.RECLAIMED
+
+
+def test_tolerations_keep_no_pod_if_the_policy_does_not_respect_them() -> None:
+    everything = (Toleration(operator="Exists"),)
+    node = SimulatedNode(replace(FORCED, respect_tolerations=False)).add(
+        lent_pod("all", tolerations=everything),
+        lent_pod("daemon", tolerations=everything, daemon=True),
+    )
+    node.run(until=after(10**4))
+    assert node.pods == {}
+    assert {at for at, _ in node.actions(PodAction.EVICT)} == {60.0}
+    assert node.phase is ReclaimPhase.RECLAIMED
+    assert node.window_taint is not None
+    assert node.window_taint.effect == NO_EXECUTE
 
 
 def test_a_pod_that_tolerates_the_taint_for_a_time_stays_as_long() -> None:
@@ -486,14 +503,46 @@ def test_a_pod_that_does_not_end_is_abandoned_where_the_node_has_to_go() -> None
     assert node.removed
 
 
-def test_a_pod_has_its_own_time_to_end_as_long_as_the_worker_answers() -> None:
+def test_a_pod_that_terminates_has_its_time_until_the_deadline() -> None:
+    slow = lent_pod("a", leaving_by=after(1000))
+    node = SimulatedNode(FORCED).add(slow)
+    node.run(until=after(179))
+    assert node.history == []
+    node.run(until=after(10**4))
+    assert node.actions(PodAction.DELETE) == [(180, "a")]
+    assert node.phase is ReclaimPhase.RECLAIMED
+    held = SimulatedNode(replace(FORCED, force=False)).add(slow)
+    held.run(until=after(999))
+    assert held.history == []
+
+
+def test_a_pod_that_never_ends_is_abandoned_where_its_node_has_to_go() -> None:
     rules = replace(FORCED, abandon_s=100)
     slow = lent_pod("a", leaving_by=after(1000))
     node = SimulatedNode(rules, ReclaimCause.BINDING_DELETED, stuck={"a"}).add(slow)
-    node.run(until=after(1099))
+    node.run(until=after(284))
     assert node.actions(PodAction.ABANDON) == []
-    node.run(until=after(1101))
-    assert node.actions(PodAction.ABANDON) == [(1100, "a")]
+    node.run(until=after(286))
+    assert node.actions(PodAction.ABANDON) == [(285, "a")]
+
+
+@pytest.mark.parametrize(
+    ("own_s", "evicted_s", "deleted_s"),
+    [(30, None, 1), (365 * 86400, 120, 1), (0, None, None), (1, None, None), (None, None, 1)],
+)
+def test_the_grace_period_of_a_pod_ends_at_the_deadline(
+    own_s: int | None, evicted_s: int | None, deleted_s: int | None
+) -> None:
+    taint = Taint(WINDOW, "true", NO_SCHEDULE, "2026-03-06T20:00:00Z")
+    pod = lent_pod("a", grace_s=own_s)
+
+    def step(seconds: float) -> tuple[PodAction, int | None]:
+        rules, cause = FORCED, ReclaimCause.WINDOW_CLOSED
+        (only,) = plan_reclaim(ReclaimInput(after(seconds), cause, rules, (taint,), (pod,))).steps
+        return only.action, only.grace_s
+
+    assert step(60) == (PodAction.EVICT, evicted_s)
+    assert step(180) == (PodAction.DELETE, deleted_s)
 
 
 def test_a_binding_ends_in_its_time_even_if_the_worker_does_not_answer() -> None:

@@ -57,6 +57,7 @@ def lent_pods(draw: st.DrawFn) -> list[LentPod]:
 rules = st.builds(
     ReclaimRules,
     force=st.sampled_from([True, True, False]),
+    respect_tolerations=st.sampled_from([True, True, False]),
     grace_s=st.sampled_from([0, 1, 30, 60]),
     deadline_s=st.sampled_from([0, 5, 60, 300]),
     evictions_per_minute=st.none() | st.integers(1, 3),
@@ -154,6 +155,7 @@ def test_no_pod_is_evicted_while_the_node_is_lent(
 def test_no_pod_that_tolerates_a_closed_window_is_evicted(
     node: SimulatedNode, periods: list[Period]
 ) -> None:
+    node.rules = replace(node.rules, respect_tolerations=True)
     for log in follow_plans(node, periods):
         if log.node.cause is ReclaimCause.WINDOW_CLOSED:
             for step in log.made.steps:
@@ -265,7 +267,9 @@ def test_a_forced_reclaim_ends_in_bounded_time(node: SimulatedNode) -> None:
     bound = node.rules.grace_s + node.rules.deadline_s + tolerance_s + retries_s + node.ends_s
     node.run(until=node.now + timedelta(seconds=bound + slack_s + 100), most=500)
     last = node.follow()
-    assert last.phase is ReclaimPhase.RECLAIMED
+    tolerated = any(step.reason is StepReason.TOLERATES for step in last.steps)
+    assert last.phase is (ReclaimPhase.HELD if tolerated else ReclaimPhase.RECLAIMED)
+    assert not tolerated or node.rules.respect_tolerations
     assert all(step.settled for step in last.steps)
     assert last.remove_node == (node.cause is not ReclaimCause.WINDOW_CLOSED)
 

@@ -77,6 +77,11 @@ def test_flags_of_existing_templates_are_accepted() -> None:
     assert settings.label_domain == TAPESTRY
 
 
+def test_proxiers_are_looked_for_in_the_namespace_of_their_templates() -> None:
+    assert read("--proxier-namespace=edge").proxier_namespace == "edge"
+    assert read().proxier_namespace == ""
+
+
 def test_the_lease_follows_the_domain() -> None:
     assert read("--label-domain=tapestry.io").election_name == "tapestry-syncer-b"
     assert read("--label-domain=").label_domain == Domain("kubeocean.io")

@@ -72,7 +72,8 @@ class BindingDeletion:
     """Writes the conditions of one binding, and deletes what belongs to it; the key is its name.
 
     `held` are the policies that have our finalizer, `claimed` those with another cluster's claim,
-    `marked` the worker's nodes with our label, `leftovers` everything else that is ours.
+    `marked` the worker's nodes with our label, `leftovers` everything else that is ours; `policies`
+    is the condition about the policies of this binding, for a generation.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class BindingDeletion:
         held: _Names,
         claimed: _Names,
         marked: _Names,
+        policies: Callable[[int], Condition],
         leftovers: Leftovers,
     ) -> None:
         self._clusters = clusters
@@ -92,6 +94,7 @@ class BindingDeletion:
         self._held = held
         self._claimed = claimed
         self._marked = marked
+        self._policies = policies
         self._leftovers = leftovers
         self._written_at = -WRITE_EVERY_S
         self._lists_at = 0.0
@@ -129,7 +132,9 @@ class BindingDeletion:
         self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None
     ) -> None:
         named = [p for p in (old, new) if p and p.spec.cluster == self._clusters.binding_name]
-        self._enqueue_if(any(not self._clusters.concerns(policy) for policy in named))
+        changed = old is None or new is None or old.spec != new.spec
+        claimed = any(not self._clusters.concerns(policy) for policy in named)
+        self._enqueue_if(claimed or (changed and bool(named)))
 
     def _reached(self, answers: bool) -> None:
         if answers:
@@ -167,6 +172,8 @@ class BindingDeletion:
             return After(_RETRY_S)  # the connection is not known yet
         version = await self._record(binding, version)
         own = [self._connected(binding), *self._conflicted(binding)]
+        if clusters.worker_health.answers:
+            own.append(self._policies(binding.metadata.generation))
         return _later(await self._write_throttled(binding, own, version))
 
     def _connected(self, binding: ClusterBinding) -> Condition:

@@ -316,6 +316,7 @@ class NodeController:
             proxier_ip=clusters.proxier_ip(name),
             proxier_port=self._ports.of(name),
             metrics_port=clusters.metrics_port,
+            other_policies=decision.others,
             last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
             domain=clusters.domain,

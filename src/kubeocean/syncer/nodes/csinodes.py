@@ -111,12 +111,14 @@ def unregister(copy: CsiNode, context: CsiNodeContext) -> Json:
 
     A server refuses to change a registered driver, but accepts to remove it and to add it again.
     """
-    wanted = {driver["name"]: _without_empty(driver) for driver in _drivers(context.source.spec)}
+    registered = {
+        driver["name"]: _without_empty(driver) for driver in _drivers(context.source.spec)
+    }
     drivers = _drivers(copy.spec)
     kept = [
         driver
         for driver in drivers
-        if wanted.get(driver["name"], _without_empty(driver)) == _without_empty(driver)
+        if registered.get(driver["name"], _without_empty(driver)) == _without_empty(driver)
     ]
     return {"spec": {"drivers": kept}} if len(kept) < len(drivers) else {}
 

@@ -153,10 +153,11 @@ class Evictor:
                 "metadata": {"name": key.name, "namespace": key.namespace},
                 "deleteOptions": {"preconditions": {"uid": uid}},
             }
+            if step.grace_s is not None:
+                body["deleteOptions"]["gracePeriodSeconds"] = step.grace_s
             await client.post(VIRTUAL_PODS, key.name, "eviction", body, key.namespace)
             return
-        grace_s = 0 if step.action is PodAction.ABANDON else None
-        await client.delete(VIRTUAL_PODS, key.name, key.namespace, uid=uid, grace_s=grace_s)
+        await client.delete(VIRTUAL_PODS, key.name, key.namespace, uid=uid, grace_s=step.grace_s)
 
     def _remember(
         self, step: PodStep, result: EvictionResult, retry_after_s: float

@@ -70,6 +70,7 @@ class Lent:
     proxier_ip: str
     proxier_port: int
     metrics_port: int
+    other_policies: tuple[str, ...] = ()  # that select the node, and do not decide
     last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
     domain: Domain = field(default=group.DEFAULT)
@@ -223,6 +224,10 @@ def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
         domain.physical_node_uid: node["uid"],
         domain.proxier_port: str(lent.proxier_port),
         domain.policy_applied: naming.label_value(lent.policy),
+        # The names of the design documents
+        domain.cluster_id: lent.cluster_id,
+        domain.physical_node: naming.label_value(name),
+        domain.node_type: "virtual",
         group.LABEL_NODE_TYPE: group.NODE_TYPE_VIRTUAL,
         group.LABEL_INSTANCE_TYPE: group.INSTANCE_TYPE_VNODE,
         group.LABEL_INSTANCE_TYPE_BETA: group.INSTANCE_TYPE_VNODE,
@@ -238,6 +243,8 @@ def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
         domain.physical_node_uid: node["uid"],
         domain.policies_applied: lent.policy,
         domain.policy_details: lent.details,
+        domain.cluster_binding: lent.binding,
+        domain.resource_policy: ",".join((lent.policy, *lent.other_policies)),
         domain.prometheus_url: _prometheus_url(lent.proxier_ip, lent.metrics_port, lent.vnode),
     }
     if lent.last_eviction:

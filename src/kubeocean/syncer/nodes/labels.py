@@ -33,11 +33,11 @@ class NodeLabels:
     async def set(self, pnode: Node, policy: str) -> None:
         """Label the worker's node with the policy that lends it; of several, the first one."""
         label = pnode.labels.get(self._clusters.domain.policy_applied, "")
-        wanted = naming.label_value(policy)
-        if label == wanted or self._is_foreign(label):
+        value = naming.label_value(policy)
+        if label == value or self._is_foreign(label):
             return
         if self._clusters.holds(self._clusters.policies.get(Key("", policy))):
-            await self._label(pnode, wanted)
+            await self._label(pnode, value)
 
     async def remove(self, pnode: Node | None, applied: str | None = None) -> None:
         """Remove the label, if it names one of this binding's policies, or the one `applied`."""

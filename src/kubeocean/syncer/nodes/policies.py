@@ -41,7 +41,7 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json, Key, find_condition
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.policy_cache import PolicyCache
 from kubeocean.syncer.nodes.policy_findings import (
@@ -54,6 +54,7 @@ from kubeocean.syncer.nodes.policy_status import (
     difference,
     events_of,
     own_status,
+    policies_condition,
     status_without_binding,
     with_progress,
 )
@@ -177,6 +178,13 @@ class PolicyController:
         for policy in self._clusters.policies.items():
             if self._clusters.concerns(policy) and self._has_finalizer(policy):
                 yield policy.name
+
+    def summary(self, generation: int) -> Condition:
+        """Return the binding's condition about its policies: how many, and which are invalid."""
+        own = [p.name for p in self._clusters.policies.items() if self._clusters.concerns(p)]
+        cached = {name: self._policies.get(name) for name in own}
+        invalid = sorted(name for name, each in cached.items() if each and each.terms is None)
+        return policies_condition(sorted(own), invalid, generation)
 
     def claimed(self) -> Iterator[str]:
         """Return the policies that name this binding and have another cluster's claim."""

@@ -29,6 +29,7 @@ from kubeocean.leasing.windows import next_edge
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.events import EventType
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
+from kubeocean.syncer.cleanup.deletion_progress import first_few
 from kubeocean.syncer.nodes.policy_findings import PolicyFindings
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "difference",
     "events_of",
     "own_status",
+    "policies_condition",
     "status_without_binding",
     "with_progress",
 ]
@@ -148,6 +150,21 @@ def status_without_binding(
         active_time_window=False,
         conditions=set_condition(policy.status.conditions, condition, now=text_of(now)),
         observed_generation=generation,
+    )
+
+
+def policies_condition(names: list[str], invalid: list[str], generation: int) -> Condition:
+    """Return the condition of a binding about the policies that name it."""
+    if not names:
+        return conditions.POLICIES_NONE.condition(generation=generation)
+    total = f"{len(names)} {'policy names' if len(names) == 1 else 'policies name'} this binding"
+    if not invalid:
+        return conditions.POLICIES_VALID.condition(generation=generation, total=total)
+    return conditions.POLICIES_INVALID.condition(
+        generation=generation,
+        total=total,
+        valid=len(names) - len(invalid),
+        invalid=first_few(invalid),
     )
 
 

@@ -33,6 +33,7 @@ class _VirtualSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     node_name: str = ""
     priority: int | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):

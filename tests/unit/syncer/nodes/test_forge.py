@@ -72,6 +72,9 @@ def test_a_new_node_has_all_that_the_contract_asks_for() -> None:
         "kubeocean.io/physical-node-innerip": "10.0.0.1",
         "kubeocean.io/proxier_port": "20000",
         "kubeocean.io/policy-applied": "p",
+        "kubeocean.io/cluster-id": "c1",
+        "kubeocean.io/physical-node": "n1",
+        "kubeocean.io/node-type": "virtual",
         "type": "virtual-kubelet",
         "node.kubernetes.io/instance-type": "vnode",
         "beta.kubernetes.io/instance-type": "vnode",
@@ -87,6 +90,8 @@ def test_a_new_node_has_all_that_the_contract_asks_for() -> None:
         "kubeocean.io/physical-node-uid": "u1",
         "kubeocean.io/policies-applied": "p",
         "kubeocean.io/policy-details": "p(cpu=50%)",
+        "kubeocean.io/cluster-binding": "b",
+        "kubeocean.io/resource-policy": "p",
         "kubeocean.io/prometheus-url": "<pending>:9006/vnode-c1-n1",
         "kubeocean.io/last-sync-time": NOW,
     }
