@@ -30,6 +30,7 @@ __all__ = [
     "BindingStatus",
     "ClusterBinding",
     "PodPrivileges",
+    "PodSecurityLevel",
     "Privilege",
     "SecretReference",
     "WorkerTrust",
@@ -63,10 +64,19 @@ class Privilege(StrEnum):
     DENY = "Deny"
 
 
+class PodSecurityLevel(StrEnum):
+    """A level of Kubernetes' Pod Security Standards."""
+
+    PRIVILEGED = "privileged"
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
+
+
 class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Access of pods to the worker cluster's machines; each kind is allowed unless it is denied.
 
-    Fields are texts, because a server may hold what no definition of ours has checked.
+    The level `baseline` denies all five kinds, `restricted` more than these. Fields are texts,
+    because a server may hold what no definition of ours has checked.
     """
 
     host_network: str = Privilege.ALLOW
@@ -74,12 +84,27 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
     host_ipc: str = msgspec.field(default=Privilege.ALLOW, name="hostIPC")
     host_path: str = Privilege.ALLOW
     privileged: str = Privilege.ALLOW
+    level: str = PodSecurityLevel.PRIVILEGED
+
+    @property
+    def effective_level(self) -> PodSecurityLevel:
+        """The level; an unknown word is taken for the strictest one."""
+        known = self.level in tuple(PodSecurityLevel)
+        return PodSecurityLevel(self.level) if known else PodSecurityLevel.RESTRICTED
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """The five kinds of access, as users write them, with their values."""
+        fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        return tuple((shown, getattr(self, field)) for shown, field in fields if field != "level")
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """The fields, as users write them, that are not allowed; what makes no sense is not."""
-        fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
-        return tuple(shown for shown, field in fields if getattr(self, field) != Privilege.ALLOW)
+        """The kinds, as users write them, that are not allowed; what makes no sense is not."""
+        at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
+        return tuple(
+            shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)
+        )
 
 
 class WorkerTrust(StrEnum):
@@ -157,13 +182,14 @@ def _problems(spec: BindingSpec) -> Iterator[Problem]:
     if spec.pod_priority_class_name:
         what = "a PriorityClass of the worker cluster"
         yield from misnamed("spec.podPriorityClassName", spec.pod_priority_class_name, what)
-    privileges = spec.pod_privileges
-    for shown, field in zip(
-        privileges.__struct_encode_fields__, privileges.__struct_fields__, strict=True
-    ):
-        if (value := getattr(privileges, field)) not in tuple(Privilege):
+    for shown, value in spec.pod_privileges.settings:
+        if value not in tuple(Privilege):
             reason = f"must be {' or '.join(Privilege)}, and is taken for {Privilege.DENY}"
             yield Problem(f"spec.podPrivileges.{shown}", value, reason, blocks=False)
+    if (level := spec.pod_privileges.level) not in tuple(PodSecurityLevel):
+        known, strictest = ", ".join(PodSecurityLevel), PodSecurityLevel.RESTRICTED
+        message = f"must be one of {known}, and is taken for {strictest}"
+        yield Problem("spec.podPrivileges.level", level, message, blocks=False)
     if spec.worker_trust not in tuple(WorkerTrust):
         message = f"must be {' or '.join(WorkerTrust)}, and is taken for {WorkerTrust.KUBELET}"
         yield Problem("spec.workerTrust", spec.worker_trust, message, blocks=False)

@@ -19,7 +19,7 @@ from kubeocean.syncer.pods.env import inherited, translate_env
 from kubeocean.syncer.pods.forge import IMAGES, RESOURCES, TOLERATIONS, spec_record
 from kubeocean.syncer.pods.forge_context import Context, Refused
 from kubeocean.syncer.pods.metadata import metadata_changes, recorded_spec, spec_annotation
-from kubeocean.syncer.pods.privileges import container_problems
+from kubeocean.syncer.pods.pod_security import container_problems
 from kubeocean.syncer.pods.views import FINISHED
 
 __all__ = ["EPHEMERAL_CONTAINERS", "RESIZE", "Changes", "PodPatch", "changes", "digest_of"]
@@ -165,7 +165,7 @@ def _ephemeral_containers(
     for i, container in enumerate(pod["spec"].get(_EPHEMERAL) or ()):
         if container["name"] not in present:
             field = f"spec.{_EPHEMERAL}[{i}]"
-            problems = [*container_problems(container, field, context.privileges)]
+            problems = [*container_problems(container, field, pod["spec"], context.privileges)]
             refused += problems
             if not problems:
                 added.append(container)

@@ -18,7 +18,7 @@ from kubeocean.syncer.pods.dns import hostname, translate_dns, translate_hosts
 from kubeocean.syncer.pods.env import inherited, translate_env
 from kubeocean.syncer.pods.forge_context import Context, Privileges, Refused
 from kubeocean.syncer.pods.metadata import digest, forge_metadata
-from kubeocean.syncer.pods.privileges import problems
+from kubeocean.syncer.pods.pod_security import problems
 from kubeocean.syncer.pods.volumes import translate_volumes, volume_problems
 
 __all__ = [
@@ -73,7 +73,7 @@ _NOT_COPIED: Final = DROPPED | {"serviceAccount", "serviceAccountName", "ephemer
 
 def check(pod: Json, privileges: Privileges) -> None:
     """Raise Refused if a pod cannot run in the worker as it is, whatever is copied for it."""
-    for problem in (*problems(pod["spec"], privileges), *volume_problems(pod)):
+    for problem in (*problems(pod, privileges), *volume_problems(pod)):
         raise problem
     if claims := pod["spec"].get("resourceClaims"):
         message = "devices that are claimed by ResourceClaims cannot be lent; not supported"

@@ -18,7 +18,7 @@ from kubeocean.errors import NotFound
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods.forge_context import Refused
 from kubeocean.syncer.pods.plan import physical_node
-from kubeocean.syncer.pods.privileges import privileges_of, volume_problem
+from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
 from kubeocean.syncer.replication.copy_forge import ClaimRef, Copy, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
 from kubeocean.syncer.replication.references import CLAIM, SECRET, VOLUME
