@@ -28,6 +28,7 @@ __all__ = [
     "TOLERATIONS",
     "check",
     "forge",
+    "image_of",
     "place",
     "spec_record",
 ]
@@ -116,14 +117,24 @@ def forge(pod: Json, context: Context) -> Json:
 
 
 def spec_record(pod: Json) -> dict[str, str]:
-    """Digests of the parts of the spec that may change while a pod runs."""
+    """Digests of the parts of the spec that may change while a pod runs.
+
+    The image of each container has a digest of its own: where one changed, the others stay as the
+    worker's admission may have rewritten them.
+    """
     spec: Json = pod["spec"]
     containers = [*_init(spec), *spec["containers"]]
     return {
         IMAGES: digest({c["name"]: c.get("image") for c in containers}),
         RESOURCES: digest({c["name"]: c.get("resources") for c in containers}),
         TOLERATIONS: digest(spec.get("tolerations") or []),
+        **{image_of(c["name"]): digest(c.get("image")) for c in containers},
     }
+
+
+def image_of(container: str) -> str:
+    """The name under which the image of a container is recorded."""
+    return f"{IMAGES}/{container}"
 
 
 def _init(spec: Json) -> list[Json]:

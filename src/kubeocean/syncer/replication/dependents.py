@@ -190,7 +190,7 @@ class _Need:
             return name
         reference = self.reference
         if reference.best_effort or (reference.optional and name.absent):
-            return self.replicator.first_name(self.key)  # the name that a later copy will have
+            return self.replicator.reserved_name(self.key)
         return name
 
 

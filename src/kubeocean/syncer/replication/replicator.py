@@ -117,6 +117,12 @@ class Rules:
         """Whether the caches show that nothing has to be set on a copy."""
         return True
 
+    def is_mounted(self, key: Key, name: str) -> bool:
+        """Whether the physical pod of a pod that refers to a source has a copy of that name."""
+        pods = self.references.pods((self.kind.name, key))
+        ppods = (ppod for pod in pods for ppod in self.clusters.ppods.by("virtual", str(pod)))
+        return any(f'"{name}"'.encode() in ppod.raw for ppod in ppods)
+
     def extra_labels(self, key: Key) -> Mapping[str, str]:
         """Return labels of a copy in addition to those of its source and its owner."""
         return {}
@@ -162,7 +168,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             clusters,
             clusters.worker,
             kind.copies,
-            lambda copy: virtual_object(copy, clusters.domain),
+            lambda copy: virtual_object(copy, clusters.domain, namespaced=kind.sources.namespaced),
             labels=f"{owned_by(clusters)},!{clusters.domain.service_account_token}",
             namespace=clusters.mount_namespace if kind.copies.namespaced else "",
             indexes={VOLUME_NAME: lambda copy: (copy.spec.volume_name,)},
@@ -210,6 +216,17 @@ class Replicator(ReplicationLoop[Source, Copy]):
         """Return the name of a copy where a foreign object, or another binding's, has the first."""
         identity = f"{source.uid}/{self.clusters.cluster_id}"
         return naming.second_physical_name(source.name, source.namespace, uid=identity)
+
+    def reserved_name(self, key: Key) -> str:
+        """Return the name by which a pod refers to a copy that does not exist.
+
+        The first name may be that of a foreign object, now or later, and a kubelet mounts whatever
+        has the name. This name is a function of the binding as well. A source that appears while
+        a pod has this name is copied under it.
+        """
+        ids = self.clusters.ids
+        identity = f"{ids.computing_id}/{ids.binding}"
+        return naming.second_physical_name(key.name, key.namespace, uid=identity)
 
     def _claim(self, source: Source, copy: Copy) -> Claim:
         return claim_copy(
@@ -394,7 +411,9 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def _create(self, source: Source) -> str | Missing:
         key = source.key
-        names = (self.first_name(key), self.second_name(source))
+        names: tuple[str, ...] = (self.first_name(key), self.second_name(source))
+        if self.rules.is_mounted(key, self.reserved_name(key)):
+            names = (self.reserved_name(key),)
         for name in names:
             context = await self._context(source, name)
             if isinstance(context, Missing):
