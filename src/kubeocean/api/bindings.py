@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ __all__ = [
     "Privilege",
     "SecretReference",
     "WorkerTrust",
+    "network_of",
     "problems",
 ]
 
@@ -128,6 +130,7 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
     direct_scheduling: bool = False
     pod_privileges: PodPrivileges = msgspec.field(default_factory=PodPrivileges)
     worker_trust: str = WorkerTrust.KUBELET  # a text, as privileges are
+    worker_cidrs: tuple[str, ...] | None = msgspec.field(default=None, name="workerCIDRs")
 
     @property
     def trusts_fully(self) -> bool:
@@ -155,6 +158,14 @@ class ClusterBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True
 CLUSTER_BINDINGS: Final = Resource(
     GROUP, VERSION, "clusterbindings", "ClusterBinding", False, ClusterBinding
 )
+
+
+def network_of(cidr: str) -> IPv4Network | IPv6Network | None:
+    """Return the network that a text in CIDR notation names; None if it names none."""
+    try:
+        return ip_network(cidr, strict=False)
+    except ValueError:
+        return None
 
 
 def problems(spec: BindingSpec) -> tuple[Problem, ...]:
@@ -190,6 +201,10 @@ def _problems(spec: BindingSpec) -> Iterator[Problem]:
         known, strictest = ", ".join(PodSecurityLevel), PodSecurityLevel.RESTRICTED
         message = f"must be one of {known}, and is taken for {strictest}"
         yield Problem("spec.podPrivileges.level", level, message, blocks=False)
+    for index, cidr in enumerate(spec.worker_cidrs or ()):
+        if network_of(cidr) is None:
+            message = "must be a network such as 10.0.0.0/8 or fd00::/8; addresses in it are hidden"
+            yield Problem(f"spec.workerCIDRs[{index}]", cidr, message, blocks=False)
     if spec.worker_trust not in tuple(WorkerTrust):
         message = f"must be {' or '.join(WorkerTrust)}, and is taken for {WorkerTrust.KUBELET}"
         yield Problem("spec.workerTrust", spec.worker_trust, message, blocks=False)

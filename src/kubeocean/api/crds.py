@@ -170,6 +170,11 @@ def _binding_spec() -> Json:
             " all annotations of pods. The default is Kubelet.",
             enum=[each.value for each in WorkerTrust],
         ),
+        workerCIDRs=array(
+            "The networks of the worker's pods and nodes, such as 10.8.0.0/14. If any is named,"
+            " addresses of pods and their hosts outside of them are not shown here.",
+            {"type": "string"},
+        ),
     )
 
 

@@ -246,12 +246,12 @@ def _selection(selected: Json, context: LogConfigContext) -> Json:
             domain.workload_name: naming.label_value(workload["name"]),
             domain.workload_type: workload["kind"],
         }
-        confined = {"includeLabels": labels | _own_pods(context), "workload": None}
-        return {"namespace": mount, **confined, "workloads": None}
+        labels |= _own_pods(context)
+        return {"namespace": mount, "includeLabels": labels, "workload": None, "workloads": None}
     labels = (selected.get("includeLabels") or {}) | _own_pods(context)
     if namespace:
         labels |= {domain.virtual_namespace: namespace}
-    confined = {"namespace": mount, "includeLabels": labels, "workloads": None}
+    confined: Json = {"namespace": mount, "includeLabels": labels, "workloads": None}
     if excluded and not namespace:
         # Other labels that the source excludes are dropped, as in the earlier implementation.
         confined |= {"excludeLabels": {domain.virtual_namespace: excluded}, "excludeNamespace": ""}
@@ -432,7 +432,9 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         """Whether the server has a source that the cache does not show."""
         try:
             return not (await self.clusters.computing.get(LOG_CONFIGS, key.name)).deleting
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return False
 
     def _is_ours(self, copy: Untyped) -> bool:

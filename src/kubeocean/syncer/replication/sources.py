@@ -122,7 +122,9 @@ class MarkedSources:
             return await self._clusters.computing.get(
                 self._resource, key.name, key.namespace, keep_raw=True
             )
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return None
 
     def has_legacy_copy(self, source: Source) -> bool:

@@ -286,7 +286,9 @@ class VolumeRules(Rules):
         resource = self._claims.definition.copies
         try:
             return (await self.clusters.worker.get(resource, ref.name, ref.namespace)).uid
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return ""
 
     def _host_name(self, name: str) -> str | None:
