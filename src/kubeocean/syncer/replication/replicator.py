@@ -179,6 +179,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self.kind = kind.name
         self.definition = kind
         self.rules = rules
+        self._marked.is_used = self._may_be_used
         self.draining = False
         self._abandoned = False  # draining, and the worker is not waited for any more
         self._stalled = False  # a caller has waited in vain; true until the caches have synced
@@ -237,6 +238,14 @@ class Replicator(ReplicationLoop[Source, Copy]):
             domain=self.clusters.domain,
             pointed=self._marked.has_legacy_copy(source),
         )
+
+    def _may_be_used(self, key: Key) -> bool:
+        """Whether the content of a source is needed: a pod refers to it, or it has a copy."""
+        return key in self._records or bool(self.copies_of(key)) or self.rules.is_used(key)
+
+    async def read(self, key: Key) -> Source | None:
+        """Read a source from the server; None if it does not exist."""
+        return await self._marked.read(key)
 
     # Requests for copies
 
@@ -388,7 +397,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self._record(key).unused_since = None
         if not self.clusters.worker_health.answers:
             return self._missing(key, "is not copied: the worker does not answer")
-        source = source or await self._marked.read(key)
+        if source is None or not source.raw:
+            source = await self._marked.read(key)
         if source is not None:
             target = Key(self._store.namespace, self.first_name(key))
             used_by_pv = self.clusters.domain.used_by_pv in self.rules.extra_labels(key)
