@@ -111,8 +111,10 @@ class ApiError(KubeoceanError):
         reason: str = "",
         causes: tuple[StatusCause, ...] = (),
         retry_after_s: float | None = None,
+        is_status: bool = True,
     ) -> None:
         super().__init__(message)
+        self.is_status = is_status  # False: the body was no Status, so perhaps not an API server's
         self.status = status
         self.reason = reason or type(self).__name__
         self.causes = causes
@@ -260,6 +262,7 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
         reason=parsed.reason,
         causes=tuple(details.causes or ()),
         retry_after_s=_seconds(retry_after) or _seconds(details.retry_after_seconds or 0),
+        is_status=parsed.kind == "Status",
     )
     if isinstance(error, NotFound):
         error.proven = parsed.kind == "Status"

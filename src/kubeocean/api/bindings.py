@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 import msgspec
@@ -29,9 +30,11 @@ __all__ = [
     "BindingStatus",
     "ClusterBinding",
     "PodPrivileges",
+    "PodSecurityLevel",
     "Privilege",
     "SecretReference",
     "WorkerTrust",
+    "network_of",
     "problems",
 ]
 
@@ -62,10 +65,19 @@ class Privilege(StrEnum):
     DENY = "Deny"
 
 
+class PodSecurityLevel(StrEnum):
+    """A level of Kubernetes' Pod Security Standards."""
+
+    PRIVILEGED = "privileged"
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
+
+
 class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Access of pods to the worker cluster's machines; each kind is allowed unless it is denied.
 
-    Fields are texts, because an API server may hold values that no definition has checked.
+    The level `baseline` denies all five kinds, `restricted` more than these. Fields are texts,
+    because an API server may hold values that no definition has checked.
     """
 
     host_network: str = Privilege.ALLOW
@@ -73,12 +85,27 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
     host_ipc: str = msgspec.field(default=Privilege.ALLOW, name="hostIPC")
     host_path: str = Privilege.ALLOW
     privileged: str = Privilege.ALLOW
+    level: str = PodSecurityLevel.PRIVILEGED
+
+    @property
+    def effective_level(self) -> PodSecurityLevel:
+        """The level; an unknown word is taken for the strictest one."""
+        known = self.level in tuple(PodSecurityLevel)
+        return PodSecurityLevel(self.level) if known else PodSecurityLevel.RESTRICTED
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """The five kinds of access, as users write them, with their values."""
+        fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
+        return tuple((shown, getattr(self, field)) for shown, field in fields if field != "level")
 
     @property
     def denied(self) -> tuple[str, ...]:
         """The denied fields, as users write them; a value that is not Allow denies."""
-        fields = zip(self.__struct_encode_fields__, self.__struct_fields__, strict=True)
-        return tuple(shown for shown, field in fields if getattr(self, field) != Privilege.ALLOW)
+        at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
+        return tuple(
+            shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)
+        )
 
 
 class WorkerTrust(StrEnum):
@@ -102,6 +129,7 @@ class BindingSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_de
     direct_scheduling: bool = False
     pod_privileges: PodPrivileges = msgspec.field(default_factory=PodPrivileges)
     worker_trust: str = WorkerTrust.KUBELET  # a text, as privileges are
+    worker_cidrs: tuple[str, ...] | None = msgspec.field(default=None, name="workerCIDRs")
 
     @property
     def trusts_fully(self) -> bool:
@@ -131,6 +159,14 @@ CLUSTER_BINDINGS: Final = Resource(
 )
 
 
+def network_of(cidr: str) -> IPv4Network | IPv6Network | None:
+    """Return the network that a text in CIDR notation names; None if it names none."""
+    try:
+        return ip_network(cidr, strict=False)
+    except ValueError:
+        return None
+
+
 def problems(spec: BindingSpec) -> tuple[Problem, ...]:
     """Return all problems of a binding, in the order of the fields.
 
@@ -156,13 +192,18 @@ def _problems(spec: BindingSpec) -> Iterator[Problem]:
     if spec.pod_priority_class_name:
         what = "a PriorityClass of the worker cluster"
         yield from misnamed("spec.podPriorityClassName", spec.pod_priority_class_name, what)
-    privileges = spec.pod_privileges
-    for shown, field in zip(
-        privileges.__struct_encode_fields__, privileges.__struct_fields__, strict=True
-    ):
-        if (value := getattr(privileges, field)) not in tuple(Privilege):
+    for shown, value in spec.pod_privileges.settings:
+        if value not in tuple(Privilege):
             reason = f"must be {' or '.join(Privilege)}, and is taken for {Privilege.DENY}"
             yield Problem(f"spec.podPrivileges.{shown}", value, reason, blocks=False)
+    if (level := spec.pod_privileges.level) not in tuple(PodSecurityLevel):
+        known, strictest = ", ".join(PodSecurityLevel), PodSecurityLevel.RESTRICTED
+        message = f"must be one of {known}, and is taken for {strictest}"
+        yield Problem("spec.podPrivileges.level", level, message, blocks=False)
+    for index, cidr in enumerate(spec.worker_cidrs or ()):
+        if network_of(cidr) is None:
+            message = "must be a network such as 10.0.0.0/8 or fd00::/8; addresses in it are hidden"
+            yield Problem(f"spec.workerCIDRs[{index}]", cidr, message, blocks=False)
     if spec.worker_trust not in tuple(WorkerTrust):
         message = f"must be {' or '.join(WorkerTrust)}, and is taken for {WorkerTrust.KUBELET}"
         yield Problem("spec.workerTrust", spec.worker_trust, message, blocks=False)

@@ -23,6 +23,7 @@ from kubeocean.api.bindings import (
     CLUSTER_ID,
     CLUSTER_ID_LONGEST,
     BindingPhase,
+    PodSecurityLevel,
     Privilege,
     WorkerTrust,
 )
@@ -175,6 +176,11 @@ def _binding_spec() -> Json:
             " all annotations of pods. The default is Kubelet.",
             enum=[each.value for each in WorkerTrust],
         ),
+        workerCIDRs=array(
+            "The networks of the worker's pods and nodes, such as 10.8.0.0/14. If any is named,"
+            " addresses of pods and their hosts outside of them are not shown here.",
+            {"type": "string"},
+        ),
     )
 
 
@@ -187,11 +193,20 @@ def _pod_privileges() -> Json:
     return obj(
         "What of the worker's machines pods may reach into. A pod that asks for what is denied is"
         " not created in the worker, and an event on it says why.",
+        level=text(
+            "The level of Kubernetes' Pod Security Standards that pods have to meet: privileged,"
+            " baseline, which denies everything below, or restricted. Where a single privilege says"
+            " otherwise, the stricter one counts. The default is privileged.",
+            enum=[each.value for each in PodSecurityLevel],
+        ),
         hostNetwork=privilege("The network of the node, ports of the node among it."),
         hostPID=privilege("The processes of the node."),
         hostIPC=privilege("The shared memory and semaphores of the node."),
         hostPath=privilege("Files of the node."),
-        privileged=privilege("Containers that are confined in nothing."),
+        privileged=privilege(
+            "Containers that are confined less than usual: privileged ones, further capabilities,"
+            " other seccomp, AppArmor or SELinux profiles, sysctls, an unmasked /proc."
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from support.dependents_driver import (
     read_in_worker,
 )
 from support.faults import Faults, watches
+from support.pod_env import PodEnv
 from support.wait import until
 
 QUOTAS = "/api/v1/namespaces/{}/resourcequotas"
@@ -258,14 +259,43 @@ async def test_an_optional_source_is_not_waited_for_and_replicated_later(
         await until(lambda: ppod(controller_env, home, "p"))
         names = driver.answers[pod.key]
         assert not isinstance(names, Missing)
-        assert names.config_maps == {"config": physical_name("config", home)}
-        assert names.secrets == {"pull": physical_name("pull", home)}
+        copiers = driver.dependents.replicators
+        reserved = copiers["ConfigMap"].reserved_name(Key(home, "config"))
+        assert names.config_maps == {"config": reserved}
+        assert reserved != physical_name("config", home)
+        assert names.secrets == {"pull": copiers["Secret"].reserved_name(Key(home, "pull"))}
         await create_config_map(controller_env, home)
         await until(lambda: has_data(controller_env, home, k="v"))
         await delete_pod(controller_env, pod)
         await until(lambda: gone(controller_env, home))
         watches = driver.dependents.replicators["Secret"].existence_watches
         await until(lambda: len(watches) == 0)
+
+
+async def test_a_pod_never_mounts_a_foreign_object_for_an_optional_source_that_is_absent(
+    pod_env: PodEnv,
+) -> None:
+    env, name = pod_env, physical_name("config", pod_env.namespace)
+    foreign = {"metadata": {"name": name}, "data": {"k": "of somebody else"}}
+    await env.worker_api.create(CONFIG_MAPS, foreign, namespace=env.mount)
+    volume = {"name": "v", **config_map_volume("config", optional=True)}
+    async with env.pods():
+        await env.run(volumes=[volume])
+        await until(env.runs)
+        (mounted,) = (await env.ppod()).content()["spec"]["volumes"]
+        reserved = mounted["configMap"]["name"]
+        assert reserved != name
+
+    # The source appears later, in another process: its copy has the name that the pod mounts.
+    async with env.pods():
+        body = {"metadata": {"name": "config"}, "data": {"k": "v"}}
+        await env.computing_api.create(CONFIG_MAPS, body, namespace=env.namespace)
+
+        async def copied() -> bool:
+            copy = await read_in_worker(env, CONFIG_MAPS, reserved, env.mount)
+            return copy is not None and copy.content()["data"] == {"k": "v"}
+
+        await until(copied)
 
 
 async def test_a_source_that_is_deleted_and_created_again_keeps_its_copy(

@@ -255,7 +255,7 @@ def _check_privileges(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Fi
     """Pods get no access to the worker's machines."""
     privileges = worker.binding.spec.pod_privileges
     denied = set(privileges.denied)
-    allowed = [each for each in privileges.__struct_encode_fields__ if each not in denied]
+    allowed = [each for each, _ in privileges.settings if each not in denied]
     if allowed:
         message = f"pods may use {', '.join(allowed)} on the worker's machines"
         settings = ", ".join(f"{each}: {Privilege.DENY}" for each in allowed)

@@ -154,7 +154,8 @@ class ClusterSnapshot:
             comparison.held_volumes = {spec.get("volumeName") or "" for spec in specs}
         elif recipe is _VOLUMES:
             for each in copies:
-                comparison.held_secrets |= volume_forge.secrets_of(each.content()).keys()
+                secrets = volume_forge.secrets_of(each.content(), controllers=True)
+                comparison.held_secrets |= secrets.keys()
         return copies
 
     # The computing cluster

@@ -15,6 +15,7 @@ the usual check costs next to nothing. Before a pod is rejected, its node is rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import PodEvent
@@ -30,6 +31,8 @@ from kubeocean.syncer.pods.record import PodRecord, PodRecords
 from kubeocean.syncer.pods.views import VirtualPod
 
 __all__ = ["Admission", "ClosedNode"]
+
+_NOT_STARTED: Final = ("", "Pending")  # phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ class Admission:
         self, vpod: VirtualPod, vnode: Node, record: PodRecord
     ) -> Shortage | ClosedNode | None:
         # A pod may have been admitted, and waited for a copy until the window was closed.
-        if reason := reclaim_reason(vnode, self._clusters.domain):
+        reason = reclaim_reason(vnode, self._clusters.domain)
+        if reason and vpod.status.phase in _NOT_STARTED:
             return ClosedNode(vnode.name, reason)
         return None if record.admitted else self._shortage(vpod, vnode)
 

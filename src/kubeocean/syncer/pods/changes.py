@@ -16,10 +16,10 @@ from typing import Final
 from kubeocean.runtime.objects import Json, encode
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.pods.env import inherited, translate_env
-from kubeocean.syncer.pods.forge import IMAGES, RESOURCES, TOLERATIONS, spec_record
+from kubeocean.syncer.pods.forge import IMAGES, RESOURCES, TOLERATIONS, image_of, spec_record
 from kubeocean.syncer.pods.forge_context import Context, Refused
 from kubeocean.syncer.pods.metadata import metadata_changes, recorded_spec, spec_annotation
-from kubeocean.syncer.pods.privileges import container_problems
+from kubeocean.syncer.pods.pod_security import container_problems
 from kubeocean.syncer.pods.views import FINISHED
 
 __all__ = ["EPHEMERAL_CONTAINERS", "RESIZE", "Changes", "PodPatch", "changes", "digest_of"]
@@ -29,6 +29,7 @@ RESIZE: Final = "resize"
 _RESIZABLE: Final = ("cpu", "memory")
 _EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
+_PARTS: Final = {IMAGES, RESOURCES, TOLERATIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ def changes(pod: Json, ppod: Json, context: Context) -> Changes:
     if ppod["metadata"].get("deletionTimestamp"):
         return Changes()
     before, record = recorded_spec(ppod, context.domain), spec_record(pod)
+    if before is not None and before.items() <= record.items() and before.keys() >= _PARTS:
+        record = before  # an earlier version recorded no single images; not worth a write
     if (ppod.get("status") or {}).get("phase") in FINISHED:
         unchanged = record if before is None else before
         metadata, refused = _metadata(pod, ppod, context, unchanged)
@@ -99,7 +102,7 @@ def _metadata(
 
 def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
     """The patch of those fields that a pod itself may change while it runs."""
-    patch: Json = _images(spec, current) if IMAGES in changed else {}
+    patch: Json = _images(spec, current, changed) if IMAGES in changed else {}
     if TOLERATIONS in changed and (tolerations := _tolerations(spec, current)):
         patch["tolerations"] = tolerations
     deadline: int | None = spec.get("activeDeadlineSeconds")
@@ -109,10 +112,10 @@ def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
     return patch
 
 
-def _images(spec: Json, current: Json) -> Json:
+def _images(spec: Json, current: Json, changed: set[str]) -> Json:
     patch: Json = {}
     for kind, wanted, present in _containers(spec, current):
-        if wanted.get("image") != present.get("image"):
+        if image_of(wanted["name"]) in changed and wanted.get("image") != present.get("image"):
             patch.setdefault(kind, []).append({"name": wanted["name"], "image": wanted["image"]})
     return patch
 
@@ -165,7 +168,7 @@ def _ephemeral_containers(
     for i, container in enumerate(pod["spec"].get(_EPHEMERAL) or ()):
         if container["name"] not in present:
             field = f"spec.{_EPHEMERAL}[{i}]"
-            problems = [*container_problems(container, field, context.privileges)]
+            problems = [*container_problems(container, field, pod["spec"], context.privileges)]
             refused += problems
             if not problems:
                 added.append(container)

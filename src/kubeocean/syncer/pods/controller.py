@@ -466,7 +466,7 @@ class PodController:
         """Write the physical pod's status, name and annotations to the virtual pod."""
         clusters, record = self.clusters, sync.record
         vpod, ppod = sync.vpod, sync.ppod
-        status = pod_status.mirror(sync.virtual, sync.physical)
+        status = pod_status.mirror(sync.virtual, sync.physical, cidrs=self._cidrs)
         metadata = shown_metadata(
             sync.virtual, sync.physical, clusters.domain, trusts_fully=clusters.trusts_fully
         )
@@ -484,6 +484,12 @@ class PodController:
             record.futile = versions
         self._metrics.reported(record, written=True)
         sync.physical_record.created_at_s = None
+
+    @property
+    def _cidrs(self) -> tuple[str, ...] | None:
+        """The networks of the worker, if the binding names any."""
+        binding = self.clusters.binding
+        return binding.spec.worker_cidrs if binding is not None else None
 
     async def _show(
         self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
@@ -668,7 +674,9 @@ class PodController:
             return True
         last = record.last_physical
         ended = last.content() if last is not None and last.finished else None
-        status = pod_status.final(vpod.content(), ended, now=self.clusters.now_text())
+        status = pod_status.final(
+            vpod.content(), ended, now=self.clusters.now_text(), cidrs=self._cidrs
+        )
         return not status or await self._show(vpod, record, status, {}) is not None
 
     async def _delete_stray(

@@ -18,7 +18,7 @@ from kubeocean.syncer.pods.dns import hostname, translate_dns, translate_hosts
 from kubeocean.syncer.pods.env import inherited, translate_env
 from kubeocean.syncer.pods.forge_context import Context, Privileges, Refused
 from kubeocean.syncer.pods.metadata import digest, forge_metadata
-from kubeocean.syncer.pods.privileges import problems
+from kubeocean.syncer.pods.pod_security import problems
 from kubeocean.syncer.pods.volumes import translate_volumes, volume_problems
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "TOLERATIONS",
     "check",
     "forge",
+    "image_of",
     "place",
     "spec_record",
 ]
@@ -85,7 +86,7 @@ _NOT_COPIED: Final = DROPPED | {"serviceAccount", "serviceAccountName", "ephemer
 
 def check(pod: Json, privileges: Privileges) -> None:
     """Raise Refused if a pod cannot run in the worker as it is, whatever is copied for it."""
-    for problem in (*problems(pod["spec"], privileges), *volume_problems(pod)):
+    for problem in (*problems(pod, privileges), *volume_problems(pod)):
         raise problem
     if claims := pod["spec"].get("resourceClaims"):
         message = "devices that are claimed by ResourceClaims cannot be lent; not supported"
@@ -128,14 +129,24 @@ def forge(pod: Json, context: Context) -> Json:
 
 
 def spec_record(pod: Json) -> dict[str, str]:
-    """Digests of the parts of the spec that may change while a pod runs."""
+    """Digests of the parts of the spec that may change while a pod runs.
+
+    The image of each container has a digest of its own: where one changed, the others stay as the
+    worker's admission may have rewritten them.
+    """
     spec: Json = pod["spec"]
     containers = [*_init(spec), *spec["containers"]]
     return {
         IMAGES: digest({c["name"]: c.get("image") for c in containers}),
         RESOURCES: digest({c["name"]: c.get("resources") for c in containers}),
         TOLERATIONS: digest(spec.get("tolerations") or []),
+        **{image_of(c["name"]): digest(c.get("image")) for c in containers},
     }
+
+
+def image_of(container: str) -> str:
+    """The name under which the image of a container is recorded."""
+    return f"{IMAGES}/{container}"
 
 
 def _init(spec: Json) -> list[Json]:

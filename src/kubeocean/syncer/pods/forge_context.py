@@ -113,6 +113,7 @@ class Privileges:
     host_ipc: bool = True
     host_path: bool = True
     privileged: bool = True
+    restricted: bool = False  # pods have to meet the restricted Pod Security Standard
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,18 +50,18 @@ class PhysicalPods:
             # In another namespace that we may not read there is no pod of ours: the virtual pod's
             # annotation is wrong.
             ignored = () if key.namespace == clusters.mount_namespace else (Forbidden,)
-            with suppress(NotFound, *ignored):
-                ppod = await self._get(key)
-                if is_ours(claim_of(vpod, ppod, ids=clusters.ids, domain=clusters.domain)):
+            with suppress(*ignored):
+                ppod = await self._read(key)
+                if ppod is not None and is_ours(
+                    claim_of(vpod, ppod, ids=clusters.ids, domain=clusters.domain)
+                ):
                     return ppod
         return None
 
     async def exists(self, ppod: PhysicalPod) -> bool:
         """Whether the server still has this very pod."""
-        try:
-            return (await self._get(ppod.key)).uid == ppod.uid
-        except NotFound:
-            return False
+        live = await self._read(ppod.key)
+        return live is not None and live.uid == ppod.uid
 
     async def create(self, key: Key, body: Json) -> tuple[PhysicalPod, bool]:
         """Create a pod for virtual pod `key`: the pod, and True if it was created now.
@@ -134,6 +134,15 @@ class PhysicalPods:
             return False
         self._pending.deleted(key, self._clusters.ppods, ppod)
         return True
+
+    async def _read(self, key: Key) -> PhysicalPod | None:
+        """Read a pod from the server; None if the server itself answers that there is none."""
+        try:
+            return await self._get(key)
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
+            return None
 
     async def _get(self, key: Key) -> PhysicalPod:
         return await self._clusters.worker.get(

@@ -12,9 +12,11 @@ Every function returns a JSON merge patch, which is empty if nothing differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
+from kubeocean.api.bindings import network_of
 from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
 from kubeocean.errors import ApiError
 from kubeocean.runtime.objects import Json
@@ -69,15 +71,17 @@ _CONTAINER_STATUSES: Final = {
     "initContainerStatuses": "initContainers",
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
+_ADDRESSES: Final = (("podIP", "podIPs"), ("hostIP", "hostIPs"))
 _OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # conditions that this syncer sets
 _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
 
 
-def mirror(vpod: Json, ppod: Json) -> Json:
+def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Json:
     """The patch that gives a virtual pod the status of its physical pod.
 
-    A virtual pod that has ended stays as it is, whatever its physical pod does afterwards.
+    A virtual pod that has ended stays as it is, whatever its physical pod does afterwards. If
+    networks are given (`cidrs`), addresses outside of them are not shown.
     """
     current: Json = vpod.get("status") or {}
     physical: Json = ppod.get("status") or {}
@@ -85,6 +89,8 @@ def mirror(vpod: Json, ppod: Json) -> Json:
         return {}
     wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
     wanted |= _own_containers(vpod["spec"], wanted)
+    if cidrs:
+        wanted |= _shown_addresses(wanted, cidrs)
     if (message := waits_for_node(ppod)) is not None:
         wanted |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
@@ -103,6 +109,26 @@ def _own_containers(spec: Json, status: Json) -> Json:
             names = {container["name"] for container in spec.get(kind) or ()}
             own[field] = [each for each in status[field] or () if each["name"] in names]
     return {field: statuses or None for field, statuses in own.items()}
+
+
+def _shown_addresses(status: Json, cidrs: Sequence[str]) -> Json:
+    """The addresses of a pod and its host that are in one of the networks."""
+    shown: Json = {}
+    for one, several in _ADDRESSES:
+        each = [item.get("ip", "") for item in status.get(several) or ()]
+        inside = [ip for ip in each or [status.get(one) or ""] if _is_inside(ip, cidrs)]
+        shown[one] = inside[0] if inside else None
+        shown[several] = [{"ip": ip} for ip in inside] if each and inside else None
+    return shown
+
+
+def _is_inside(ip: str, cidrs: Sequence[str]) -> bool:
+    try:
+        address = ip_address(ip)
+    except ValueError:
+        return False
+    networks = (network_of(cidr) for cidr in cidrs)
+    return any(network is not None and address in network for network in networks)
 
 
 def without_refused(status: Json, error: ApiError) -> Json:
@@ -129,14 +155,14 @@ def lost(vpod: Json, *, now: str) -> Json:
     return with_disruption(vpod, failed | {"conditions": conditions}, now=now)
 
 
-def final(vpod: Json, ended: Json | None, *, now: str) -> Json:
+def final(vpod: Json, ended: Json | None, *, now: str, cidrs: Sequence[str] | None = None) -> Json:
     """The last status of a virtual pod that is being deleted.
 
     `ended` is its physical pod, if that is known to have ended. If not, a pod with finalizers is
     lost, because the owner of a finalizer waits for the pod to end; any other pod needs no patch.
     """
     if ended is not None:
-        return mirror(vpod, ended)
+        return mirror(vpod, ended, cidrs=cidrs)
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 

@@ -31,7 +31,9 @@ class VirtualPods:
             return await self._clusters.computing.get(
                 VIRTUAL_PODS, key.name, key.namespace, keep_raw=True
             )
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return None
 
     async def patch_status(

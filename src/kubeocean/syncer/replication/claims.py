@@ -23,7 +23,7 @@ from kubeocean.runtime.clock import within
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.privileges import privileges_of, volume_problem
+from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
 from kubeocean.syncer.pods.references import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing

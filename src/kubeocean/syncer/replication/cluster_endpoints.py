@@ -27,7 +27,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.forge_context import Endpoint, Privileges, ServiceEnv, ServicePort
-from kubeocean.syncer.pods.privileges import privileges_of
+from kubeocean.syncer.pods.pod_security import privileges_of
 from kubeocean.syncer.replication.service_forge import (
     SERVICE_VIEWS,
     ServiceView,

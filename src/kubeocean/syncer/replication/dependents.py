@@ -190,7 +190,7 @@ class _Need:
             return name
         reference = self.reference
         if reference.best_effort or (reference.optional and name.absent):
-            return self.replicator.first_name(self.key)  # the name that a later copy will have
+            return self.replicator.reserved_name(self.key)
         return name
 
 
@@ -203,6 +203,7 @@ class _EnvKeys:
     """
 
     def __init__(self, replicator: Replicator) -> None:
+        self._replicator = replicator
         self._sources = replicator.sources
         self._keys: dict[Key, tuple[str, frozenset[str]]] = {}  # with the version of the source
         self._sources.on_change(self._source_changed)
@@ -216,7 +217,9 @@ class _EnvKeys:
             return frozenset()
         version, keys = self._keys.get(key, ("", frozenset()))
         if version != source.resource_version:
-            keys = frozenset(source.content().get("data") or {})
+            if not source.raw:  # the cache does not hold the content of everything
+                source = await self._replicator.read(key) or source
+            keys = frozenset(source.content().get("data") or {}) if source.raw else frozenset()
             self._keys[key] = source.resource_version, keys
         return keys
 

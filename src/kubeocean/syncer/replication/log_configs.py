@@ -3,7 +3,9 @@
 In the worker all pods are in one namespace, and labels name the virtual namespace and the workload
 of each. So what a LogConfig selects by namespace or workload, its copy selects by those labels. A
 LogConfig that names workloads has one copy for each namespace and kind among them, always in the
-same order; everything else is copied as it is.
+same order. Every copy is confined to the mount namespace and to pods of this computing cluster,
+whatever its source selects: the worker's other logs belong to its owner. Files of nodes are refused
+for the same reason. Everything else is copied as it is.
 
 LogConfigs are replicated only where both clusters serve the kind, which is checked at the start and
 periodically; elsewhere nothing is watched. The key is a LogConfig of the computing cluster. Its
@@ -49,6 +51,7 @@ __all__ = [
     "forge",
     "is_copy_of",
     "is_legacy_copy_of",
+    "problem_of",
     "second_name",
     "source_of",
     "updated",
@@ -90,6 +93,18 @@ def forge(context: LogConfigContext) -> dict[str, Json]:
         name = naming.log_config(source.name, index)
         bodies[name] = _copy(context, name, _for_group(spec, each, context))
     return bodies
+
+
+def problem_of(source: Untyped) -> str:
+    """Return why a LogConfig is not copied; empty if it is."""
+    spec: Json = source.content().get("spec") or {}
+    kind = (spec.get("inputDetail") or {}).get("type") or ""
+    if not kind or kind in _INPUTS:
+        return ""
+    return (
+        f"LogConfig {source.name}: spec.inputDetail.type is {kind}; only"
+        f" {' and '.join(_INPUTS)} are copied, because other logs of the worker are its owner's"
+    )
 
 
 def second_name(name: str, ids: Ids) -> str:
@@ -199,6 +214,7 @@ def _for_group(spec: Json, each: _Group, context: LogConfigContext) -> Json:
         domain.workload_type: each.kind,
         domain.virtual_namespace: each.namespace,
         domain.workload_name: ",".join(map(naming.label_value, each.names)),
+        **_own_pods(context),
     }
     changes = {"namespace": context.mount_namespace, "includeLabels": labels, "workloads": None}
     return _with_input(spec, "containerStdout", changes)
@@ -207,13 +223,19 @@ def _for_group(spec: Json, each: _Group, context: LogConfigContext) -> Json:
 def _translated(spec: Json, context: LogConfigContext) -> Json:
     detail = spec.get("inputDetail") or {}
     part = _INPUTS.get(detail.get("type") or "", "")
-    selected = detail.get(part) or {}
-    changes = _selection(selected, context) if selected and not selected.get("workloads") else {}
-    return _with_input(spec, part, changes) if changes else spec
+    if not part:
+        return spec  # collects nothing
+    return _with_input(spec, part, _selection(detail.get(part) or {}, context))
+
+
+def _own_pods(context: LogConfigContext) -> dict[str, str]:
+    """Return the label that the pods of this computing cluster have, and no others."""
+    computing_id = naming.label_value(context.ids.computing_id)
+    return {context.domain.computing_cluster_id: computing_id}
 
 
 def _selection(selected: Json, context: LogConfigContext) -> Json:
-    """Return the changes to the selection of pods; none if no namespace is selected."""
+    """Return the changes to the selection of pods."""
     domain, mount = context.domain, context.mount_namespace
     workload = selected.get("workload") or {}
     namespace = selected.get("namespace") or ""
@@ -224,21 +246,23 @@ def _selection(selected: Json, context: LogConfigContext) -> Json:
             domain.workload_name: naming.label_value(workload["name"]),
             domain.workload_type: workload["kind"],
         }
-        return {"namespace": mount, "includeLabels": labels, "workload": None}
+        labels |= _own_pods(context)
+        return {"namespace": mount, "includeLabels": labels, "workload": None, "workloads": None}
+    labels = (selected.get("includeLabels") or {}) | _own_pods(context)
     if namespace:
-        labels = (selected.get("includeLabels") or {}) | {domain.virtual_namespace: namespace}
-        return {"namespace": mount, "includeLabels": labels}
-    if excluded:
+        labels |= {domain.virtual_namespace: namespace}
+    confined: Json = {"namespace": mount, "includeLabels": labels, "workloads": None}
+    if excluded and not namespace:
         # Other labels that the source excludes are dropped, as in the earlier implementation.
-        labels = {domain.virtual_namespace: excluded}
-        return {"namespace": mount, "excludeLabels": labels, "excludeNamespace": ""}
-    return {}
+        confined |= {"excludeLabels": {domain.virtual_namespace: excluded}, "excludeNamespace": ""}
+    return confined
 
 
 def _with_input(spec: Json, part: str, changes: Mapping[str, object]) -> Json:
     """Return the spec with changes in one part of its input; None removes a field."""
     detail = spec["inputDetail"]
-    kept = {key: value for key, value in detail[part].items() if key not in changes}
+    selected = detail.get(part) or {}
+    kept = {key: value for key, value in selected.items() if key not in changes}
     named = {key: value for key, value in changes.items() if value is not None}
     return spec | {"inputDetail": detail | {part: kept | named}}
 
@@ -331,6 +355,10 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         clusters = self.clusters
         context = LogConfigContext(source, clusters.mount_namespace, clusters.ids, clusters.domain)
         known = {copy.name: copy for copy in copies if self._is_adoptable(copy, source.name)}
+        if problem := problem_of(source):
+            for copy in known.values():
+                await self._store.delete(source.key, copy)
+            return Stuck(BindingEvent.LOG_CONFIG_NOT_COPIED, problem)
         kept = set()
         for name, body in forge(context).items():
             written = await self._ensure_copy(name, body, known, source)
@@ -404,7 +432,9 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         """Whether the server has a source that the cache does not show."""
         try:
             return not (await self.clusters.computing.get(LOG_CONFIGS, key.name)).deleting
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return False
 
     def _is_ours(self, copy: Untyped) -> bool:

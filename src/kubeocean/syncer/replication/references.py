@@ -9,6 +9,7 @@ A cache alone never proves that no pod refers to an object: `unused` lists pods 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, TypeAlias
@@ -30,6 +31,7 @@ CLAIM = "PersistentVolumeClaim"
 VOLUME = "PersistentVolume"
 
 _EPHEMERAL: Final = b'"ephemeralContainers"'
+_LISTINGS: Final = 16  # that are remembered
 
 Reference: TypeAlias = tuple[str, Key]  # the kind and the key of a source
 # All objects that a pod refers to, given the names in its spec and its namespace
@@ -49,9 +51,9 @@ class PodReferences:
         self._by_pod: dict[Key, frozenset[Reference]] = {}
         self._pods: dict[Reference, set[Key]] = {}
         self._unread: set[Key] = set()  # pods that are not in `_by_pod` yet
-        # The last listing of pods: its namespace, its time, and the references of pods in it that
+        # The last listings of pods, by namespace: the time, and the references of pods in it that
         # the cache did not show
-        self._listed: tuple[str, float, frozenset[Reference]] = ("", 0.0, frozenset())
+        self._listed: dict[str, tuple[float, frozenset[Reference]]] = {}
         self._handlers: list[Callable[[Reference], None]] = []
         clusters.vpods.on_change(self._vpod_changed)
         clusters.ppods.on_change(self._ppod_changed)
@@ -95,14 +97,23 @@ class PodReferences:
         return reference in self._pods
 
     async def unused(self, reference: Reference, *, since: float) -> bool:
-        """Whether no virtual pod refers to a source, by a listing that is newer than `since`."""
+        """Whether no virtual pod refers to a source, by a listing that is newer than `since`.
+
+        A worker may put any namespace on a copy: without one, all pods would have to be listed, and
+        nothing is proven.
+        """
         namespace = reference[1].namespace
-        listed, began, used = self._listed
-        if listed != namespace or began <= since:
+        if not namespace:
+            return False
+        began, used = self._listed.get(namespace, (-math.inf, frozenset()))
+        if began <= since:
             began = self._clusters.clock.monotonic()
             used = await self._list(namespace)
-            # The last listing alone: sources of one namespace become unused together.
-            self._listed = (namespace, began, used)
+            # Sources of one namespace become unused together.
+            self._listed.pop(namespace, None)
+            self._listed[namespace] = (began, used)
+            if len(self._listed) > _LISTINGS:
+                del self._listed[next(iter(self._listed))]
         return reference not in used and not self.is_used(reference)
 
     async def _list(self, namespace: str) -> frozenset[Reference]:

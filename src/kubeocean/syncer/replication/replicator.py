@@ -117,6 +117,12 @@ class Rules:
         """Whether the caches show that nothing has to be set on a copy."""
         return True
 
+    def is_mounted(self, key: Key, name: str) -> bool:
+        """Whether the physical pod of a pod that refers to a source has a copy of that name."""
+        pods = self.references.pods((self.kind.name, key))
+        ppods = (ppod for pod in pods for ppod in self.clusters.ppods.by("virtual", str(pod)))
+        return any(f'"{name}"'.encode() in ppod.raw for ppod in ppods)
+
     def extra_labels(self, key: Key) -> Mapping[str, str]:
         """Return labels of a copy in addition to those of its source and its owner."""
         return {}
@@ -162,7 +168,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             clusters,
             clusters.worker,
             kind.copies,
-            lambda copy: virtual_object(copy, clusters.domain),
+            lambda copy: virtual_object(copy, clusters.domain, namespaced=kind.sources.namespaced),
             labels=f"{owned_by(clusters)},!{clusters.domain.service_account_token}",
             namespace=clusters.mount_namespace if kind.copies.namespaced else "",
             indexes={VOLUME_NAME: lambda copy: (copy.spec.volume_name,)},
@@ -173,6 +179,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self.kind = kind.name
         self.definition = kind
         self.rules = rules
+        self._marked.is_used = self._may_be_used
         self.draining = False
         self._abandoned = False  # draining, and the worker is not waited for any more
         self._stalled = False  # a caller has waited in vain; true until the caches have synced
@@ -211,6 +218,17 @@ class Replicator(ReplicationLoop[Source, Copy]):
         identity = f"{source.uid}/{self.clusters.cluster_id}"
         return naming.second_physical_name(source.name, source.namespace, uid=identity)
 
+    def reserved_name(self, key: Key) -> str:
+        """Return the name by which a pod refers to a copy that does not exist.
+
+        The first name may be that of a foreign object, now or later, and a kubelet mounts whatever
+        has the name. This name is a function of the binding as well. A source that appears while
+        a pod has this name is copied under it.
+        """
+        ids = self.clusters.ids
+        identity = f"{ids.computing_id}/{ids.binding}"
+        return naming.second_physical_name(key.name, key.namespace, uid=identity)
+
     def _claim(self, source: Source, copy: Copy) -> Claim:
         return claim_copy(
             copy,
@@ -220,6 +238,14 @@ class Replicator(ReplicationLoop[Source, Copy]):
             domain=self.clusters.domain,
             pointed=self._marked.has_legacy_copy(source),
         )
+
+    def _may_be_used(self, key: Key) -> bool:
+        """Whether the content of a source is needed: a pod refers to it, or it has a copy."""
+        return key in self._records or bool(self.copies_of(key)) or self.rules.is_used(key)
+
+    async def read(self, key: Key) -> Source | None:
+        """Read a source from the server; None if it does not exist."""
+        return await self._marked.read(key)
 
     # Requests for copies
 
@@ -371,7 +397,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         self._record(key).unused_since = None
         if not self.clusters.worker_health.answers:
             return self._missing(key, "is not copied: the worker does not answer")
-        source = source or await self._marked.read(key)
+        if source is None or not source.raw:
+            source = await self._marked.read(key)
         if source is not None:
             target = Key(self._store.namespace, self.first_name(key))
             used_by_pv = self.clusters.domain.used_by_pv in self.rules.extra_labels(key)
@@ -394,7 +421,9 @@ class Replicator(ReplicationLoop[Source, Copy]):
 
     async def _create(self, source: Source) -> str | Missing:
         key = source.key
-        names = (self.first_name(key), self.second_name(source))
+        names: tuple[str, ...] = (self.first_name(key), self.second_name(source))
+        if self.rules.is_mounted(key, self.reserved_name(key)):
+            names = (self.reserved_name(key),)
         for name in names:
             context = await self._context(source, name)
             if isinstance(context, Missing):

@@ -8,7 +8,7 @@ namespace; the syncer writes to its mount namespace alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from kubeocean.api import group
@@ -85,7 +85,8 @@ class SecretRules(Rules):
         if self.clusters.domain.used_by_pv in copy.labels:
             labels = self._volumes.copies.scope.labels
             listing = await self.clusters.worker.list(VOLUMES.copies, labels=labels, keep_raw=True)
-            if any(copy.key in secrets_of(volume.content()) for volume in listing.items):
+            used = (self._secrets_of(volume) for volume in listing.items)
+            if any(copy.key in secrets for secrets in used):
                 return False
         return await super().unused(key, copy, since)
 
@@ -94,5 +95,9 @@ class SecretRules(Rules):
         return {self.clusters.domain.used_by_pv: group.TRUE} if volumes else {}
 
     def _sources_of_volumes(self, key: Key) -> list[Source]:
-        """Return the virtual volumes that refer to a Secret."""
-        return self._volumes.sources.by(REFERENCES, str(key))
+        """Return the virtual volumes that refer to a Secret which is to be copied."""
+        volumes = self._volumes.sources.by(REFERENCES, str(key))
+        return [volume for volume in volumes if key in self._secrets_of(volume)]
+
+    def _secrets_of(self, volume: Source | Copy) -> Collection[Key]:
+        return secrets_of(volume.content(), controllers=self.clusters.trusts_fully)

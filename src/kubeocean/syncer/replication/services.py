@@ -319,7 +319,9 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
                 return False
             source = await clusters.computing.get(SERVICE_VIEWS, key.name, key.namespace)
             return not source.deleting
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return False
 
     def _context(self, source: ServiceView, name: str) -> ServiceContext:

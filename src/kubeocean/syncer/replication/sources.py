@@ -3,13 +3,16 @@
 A source that is replicated has a label for this worker cluster, and the cache of sources selects
 that label alone. The label that names the manager and the annotations that name the copy are shared
 by all workers: the first one writes them, the last one removes them, and nothing depends on them.
-The syncer never adds a finalizer. A finalizer of the earlier implementation proves that it created
-a copy, and is removed once that copy belongs to this binding.
+Whoever may write an object can give it that label: the cache bounds how much content it holds of
+objects that no pod uses. The syncer never adds a finalizer. A finalizer of the earlier
+implementation proves that it created a copy, and is removed once that copy belongs to this binding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -24,6 +27,7 @@ from kubeocean.syncer.replication.copy_forge import ReplicatedKind, Source
 
 __all__ = [
     "REFERENCES",
+    "UNUSED_BYTES",
     "MarkedSources",
     "has_legacy_copy",
     "mark",
@@ -31,6 +35,7 @@ __all__ = [
     "unmark",
 ]
 
+UNUSED_BYTES: Final = 32 * 1024 * 1024  # of content of one kind that no pod uses
 REFERENCES = "references"  # the index of a cache of sources by `ReplicatedKind.source_references`
 
 
@@ -100,21 +105,53 @@ def _without_finalizer(source: Source, cluster_id: str, domain: Domain) -> Json:
     return {"finalizers": kept} if len(kept) < len(finalizers) else {}
 
 
+def _references(kind: ReplicatedKind, source: Source) -> Iterable[str]:
+    return kind.source_references(source.content()) if source.raw else ()
+
+
 class MarkedSources:
     """The sources of one kind that are replicated into one worker: cached, read and marked."""
 
     def __init__(self, clusters: Clusters, kind: ReplicatedKind) -> None:
         self._clusters = clusters
         self._resource = kind.sources
+        self._is_bounded = kind.translate is not None  # other kinds are small, and are indexed
+        self._unused: dict[Key, int] = {}  # bytes of content that is held without a use
+        self._unused_bytes = 0
+        self.is_used: Callable[[Key], bool] = lambda key: True  # set by the replicator
         self.cache = Informer(
             clusters.computing,
             kind.sources,
             labels=f"{clusters.domain.synced_by(clusters.cluster_id)}={group.TRUE}",
-            indexes={REFERENCES: lambda source: kind.source_references(source.content())},
+            indexes={REFERENCES: partial(_references, kind)},
+            prune=self.bounded,
             keep_raw=True,
             clock=clusters.clock,
             metrics=clusters.metrics,
         )
+        self.cache.on_change(self._source_changed)
+
+    def bounded(self, source: Source) -> Source:
+        """Return a source for the cache: without content, if no pod uses it and too much is held.
+
+        `read` gets the content when it is needed after all.
+        """
+        self._forget(source.key)
+        if not self._is_bounded or self.is_used(source.key):
+            return source
+        if self._unused_bytes + len(source.raw) > UNUSED_BYTES:
+            msgspec.structs.force_setattr(source, "raw", b"")
+        else:
+            self._unused[source.key] = len(source.raw)
+            self._unused_bytes += len(source.raw)
+        return source
+
+    def _source_changed(self, old: Source | None, new: Source | None) -> None:
+        if old is not None and new is None:
+            self._forget(old.key)
+
+    def _forget(self, key: Key) -> None:
+        self._unused_bytes -= self._unused.pop(key, 0)
 
     async def read(self, key: Key) -> Source | None:
         """Read a source, marked or not, from the server; None if it does not exist."""
@@ -122,7 +159,9 @@ class MarkedSources:
             return await self._clusters.computing.get(
                 self._resource, key.name, key.namespace, keep_raw=True
             )
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return None
 
     def has_legacy_copy(self, source: Source) -> bool:

@@ -33,9 +33,14 @@ def owned_by(clusters: Clusters) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-def virtual_object(copy: Object, domain: Domain) -> Key:
-    """Return the virtual object that the annotations of a copy name as its source."""
+def virtual_object(copy: Object, domain: Domain, *, namespaced: bool = True) -> Key:
+    """Return the virtual object that the annotations of a copy name as its source.
+
+    The names are empty where the annotations lack the name, or the namespace that the kind has.
+    """
     namespace = copy.annotations.get(domain.virtual_namespace, "")
+    if bool(namespace) != namespaced:
+        return Key("", "")
     return Key(namespace, copy.annotations.get(domain.virtual_name, ""))
 
 

@@ -3,8 +3,9 @@
 The copy of a volume belongs to the copy of its claim alone. Its reclaim policy is Retain, so that
 the data stays whatever happens in the worker: deleting a copy deletes a reference to the data only.
 Secrets that a copy names are copies in the mount namespace, and are named with that namespace: the
-syncer writes to no other, and a namespace of the same name in the worker belongs to others. Node
-affinity names the nodes of the worker.
+syncer writes to no other, and a namespace of the same name in the worker belongs to others. Secrets
+of CSI controllers stay in the computing cluster, unless the worker is trusted fully. Node affinity
+names the nodes of the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kubeocean.errors import NotFound
 from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.syncer.pods.forge_context import Refused
 from kubeocean.syncer.pods.plan import physical_node
-from kubeocean.syncer.pods.privileges import privileges_of, volume_problem
+from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
 from kubeocean.syncer.replication.copy_forge import ClaimRef, Copy, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
 from kubeocean.syncer.replication.references import CLAIM, SECRET, VOLUME
@@ -34,6 +35,7 @@ _MUTABLE: Final = ("accessModes", "capacity", "mountOptions", "nodeAffinity", "s
 # This kind of volume names its Secret in two fields instead of a reference.
 _AZURE_FILE: Final = "azureFile"
 _EXPAND: Final = "expand"
+_CONTROLLERS: Final = frozenset({"controllerExpandSecretRef", "controllerPublishSecretRef"})
 
 _Rename: TypeAlias = Callable[[Key, str], Key]  # given a Secret and the field that names it
 _HostName: TypeAlias = Callable[[str], str | None]
@@ -45,11 +47,13 @@ def claim_of(content: Json) -> Key:
     return Key(ref.get("namespace") or "", ref.get("name") or "")
 
 
-def secrets_of(content: Json) -> dict[Key, bool]:
+def secrets_of(content: Json, *, controllers: bool) -> dict[Key, bool]:
     """Return every Secret that a volume names, and whether the volume can be mounted without it.
 
-    The Secrets of all calls of a CSI driver count, and those of the in-tree kinds; one without a
-    namespace is in the namespace of the claim. Secrets for expansion are not needed to mount.
+    The Secrets of calls to a CSI driver on a node count, and those of the in-tree kinds; one
+    without a namespace is in the namespace of the claim. Secrets for expansion are not needed to
+    mount. Those of CSI controllers (`controllers`) administer the storage system, and Kubernetes
+    shows them to no kubelet.
     """
     secrets: dict[Key, bool] = {}
 
@@ -57,19 +61,34 @@ def secrets_of(content: Json) -> dict[Key, bool]:
         secrets[key] = _EXPAND in field.lower() and secrets.get(key, True)
         return key
 
-    _with_secrets(content.get("spec") or {}, claim_of(content).namespace, add)
+    spec = _copied_spec(content, controllers=controllers)
+    _with_secrets(spec, claim_of(content).namespace, add)
     return secrets
 
 
+def _copied_spec(content: Json, *, controllers: bool) -> Json:
+    """Return the spec of a volume, by default without the Secrets of CSI controllers."""
+    spec: Json = content.get("spec") or {}
+    if controllers or not spec.get("csi"):
+        return spec
+    csi = {field: value for field, value in spec["csi"].items() if field not in _CONTROLLERS}
+    return spec | {"csi": csi}
+
+
 def translate(
-    content: Json, *, claim: Key, secrets: Mapping[Key, Key], host_name: _HostName
+    content: Json,
+    *,
+    claim: Key,
+    secrets: Mapping[Key, Key],
+    host_name: _HostName,
+    controllers: bool = False,
 ) -> Json:
     """Return the content of the copy of a volume.
 
-    `claim` is the copy of its claim, `secrets` are the copies of its Secrets, and `host_name`
-    returns the host name of the physical node behind a virtual node.
+    `claim` is the copy of its claim, `secrets` are the copies of its Secrets (`secrets_of`), and
+    `host_name` returns the host name of the physical node behind a virtual node.
     """
-    spec: Json = content.get("spec") or {}
+    spec = _copied_spec(content, controllers=controllers)
     kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED}
     kept = _with_secrets(kept, claim_of(content).namespace, lambda key, _: secrets[key])
     if kept.get("nodeAffinity"):
@@ -153,7 +172,7 @@ def _immutable_fields(content: Json) -> Json:
 
 
 def _source_references(content: Json) -> tuple[str, ...]:
-    return tuple(map(str, secrets_of(content)))
+    return tuple(map(str, secrets_of(content, controllers=True)))
 
 
 VOLUMES: Final = ReplicatedKind(
@@ -211,16 +230,23 @@ class VolumeRules(Rules):
             message = f"{VOLUME} {source.name} is not copied: {problem}"
             return Missing(VOLUME, source.key, message)
         secrets: dict[Key, Key] = {}
-        for key, optional in secrets_of(content).items():
+        controllers = self.clusters.trusts_fully
+        for key, optional in secrets_of(content, controllers=controllers).items():
             copy = await self._secrets.ensure(key)
             if isinstance(copy, Missing):
                 if not optional:
                     message = f"{copy.message} (needed by {VOLUME} {source.name})"
                     return Missing(copy.kind, copy.key, message, copy.retry_s)
-                copy = self._secrets.first_name(key)
+                copy = self._secrets.reserved_name(key)
             secrets[key] = Key(self.clusters.mount_namespace, copy)
         claim = self._claim_copy(content)
-        return translate(content, claim=claim, secrets=secrets, host_name=self._host_name)
+        return translate(
+            content,
+            claim=claim,
+            secrets=secrets,
+            host_name=self._host_name,
+            controllers=controllers,
+        )
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
         """Bind a volume to the copy of its claim, unless it is bound to a claim of others."""
@@ -260,7 +286,9 @@ class VolumeRules(Rules):
         resource = self._claims.definition.copies
         try:
             return (await self.clusters.worker.get(resource, ref.name, ref.namespace)).uid
-        except NotFound:
+        except NotFound as error:
+            if not error.is_status:
+                raise  # the page of something in front of the API server proves nothing
             return ""
 
     def _host_name(self, name: str) -> str | None:
@@ -281,7 +309,7 @@ class VolumeRules(Rules):
             self._check_secrets(old)
 
     def _check_secrets(self, volume: Source | None) -> None:
-        for key in secrets_of(volume.content()) if volume else ():
+        for key in secrets_of(volume.content(), controllers=True) if volume else ():
             self._secrets.check(key)
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -90,6 +91,25 @@ def test_an_image_that_the_workers_admission_replaced_stays() -> None:
     pod = vpod()
     mirrored = running(pod, containers=container(image="mirror/app:1"))
     assert not changed(pod, mirrored)
+
+
+def test_a_changed_image_leaves_others_that_the_workers_admission_replaced() -> None:
+    side = {"name": "side", "image": "side:1"}
+    mirrored = [*container(image="mirror/app:1"), {"name": "side", "image": "mirror/side:1"}]
+    ppod = running(vpod(containers=[*container(), side]), containers=mirrored)
+    (body,) = bodies(changed(vpod(containers=[*container(image="app:2"), side]), ppod))
+    assert body["spec"] == {"containers": [{"name": "app", "image": "app:2"}]}
+
+
+def test_a_record_of_an_earlier_version_is_not_rewritten() -> None:
+    ppod = running(vpod())
+    annotations = ppod["metadata"]["annotations"]
+    record = json.loads(annotations[DEFAULT.expected_spec])
+    earlier = {part: record[part] for part in ("images", "resources", "tolerations")}
+    annotations[DEFAULT.expected_spec] = json.dumps(earlier)
+    assert not changed(vpod(), ppod)
+    (body,) = bodies(changed(vpod(containers=container(image="app:2")), ppod))
+    assert body["spec"] == {"containers": [{"name": "app", "image": "app:2"}]}
 
 
 def test_the_image_of_a_pod_without_a_record_is_applied() -> None:

@@ -13,7 +13,7 @@ from kubeocean.errors import InvariantError
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.pods.forge import forge
 from kubeocean.syncer.pods.forge_context import CopyNames, Privileges, Refused
-from kubeocean.syncer.pods.privileges import volume_problem
+from kubeocean.syncer.pods.pod_security import volume_problem
 from support.forge_inputs import context_for, vpod
 
 ON_THE_NODE = {

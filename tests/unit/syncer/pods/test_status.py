@@ -81,6 +81,23 @@ def test_containers_that_the_workers_admission_injected_are_not_shown() -> None:
     assert mirror(applied(pod(), patch), pod(**injected)) == {}
 
 
+def test_addresses_outside_of_the_workers_networks_are_not_shown() -> None:
+    cidrs = ("10.1.0.0/16", "fd00::/8", "nonsense")
+    two = [{"ip": "169.254.169.254"}, {"ip": "fd00::1"}]
+    ppod = pod(podIP="169.254.169.254", podIPs=two, hostIP="10.2.0.1", hostIPs=[{"ip": "10.2.0.1"}])
+    patch = mirror(pod(), ppod, cidrs=cidrs)
+    assert patch == {"podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}]}
+    assert mirror(applied(pod(), patch), ppod, cidrs=cidrs) == {}
+    shown = pod(podIP="10.2.0.9", podIPs=[{"ip": "10.2.0.9"}])
+    assert mirror(shown, shown, cidrs=cidrs) == {"podIP": None, "podIPs": None}
+    inside = pod(podIP="10.1.9.9", podIPs=[{"ip": "10.1.9.9"}], hostIP="10.1.0.1")
+    assert mirror(pod(), inside, cidrs=cidrs) == {
+        key: value for key, value in inside["status"].items() if key != "phase"
+    }
+    assert mirror(pod(), inside, cidrs=()) == mirror(pod(), inside)
+    assert mirror(pod(), ppod, cidrs=("nonsense",)) == {}
+
+
 def test_a_status_is_shown_without_the_fields_that_a_server_refuses() -> None:
     status: Json = {"phase": "Failed", "containerStatuses": [], "initContainerStatuses": []}
     causes = (

@@ -13,12 +13,14 @@ from kubeocean.syncer.replication.log_configs import (
     forge,
     is_copy_of,
     is_legacy_copy_of,
+    problem_of,
     second_name,
     source_of,
     updated,
 )
 
 IDS = Ids("b", "c1", "u1")
+OWN = {"kubeocean.io/computing-cluster-id": "u1"}
 
 
 def source(spec: Json, **metadata: object) -> Untyped:
@@ -47,18 +49,19 @@ def test_a_namespace_is_selected_by_label() -> None:
     assert copied_spec(stdout(namespace="team", includeLabels={"a": "b"}, container="c")) == stdout(
         container="c",
         namespace="mount",
-        includeLabels={"a": "b", "kubeocean.io/virtual-namespace": "team"},
+        includeLabels={"a": "b", "kubeocean.io/virtual-namespace": "team"} | OWN,
     )
     assert copied_spec(file(namespace="team", logPath="/var"))["inputDetail"]["containerFile"] == {
         "logPath": "/var",
         "namespace": "mount",
-        "includeLabels": {"kubeocean.io/virtual-namespace": "team"},
+        "includeLabels": {"kubeocean.io/virtual-namespace": "team"} | OWN,
     }
 
 
 def test_a_namespace_is_excluded_by_label() -> None:
     assert copied_spec(stdout(excludeNamespace="team", excludeLabels={"a": "b"})) == stdout(
         namespace="mount",
+        includeLabels=OWN,
         excludeNamespace="",
         excludeLabels={"kubeocean.io/virtual-namespace": "team"},
     )
@@ -73,21 +76,45 @@ def test_the_workload_of_a_file_is_selected_by_labels() -> None:
             "kubeocean.io/virtual-namespace": "default",
             "kubeocean.io/workload-name": "web",
             "kubeocean.io/workload-type": "deployment",
-        },
+        }
+        | OWN,
     }
     # A workload without a name selects nothing.
     assert "workload" in copied_spec(file(workload={"kind": "job"}))["inputDetail"]["containerFile"]
 
 
-def test_a_spec_that_selects_no_pods_is_copied_as_it_is() -> None:
-    for spec in (
-        {"inputDetail": {"type": "host_file", "hostFile": {"logPath": "/var"}}},
-        {"kafkaDetail": {"topic": "t"}},
-        {"inputDetail": {"type": "container_stdout"}},
-        {"inputDetail": {}},
-        stdout(allContainers=True),
-    ):
+def test_a_spec_that_collects_nothing_is_copied_as_it_is() -> None:
+    for spec in ({"kafkaDetail": {"topic": "t"}}, {"inputDetail": {}}):
         assert copied_spec(spec) == spec
+        assert problem_of(source(spec)) == ""
+
+
+def test_a_copy_never_selects_more_than_the_pods_of_its_computing_cluster() -> None:
+    confined = {"namespace": "mount", "includeLabels": OWN}
+    for detail in ({}, {"allContainers": True}, {"includeLabels": {"app": "x"}}):
+        labels = detail.get("includeLabels") or {}
+        assert isinstance(labels, dict)
+        expected = detail | confined | {"includeLabels": labels | OWN}
+        assert copied_spec(stdout(**detail)) == stdout(**expected)
+        assert copied_spec(file(**detail)) == file(**expected)
+    missing = {"inputDetail": {"type": "container_stdout"}}
+    assert copied_spec(missing)["inputDetail"]["containerStdout"] == confined
+    # Workloads of a file, and workloads without a name, would be those of the worker.
+    for spec in (file(workloads=WORKLOADS), stdout(workloads=[{"namespace": "a"}])):
+        (detail,) = (
+            value
+            for key, value in copied_spec(spec)["inputDetail"].items()
+            if key.startswith("container")
+        )
+        assert detail == confined
+
+
+def test_files_of_nodes_are_refused() -> None:
+    host = {"inputDetail": {"type": "host_file", "hostFile": {"logPath": "/var"}}}
+    assert problem_of(source(host)).startswith(
+        "LogConfig logs: spec.inputDetail.type is host_file; only container_stdout and"
+    )
+    assert problem_of(source(stdout())) == problem_of(source(file())) == ""
 
 
 def a_workload(namespace: str | None, kind: str, name: str) -> Json:

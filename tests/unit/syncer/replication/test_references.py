@@ -16,9 +16,9 @@ from kubeocean.runtime.objects import Json, Key, Meta, decode_object
 from kubeocean.runtime.transport import Request, Response, Stream
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.views import VirtualPod
+from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.kinds import references_of
-from kubeocean.syncer.replication.references import CONFIG_MAP, PodReferences
+from kubeocean.syncer.replication.references import CONFIG_MAP, PodReferences, Reference
 from kubeocean.syncer.worker_health import WorkerHealth
 
 FIRST, LATER = ((CONFIG_MAP, Key("team", name)) for name in ("first", "later"))
@@ -31,8 +31,10 @@ class Server:
 
     def __init__(self) -> None:
         self.pods: list[Json] = []
+        self.paths: list[str] = []
 
     async def send(self, request: Request) -> Response:
+        self.paths.append(request.path)
         listing = {"metadata": {"resourceVersion": "9"}, "items": self.pods}
         return Response(200, {}, msgspec.json.encode(listing))
 
@@ -106,3 +108,33 @@ async def test_a_reference_that_the_cache_does_not_show_is_found_at_the_server()
     assert await refs.unused(LATER, since=clusters.clock.monotonic())
     server.pods = [_body("2", "later")]
     assert not await refs.unused(LATER, since=clusters.clock.monotonic())
+
+
+async def test_the_pods_of_a_namespace_are_listed_once_and_never_those_of_all() -> None:
+    server = Server()
+    clusters = _clusters(server)
+    refs = PodReferences(clusters, references_of)
+    since = clusters.clock.monotonic()
+    # A worker can put any annotation on a copy.
+    for name in ("a", "b", "c"):
+        for namespace in ("team", "", "other"):
+            unused = await refs.unused((CONFIG_MAP, Key(namespace, name)), since=since)
+            assert unused is bool(namespace)
+    assert server.paths == [f"/api/v1/namespaces/{each}/pods" for each in ("team", "other")]
+
+
+async def test_the_end_of_the_last_physical_pod_ends_the_references_of_a_finished_pod() -> None:
+    clusters = _clusters(Server())
+    refs = PodReferences(clusters, references_of)
+    ended: list[Reference] = []
+    refs.on_change(ended.append)
+    finished = _body("1") | {"status": {"phase": "Succeeded"}}
+    marks = {DEFAULT.virtual_pod_namespace: "team", DEFAULT.virtual_pod_name: "p"}
+    meta = Meta(name="pp", namespace="m", uid="pp", resource_version="1", annotations=marks)
+    clusters.ppods._put(Key("m", "pp"), PhysicalPod(metadata=meta))
+    clusters.vpods._put(Key("team", "p"), _pod(finished))
+    assert refs.is_used(FIRST)
+    assert ended == []
+    clusters.ppods._put(Key("m", "pp"), None)
+    assert ended == [FIRST]
+    assert not refs.is_used(FIRST)

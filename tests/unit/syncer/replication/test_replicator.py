@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractAsyncContextManager
 
+import msgspec
 import pytest
 
 from kubeocean.api.bindings import ClusterBinding
@@ -20,11 +21,14 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.references import references
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
+from kubeocean.syncer.replication.copy_forge import Source
 from kubeocean.syncer.replication.kinds import references_of
 from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.references import PodReferences
 from kubeocean.syncer.replication.replicator import ANSWER_S, Replicator, Rules
+from kubeocean.syncer.replication.sources import UNUSED_BYTES, MarkedSources
 from kubeocean.syncer.replication.tokens import Tokens
+from kubeocean.syncer.replication.volumes import VOLUMES
 from kubeocean.syncer.worker_health import WorkerHealth
 from support.forge_inputs import vpod
 
@@ -136,3 +140,31 @@ async def test_a_pod_is_told_at_once_that_its_tokens_cannot_be_listed() -> None:
     await clock.advance(5.0)
     with pytest.raises(InternalError, match="could not list the token Secrets of the worker"):
         await attached
+
+
+async def test_the_cache_holds_no_more_content_of_unused_sources_than_its_bound() -> None:
+    """Whoever may write ConfigMaps can label them as replicated."""
+    clusters = _clusters()
+    used = {Key("team", "used")}
+    sources = MarkedSources(clusters, CONFIG_MAPS)
+    sources.is_used = used.__contains__
+    content = b'{"data": {"k": "' + b"x" * 1024 * 1024 + b'"}}'
+
+    def cached(name: str, kind: MarkedSources = sources) -> Source:
+        meta = Meta(name=name, namespace="team", uid=name, resource_version="1")
+        source = Source(metadata=meta)
+        msgspec.structs.force_setattr(source, "raw", content)
+        return kind.bounded(source)
+
+    held = sum(len(cached(f"c{number}").raw) for number in range(100))
+    assert 0 < held <= UNUSED_BYTES
+    assert cached("c1").raw == content, "an object counts once"
+    assert cached("c99").raw == b""
+    assert cached("used").raw == content
+    gone = Source(metadata=Meta(name="c1", namespace="team", uid="c1", resource_version="2"))
+    sources.cache._put(gone.key, gone)
+    sources.cache._put(gone.key, None)
+    assert cached("c99").raw == content
+    volumes = MarkedSources(clusters, VOLUMES)
+    volumes.is_used = used.__contains__
+    assert all(cached(f"v{number}", volumes).raw for number in range(100))

@@ -5,9 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kubeocean.api.ownership import Ids
 from kubeocean.runtime.objects import Json, Key
-from kubeocean.syncer.replication.copy_forge import Copy
-from kubeocean.syncer.replication.volumes import rebind, secrets_of, translate
+from kubeocean.syncer.replication.copy_forge import (
+    Copy,
+    CopyContext,
+    Source,
+    digested,
+    must_be_replaced,
+)
+from kubeocean.syncer.replication.volumes import VOLUMES, rebind, secrets_of, translate
 
 CALLS = ("controllerPublish", "nodeStage", "nodePublish", "controllerExpand", "nodeExpand")
 CLAIM = Key("mount", "data-hash")
@@ -19,10 +26,13 @@ def volume(**spec: object) -> Json:
     return {"spec": {"capacity": {"storage": "1Gi"}, "claimRef": ref, **spec}}
 
 
-def copied_spec(content: Json) -> Json:
-    names = {key: Key("mount", f"{key.name}-hash") for key in secrets_of(content)}
+def copied_spec(content: Json, *, controllers: bool = False) -> Json:
+    secrets = secrets_of(content, controllers=controllers)
+    names = {key: Key("mount", f"{key.name}-hash") for key in secrets}
     hosts = {"vnode-1": "node-1"}
-    translated = translate(content, claim=CLAIM, secrets=names, host_name=hosts.get)
+    translated = translate(
+        content, claim=CLAIM, secrets=names, host_name=hosts.get, controllers=controllers
+    )
     spec: Json = translated["spec"]
     return spec
 
@@ -40,19 +50,52 @@ def test_the_copy_of_a_volume_belongs_to_its_claim_and_retains_the_data() -> Non
     assert spec["csi"] == {"volumeHandle": "h"}
 
 
-def test_every_secret_of_a_driver_is_renamed_with_its_namespace() -> None:
+@pytest.mark.parametrize("controllers", [False, True])
+def test_secrets_of_a_driver_are_renamed_and_those_of_its_controllers_stay(
+    controllers: bool,
+) -> None:
     csi: Json = {f"{call}SecretRef": {"name": call.lower(), "namespace": "ops"} for call in CALLS}
     content = volume(csi={"driver": "d", **csi})
-    assert secrets_of(content) == {Key("ops", call.lower()): "Expand" in call for call in CALLS}
-    for call in CALLS:
-        ref = copied_spec(content)["csi"][f"{call}SecretRef"]
-        assert ref == {"namespace": "mount", "name": f"{call.lower()}-hash"}
+    calls = [call for call in CALLS if controllers or not call.startswith("controller")]
+    secrets = secrets_of(content, controllers=controllers)
+    assert secrets == {Key("ops", call.lower()): "Expand" in call for call in calls}
+    assert copied_spec(content, controllers=controllers)["csi"] == {
+        "driver": "d",
+        **{
+            f"{call}SecretRef": {"namespace": "mount", "name": f"{call.lower()}-hash"}
+            for call in calls
+        },
+    }
+
+
+def test_a_volume_with_another_source_needs_a_new_copy_and_a_larger_one_does_not() -> None:
+    content = {"spec": copied_spec(volume(nfs={"server": "n", "path": "/"}))}
+    copy = msgspec.json.decode(msgspec.json.encode(content), type=Copy)
+    msgspec.structs.force_setattr(copy, "raw", msgspec.json.encode(content))
+    copy = digested(copy, VOLUMES)
+
+    def replaced(*, stale: bool = True, **spec: object) -> bool:
+        changed = {"spec": content["spec"] | spec}
+        context = CopyContext(
+            kind=VOLUMES,
+            source=Source(),
+            content=changed,
+            name="v",
+            namespace="",
+            ids=Ids("b", "c", "id"),
+        )
+        return must_be_replaced(copy, context, stale=stale)
+
+    assert replaced(nfs={"server": "other", "path": "/"})
+    assert not replaced(nfs={"server": "other", "path": "/"}, stale=False)
+    assert not replaced()
+    assert not replaced(capacity={"storage": "2Gi"}, mountOptions=["ro"])
 
 
 def test_a_secret_that_one_call_needs_to_mount_is_not_optional() -> None:
     ref = {"name": "s", "namespace": "ops"}
     csi = {"nodeExpandSecretRef": ref, "nodeStageSecretRef": ref}
-    assert secrets_of(volume(csi=csi)) == {Key("ops", "s"): False}
+    assert secrets_of(volume(csi=csi), controllers=False) == {Key("ops", "s"): False}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +116,7 @@ def test_secrets_of_in_tree_volumes_are_renamed_with_their_namespace(
 ) -> None:
     content = volume(**{kind: source})
     assert copied_spec(content)[kind] == copied
-    assert set(secrets_of(content)) <= {Key("team", "s")}
+    assert set(secrets_of(content, controllers=True)) <= {Key("team", "s")}
 
 
 def test_node_affinity_names_the_nodes_of_the_worker() -> None:
