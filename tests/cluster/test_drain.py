@@ -181,3 +181,18 @@ async def test_what_is_not_virtual_is_not_touched(drain_env: DrainEnv) -> None:
     assert (done.code, "'nobody' is neither a binding nor a node" in done.err) == (2, True), done
     assert drain_env.name in done.err
     assert not (await drain_env.client.get(NODES, name)).spec.unschedulable
+
+
+async def test_an_eviction_that_fails_does_not_delay_other_pods(drain_env: DrainEnv) -> None:
+    """The API server refuses to evict a pod that two budgets protect, with code 500."""
+    for name in ("a", "twice", "z"):
+        await drain_env.pod(name)
+    await drain_env.protect("twice")
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "twice"}}}
+    body = {"metadata": {"name": "second"}, "spec": spec}
+    await drain_env.client.create(BUDGETS, body, namespace=drain_env.namespace)
+    done = await drain_env.home.run(*drain_env.words(drain_env.name, "--timeout=2", "--grace=0"))
+    assert done.code == 3, done
+    assert await drain_env.pods() == {"twice"}
+    assert f"{drain_env.namespace}/twice: not evicted: " in done.err
+    assert "more than one PodDisruptionBudget" in done.err

@@ -67,16 +67,10 @@ def drain(
         from kubeocean.api.group import Domain
         from kubeocean.install.drain import Drain
         from kubeocean.runtime.client import Client
-        from kubeocean.runtime.retries import RetryPolicy
         from kubeocean.runtime.transport import HttpTransport
 
         async with AsyncExitStack() as stack:
-            # Drain itself repeats evictions that a disruption budget refuses.
-            client = Client(
-                HttpTransport(reach(kubeconfig, context)),
-                cluster="computing",
-                retry=RetryPolicy(attempts=1),
-            )
+            client = Client(HttpTransport(reach(kubeconfig, context)), cluster="computing")
             stack.push_async_callback(client.close)
             operation = Drain(name, client, Domain(label_domain), grace, force=force)
             if undo:
@@ -121,5 +115,6 @@ def _print_left(left: Left) -> None:
     typer.echo(f"not drained yet: {left}", err=True)
     for pod in left.pods[:_MAX_PRINTED_PODS]:
         why = "held by a disruption budget" if pod in left.held else "terminating"
+        why = f"not evicted: {left.failed[pod]}" if pod in left.failed else why
         why = "no controller would create it again; --force evicts it" if pod in left.bare else why
         typer.echo(f"  {pod}: {why}", err=True)

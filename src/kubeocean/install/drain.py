@@ -1,15 +1,15 @@
 """Drains virtual nodes: cordons them, and evicts their pods as disruption budgets allow.
 
 A cordoned node gets an annotation, so that `undo` uncordons only nodes that drain has cordoned.
-Pods are evicted through the Eviction API; refused evictions are repeated at growing intervals, and
-do not delay other pods. Pods of DaemonSets stay, because their controller would create them again.
-Pods without a controller are evicted only with `force`; without it, a drain that meets one does
-nothing. An interrupted drain leaves cordoned nodes, and pods that run or terminate.
+Pods are evicted through the Eviction API; refused and failed evictions are repeated at growing
+intervals, and do not delay other pods. Pods of DaemonSets stay, because their controller would
+create them again. Pods without a controller are evicted only with `force`; without it, a drain that
+meets one does nothing. An interrupted drain leaves cordoned nodes, and pods that run or terminate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +18,7 @@ from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import DEFAULT, TRUE, Domain
 from kubeocean.api.naming import label_value
 from kubeocean.api.ownership import is_virtual_node_of
-from kubeocean.errors import ConfigError, Conflict, NotFound, TooManyRequests
+from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound, TooManyRequests
 from kubeocean.leasing.reclaim import EvictionAttempt, EvictionResult, PodAction
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.client import Client, MergePatch
@@ -35,11 +35,12 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Pods that are left on the nodes, and those of them that a budget protects."""
+    """Pods that are left on the nodes, and why."""
 
     nodes: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)  # pod: why its eviction failed
     bare: tuple[str, ...] = ()  # without a controller that would create them again
 
     @property
@@ -48,8 +49,9 @@ class Left:
 
     def __str__(self) -> str:
         held = f", {len(self.held)} held by disruption budgets" if self.held else ""
+        failed = f", {len(self.failed)} not evicted" if self.failed else ""
         pods, nodes = counted(len(self.pods), "pod"), counted(len(self.nodes), "node")
-        return f"{pods} left on {nodes}{held}"
+        return f"{pods} left on {nodes}{held}{failed}"
 
 
 def to_evict(pods: Iterable[Pod], domain: Domain = DEFAULT) -> list[Pod]:
@@ -86,6 +88,7 @@ class Drain:
     evicted: int = 0
     closed: set[str] = field(default_factory=set)
     _attempts: dict[str, EvictionAttempt] = field(default_factory=dict)  # by UID
+    _failures: dict[str, str] = field(default_factory=dict)  # why the last eviction failed, by UID
 
     async def run(self, *, patience_s: float, say: Callable[[str], None]) -> Left:
         """Drain the nodes; return the pods that are left after `patience_s`.
@@ -142,6 +145,9 @@ class Drain:
             nodes=tuple(node.name for node in nodes),
             pods=tuple(str(pod.key) for pod in pods),
             held=tuple(str(pod.key) for pod in held),
+            failed={
+                str(pod.key): self._failures[pod.uid] for pod in pods if pod.uid in self._failures
+            },
             bare=tuple(str(pod.key) for pod in alone),
         )
 
@@ -212,6 +218,7 @@ class Drain:
             "deleteOptions": options,
         }
         answer, wait_s = EvictionResult.ACCEPTED, 0.0
+        self._failures.pop(pod.uid, None)
         try:
             await self.client.post(PODS, pod.name, "eviction", body, pod.namespace)
             self.evicted += 1
@@ -219,6 +226,9 @@ class Drain:
             return  # deleted, or replaced by another pod of that name
         except TooManyRequests as error:
             answer, wait_s = EvictionResult.REFUSED, error.retry_after_s or 0.0
+        except ApiError as error:
+            # Two budgets of one pod, a namespace that terminates, a webhook, a lost connection.
+            answer, self._failures[pod.uid] = EvictionResult.FAILED, str(error)
         count = before.count + 1 if before is not None and before.answer is answer else 1
         self._attempts[pod.uid] = EvictionAttempt(PodAction.EVICT, now, answer, count, wait_s)
 

@@ -42,6 +42,7 @@ from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
 __all__ = ["Departure", "Leave", "waits_for"]
 
 _POLL_S: Final = 1.0
+_FORCED_S: Final = 10.0  # for the API server to delete a binding whose finalizers were removed
 _KEPT_KINDS: Final = frozenset({"CustomResourceDefinition", "Namespace", "PriorityClass"})
 _CLAIMS: Final = Resource(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, Untyped
@@ -142,7 +143,7 @@ class Leave:
         self, *, patience_s: float, force: bool, say: Callable[[str], None]
     ) -> Departure:
         """Delete the binding and wait until it is gone; after the time-out, `force` removes its
-        nodes and finalizers."""
+        nodes and Kubeocean's finalizers. Finalizers of others are not removed."""
         client, began = self._computing.client, self._clock.monotonic()
         while (binding := await self._binding()) is not None:
             if not binding.deleting:
@@ -151,6 +152,9 @@ class Leave:
             if self._clock.monotonic() - began >= patience_s:
                 if not force:
                     return Departure(False, waits_for(binding))
+                if self._clock.monotonic() - began >= patience_s + _FORCED_S:
+                    finalizers = ", ".join(binding.metadata.finalizers or ())
+                    return Departure(False, f"finalizers {finalizers}")
                 say("removing finalizers by force")
                 await self._delete_nodes(binding)
                 await self._remove_finalizers(CLUSTER_BINDINGS, binding)

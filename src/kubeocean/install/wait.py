@@ -72,13 +72,19 @@ async def manager_state(applier: Applier, deployment: Json) -> State:
 
 
 def rollout(deployment: Json) -> State:
-    """Return how many replicas of a Deployment are updated and available."""
+    """Return how many replicas of a Deployment are updated and available.
+
+    While old pods run, the available ones may be among these: the rollout is not done then.
+    """
     desired = deployment["spec"].get("replicas", 1)
     status = deployment.get("status") or {}
     observed = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     updated = status.get("updatedReplicas", 0) if observed else 0
     available = min(updated, status.get("availableReplicas", 0))
-    return State(f"{available} of {desired} replicas available", available >= desired)
+    message = f"{available} of {desired} replicas available"
+    if old := max(status.get("replicas", 0) - updated, 0) if updated else 0:
+        message += f", {old} old one{' remains' if old == 1 else 's remain'}"
+    return State(message, available >= desired and not old)
 
 
 async def manager_trouble(applier: Applier, domain: Domain) -> str:
@@ -110,6 +116,8 @@ def trouble(deployment: Json, pods: Iterable[Json]) -> str:
     for condition in (deployment.get("status") or {}).get("conditions") or ():
         if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
             return _why("no pod could be created", condition)
+        if (condition["type"], condition["status"]) == ("Progressing", "False"):
+            return _why("the rollout does not progress", condition)
     return ""
 
 

@@ -278,8 +278,24 @@ def _quote(*values: Value) -> str:
     return " ".join(json.dumps(_shown(value), ensure_ascii=False) for value in values)
 
 
+# The type of a value that each verb formats as Go does, and its name; `%v` formats all.
+_VERBS: Final[Mapping[str, tuple[type, str]]] = {
+    "s": (str, "a text"),
+    "q": (str, "a text"),
+    "d": (int, "a number"),
+    "t": (bool, "a boolean"),
+}
+
+
+def _literal(value: Value) -> str:
+    return repr(value) if isinstance(value, str) else _shown(value)
+
+
 def _printf(form: Value, *values: Value) -> str:
     left = list(values)
+    if not isinstance(form, str):
+        message = f"printf cannot format {_literal(form)}: its first argument must be a text"
+        raise _ExpressionError(message)
 
     def verb(match: re.Match[str]) -> str:
         if match[1] == "%":
@@ -287,9 +303,13 @@ def _printf(form: Value, *values: Value) -> str:
         if match[1] not in ("s", "v", "d", "q", "t") or not left:
             raise _ExpressionError(f"printf cannot format {match[0]!r} here")
         value = left.pop(0)
+        wanted, kind = _VERBS.get(match[1], (type(value), ""))
+        if type(value) is not wanted:
+            message = f"printf cannot format {_literal(value)} with {match[0]}, which takes {kind}"
+            raise _ExpressionError(message)
         return _quote(value) if match[1] == "q" else _shown(value)
 
-    written = _VERB.sub(verb, _shown(form))
+    written = _VERB.sub(verb, form)
     if left:
         raise _ExpressionError(f"printf has no verb for {left[0]!r}")
     return written
@@ -457,6 +477,8 @@ def _integer(text: str) -> int:
     # The length comes first: `int` raises a ValueError for more than 4,300 digits.
     if len(text) > _LONGEST_INTEGER or int(text) not in _INTEGERS:
         raise _ExpressionError("a number has more than 64 bits")
+    if text.lstrip("+-").startswith("0") and int(text):
+        raise _ExpressionError("a number must not begin with 0: in Go it would be octal")
     return int(text)
 
 

@@ -7,8 +7,9 @@ namespace, labels and annotations are taken from a template. The worker's kubeco
 object: the programs read the Secret.
 
 A directory is usually a mounted ConfigMap, which changes all files at once by swapping a link. A
-check for changes costs one `stat` per file. Objects of a directory that cannot be read stay
-unchanged. Rendered objects are cached until the templates or the binding change.
+check for changes costs one `stat` per file. Objects of a directory with a file that cannot be read
+stay unchanged: only a file that does not exist is absent. Rendered objects are cached until the
+templates or the binding change.
 """
 
 from __future__ import annotations
@@ -364,12 +365,11 @@ class TemplateFiles:
             return False
         for _ in range(_ATTEMPTS):
             self._seen = FileSet()
-            files = {each: _read_files(self._seen, at) for each, at in self._directories.items()}
+            read = {each: _read_files(self._seen, at) for each, at in self._directories.items()}
             if not self._seen.changed():
                 break  # otherwise the link was swapped between two reads
         directories = {
-            each: Directory(files[each], _problem(each, at, files[each]))
-            for each, at in self._directories.items()
+            each: self._directory(each, at, *read[each]) for each, at in self._directories.items()
         }
         if directories == self._read:
             return False
@@ -377,15 +377,28 @@ class TemplateFiles:
         self.revision += 1
         return True
 
+    def _directory(self, component: Component, at: Path, files: Files, problem: str) -> Directory:
+        """Return the directory; one with a file that cannot be read keeps its last files."""
+        if problem:
+            known = self._read.get(component)
+            return Directory(known.files if known is not None else files, problem)
+        return Directory(files, _problem(component, at, files))
 
-def _read_files(seen: FileSet, directory: Path) -> Files:
-    files = {}
+
+def _read_files(seen: FileSet, directory: Path) -> tuple[Files, str]:
+    """Return the files that exist, and why one of them cannot be read."""
+    files, problem = {}, ""
     for name in (*OBJECT_FILES, *PLAIN_FILES):
+        path = directory / name
         try:
-            files[name] = seen.read(directory / name).decode()
-        except (OSError, UnicodeDecodeError):
+            files[name] = seen.read(path).decode()
+        except FileNotFoundError:
             continue
-    return files
+        except UnicodeDecodeError:
+            problem = f"cannot read {path}: it is not UTF-8"
+        except OSError as error:
+            problem = f"cannot read {path}: {error.strerror or error}"
+    return files, problem
 
 
 def _problem(component: Component, directory: Path, files: Files) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -414,3 +415,17 @@ async def test_objects_that_kubectl_applied_from_the_manifests_are_no_conflict(
     for body in ours:
         await kubectl.create(resource_of(body), body, namespace=home)
         await computing_applier.apply(body)  # raises Conflict, if theirs differed from ours
+
+
+async def test_a_forced_leave_ends_although_others_hold_the_binding(
+    computing_applier: Applier, make_join: MakeJoin, join_request: JoinRequest
+) -> None:
+    await make_join(join_request).run()
+    held = MergePatch({"metadata": {"finalizers": ["other.example/hold"]}})
+    await computing_applier.client.patch(CLUSTER_BINDINGS, join_request.name, held)
+    leave = Leave(join_request.name, computing_applier, domain=DEFAULT)
+    async with asyncio.timeout(60):
+        departure = await leave.unbind(patience_s=0, force=True, say=lambda message: None)
+    assert (departure.gone, departure.waits_for) == (False, "finalizers other.example/hold")
+    free = MergePatch({"metadata": {"finalizers": None}})
+    await computing_applier.client.patch(CLUSTER_BINDINGS, join_request.name, free)

@@ -157,7 +157,23 @@ def test_a_rollout_is_done_when_all_updated_replicas_are_available() -> None:
     assert not rollout(body).done
     old = {"observedGeneration": 1, "updatedReplicas": 2, "availableReplicas": 2}
     assert not rollout(body | {"status": old}).done
-    assert rollout(body | {"status": old | {"observedGeneration": 2}}).done
+    assert rollout(body | {"status": old | {"observedGeneration": 2, "replicas": 2}}).done
+
+
+def test_a_rollout_is_not_done_while_old_pods_are_the_available_ones() -> None:
+    body = {"metadata": {"generation": 2}, "spec": {"replicas": 1}}
+    status = {"observedGeneration": 2, "updatedReplicas": 1, "availableReplicas": 1, "replicas": 2}
+    state = rollout(body | {"status": status})
+    assert (state.done, state.message) == (False, "1 of 1 replicas available, 1 old one remains")
+    stuck = {
+        "type": "Progressing",
+        "status": "False",
+        "reason": "ProgressDeadlineExceeded",
+        "message": "timed out",
+    }
+    assert trouble(body | {"status": {"conditions": [stuck]}}, []) == (
+        "the rollout does not progress: ProgressDeadlineExceeded: timed out"
+    )
 
 
 def test_trouble_names_why_pods_do_not_run() -> None:

@@ -64,6 +64,7 @@ def error_of(text: str) -> str:
         ("{{if .Off}}{{.Unknown}}{{end}}", ""),
         ("{{if\n.On\n}}a{{end}}", "a"),
         ("a {{- -3 -}} b", "a-3b"),
+        ('{{printf "%v %v %v %t" 3 .Name .On .Off}} {{0}}', "3 w1 true false 0"),
     ],
 )
 def test_templates_are_rendered_as_in_go(text: str, wanted: str | None) -> None:
@@ -106,6 +107,15 @@ def test_templates_are_rendered_as_in_go(text: str, wanted: str | None) -> None:
         ('{{printf "%x" 3}}', "printf cannot format '%x' here"),
         ('{{printf "%s"}}', "printf cannot format '%s' here"),
         ('{{printf "a" 3}}', "printf has no verb for 3"),
+        ('{{printf "%d" .Name}}', "printf cannot format 'w1' with %d, which takes a number"),
+        ('{{printf "%d" .On}}', "printf cannot format true with %d, which takes a number"),
+        ('{{printf "%s" 3}}', "printf cannot format 3 with %s, which takes a text"),
+        ('{{printf "%s" .On}}', "printf cannot format true with %s, which takes a text"),
+        ('{{printf "%q" 3}}', "printf cannot format 3 with %q, which takes a text"),
+        ('{{printf "%t" "true"}}', "printf cannot format 'true' with %t, which takes a boolean"),
+        ("{{printf 3}}", "printf cannot format 3: its first argument must be a text"),
+        ("{{010}}", "a number must not begin with 0"),
+        ("{{-07}}", "a number must not begin with 0"),
         (r'{{"\z"}}', "deployment.yaml:1: '\\\\z' is not a character"),
         (r'{{"\x"}}', "deployment.yaml:1: '\\\\x' is not a character"),
         (r'a: {{"\x4"}}', "'\\\\x' is not a character"),

@@ -341,6 +341,24 @@ def test_files_that_are_added_or_removed_are_noticed(tmp_path: Path) -> None:
     assert files[Component.SYNCER].problem == ""
 
 
+@pytest.mark.parametrize("name", ["role.yaml", "syncerNamespace"])
+def test_a_file_that_cannot_be_read_is_not_taken_for_absent(tmp_path: Path, name: str) -> None:
+    syncers, _, files = mounts(tmp_path)
+    syncers.write(role__yaml="kind: Role", syncerNamespace="elsewhere")
+    files.refresh()
+    before = files[Component.SYNCER].files
+    unreadable = syncers.path / name
+    unreadable.unlink()
+    unreadable.write_bytes("# Müller".encode("latin-1"))
+    assert files.refresh()
+    problem = files[Component.SYNCER].problem
+    assert problem == f"cannot read {unreadable}: it is not UTF-8"
+    assert files[Component.SYNCER].files == before
+    unreadable.unlink()
+    assert files.refresh()
+    assert (files[Component.SYNCER].problem, name in files[Component.SYNCER].files) == ("", False)
+
+
 def test_a_missing_directory_is_a_problem_and_not_an_exception(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     files = TemplateFiles({Component.SYNCER: nowhere})
