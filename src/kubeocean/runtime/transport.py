@@ -31,6 +31,7 @@ from kubeocean.runtime.access import Access, ssl_context
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.retries import explain, never_sent
+from kubeocean.runtime.sockets import request_socket
 from kubeocean.runtime.tunnel import HANDSHAKE_S, Tunnel, open_tunnel
 
 __all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
@@ -399,6 +400,7 @@ class _Link:
             limit=connections,
             keepalive_timeout=KEEP_S,
             ttl_dns_cache=30,
+            socket_factory=request_socket,
         )
         session = aiohttp.ClientSession(
             connector=connector,

@@ -26,8 +26,9 @@ from yarl import URL
 
 from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
 from kubeocean.runtime.retries import explain
+from kubeocean.runtime.sockets import connect
 
-__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "connect", "open_tunnel"]
+__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "open_tunnel"]
 
 _FILL: Final = 64 * 1024
 
@@ -156,31 +157,6 @@ class TlsPipe:
         async with self._sending:
             while data := self._outgoing.read():
                 await self._under.write(data)
-
-
-async def connect(host: str, port: int) -> SocketPipe:
-    """A connection to the first address that accepts one.
-
-    :raises OSError: none does.
-    """
-    loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    failure: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in addresses:
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        try:
-            await loop.sock_connect(made, address)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            made.close()
-            failure = error
-        except BaseException:  # cancelled: no other task would close it
-            made.close()
-            raise
-        else:
-            return SocketPipe(made)
-    raise failure
 
 
 HEAD_LIMIT: Final = 64 * 1024
@@ -315,7 +291,7 @@ async def _connect(
     """A connection to the server, which the stack gives back."""
     host, port = server.host or "", server.port or 443
     if proxy_url is None:
-        pipe: Pipe = await connect(host, port)
+        pipe: Pipe = SocketPipe(await connect(host, port))
         stack.callback(pipe.close)
     else:
         pipe = await _proxied(URL(proxy_url), host, port, stack)
@@ -332,7 +308,7 @@ async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
 
 async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> Pipe:
     """A connection through an HTTP proxy."""
-    pipe: Pipe = await connect(proxy.host or "", proxy.port or 80)
+    pipe: Pipe = SocketPipe(await connect(proxy.host or "", proxy.port or 80))
     stack.callback(pipe.close)
     if proxy.scheme == "https":
         pipe = await _secured(pipe, ssl.create_default_context(), proxy.host or "")
