@@ -156,6 +156,7 @@ class _KubeletAccess:
     """
 
     interval_s = _NEVER_S
+    refresh_first = True
 
     def __init__(self, credential: KubeletCredential, server: str, authority: bytes | None) -> None:
         self._credential = credential

@@ -51,13 +51,17 @@ _log: Final = get_logger(__name__)
 class AccessSource(Protocol):
     """Source of the Access of a transport.
 
-    A transport awaits `refresh()` before its first request, then every `interval_s`, and with
+    A transport calls `refresh()` for its first request, then every `interval_s`, and with
     `rejected=True` whenever the server answered 401.
     """
 
     @property
     def interval_s(self) -> float:
         """Seconds until `refresh` should be called again; may differ each time it is read."""
+
+    @property
+    def refresh_first(self) -> bool:
+        """Whether requests wait for a refresh that is due: it is quick, or no Access is valid."""
 
     def current(self) -> Access:
         """The newest Access known; no IO."""
@@ -80,6 +84,10 @@ class StaticAccess:
     @property
     def interval_s(self) -> float:
         return _NEVER_S
+
+    @property
+    def refresh_first(self) -> bool:
+        return True
 
     def current(self) -> Access:
         return self._access
@@ -122,6 +130,11 @@ class KubeconfigAccess:
         if not self._complete:
             return 0.0
         return min(_LOOK_S, self._minter.renew_in()) if self._minter else _LOOK_S
+
+    @property
+    def refresh_first(self) -> bool:
+        # A plugin may take a minute, so it runs beside requests as long as its credential holds.
+        return not self._complete or self._minter is None or self._minter.expired
 
     def current(self) -> Access:
         return self._access
@@ -187,6 +200,10 @@ class InClusterAccess:
     @property
     def interval_s(self) -> float:
         return _LOOK_S
+
+    @property
+    def refresh_first(self) -> bool:
+        return True
 
     def current(self) -> Access:
         return self._files.loaded.access
@@ -282,7 +299,12 @@ class _Minter:
         self._clock = clock
         self._ran_at = float("-inf")
         self._last: Credential | ConfigError | None = None
-        self._renew_at = float("inf")
+        self._renew_at = self._expires_at = float("inf")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the last credential is not valid any more."""
+        return self._clock.monotonic() >= self._expires_at
 
     def renew_in(self) -> float:
         """Seconds until there is a reason to ask again."""
@@ -306,14 +328,12 @@ class _Minter:
             self._last = error
         else:
             self._last = credential
-            self._renew_at = self._clock.monotonic() + self._useful_s(credential)
+            self._renew_at = self._expires_at = float("inf")
+            if credential.expires is not None:
+                life_s = (credential.expires - self._clock.now()).total_seconds()
+                self._expires_at = self._clock.monotonic() + life_s
+                self._renew_at = self._expires_at - min(_EARLY_S, life_s * _EARLY_SHARE)
         self._ran_at = self._clock.monotonic()
-
-    def _useful_s(self, credential: Credential) -> float:
-        if credential.expires is None:
-            return float("inf")
-        life_s = (credential.expires - self._clock.now()).total_seconds()
-        return life_s - min(_EARLY_S, life_s * _EARLY_SHARE)
 
 
 def _service(environ: Mapping[str, str]) -> str:

@@ -25,11 +25,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeocean import __version__
-from kubeocean.errors import Unauthorized, Unreachable
+from kubeocean.errors import KubeoceanError, Unauthorized, Unreachable
 from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access, ssl_context
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.retries import explain, never_sent
 from kubeocean.runtime.sockets import request_socket
 from kubeocean.runtime.tunnel import HANDSHAKE_S, Tunnel, open_tunnel
@@ -48,6 +49,7 @@ KEEP_S: Final = 55.0
 # decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
 LARGE: Final = 1 << 19
+_log: Final = get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -148,31 +150,32 @@ class HttpTransport:
         self._link: _Link | None = None
         self._old: set[_Link] = set()
         self._refresh_at = self._clock.monotonic()
+        self._refreshing: asyncio.Task[None] | None = None  # ended by `close`
         self._closed = False
 
     async def send(self, request: Request) -> Response:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
         response = await link.send(request)
         if response.status == 401 and await self._has_newer(used):
             # A 401 is answered before anything is done, so that repeating is safe for any verb.
-            response = await (await self._current()).send(request)
+            response = await (await self._current(request)).send(request)
         return response
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
         async with link.stream(request) as stream:
             if stream.status != 401 or not await self._has_newer(used):
                 yield stream
                 return
-        async with (await self._current()).stream(request) as stream:
+        async with (await self._current(request)).stream(request) as stream:
             yield stream
 
     @asynccontextmanager
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
         # A stack, so that what the block raises is not taken for the server's answer.
         async with AsyncExitStack() as stack:
@@ -181,7 +184,7 @@ class HttpTransport:
             except Unauthorized:
                 if not await self._has_newer(used):
                     raise
-                again = (await self._current()).upgrade(request, protocol)
+                again = (await self._current(request)).upgrade(request, protocol)
                 tunnel = await stack.enter_async_context(again)
             yield tunnel
 
@@ -194,13 +197,12 @@ class HttpTransport:
         async with AsyncExitStack() as stack:
             for link in links:
                 stack.push_async_callback(link.cut)
+            if self._refreshing is not None:
+                self._refreshing.cancel()
+                await asyncio.wait([self._refreshing])
 
-    async def _current(self) -> _Link:
-        if self._clock.monotonic() >= self._refresh_at and not self._closed:
-            # Moved before the await, so that only one of many waiting requests looks.
-            self._refresh_at = self._clock.monotonic() + self._source.interval_s
-            await self._source.refresh()
-            self._refresh_at = self._clock.monotonic() + self._source.interval_s
+    async def _current(self, request: Request) -> _Link:
+        await self._renew_credentials(request)
         if self._closed:
             raise Unreachable("the connection was closed by its owner", sent=False)
         access = self._source.current()
@@ -215,7 +217,34 @@ class HttpTransport:
         if link is None:
             return self._link
         await self._retire(link, access)
-        return await self._current()  # much may have happened while the old one was closed
+        return await self._current(request)  # much may have happened while the old one was closed
+
+    async def _renew_credentials(self, request: Request) -> None:
+        """Start a refresh that is due; wait for its end only if requests must not precede it."""
+        if self._clock.monotonic() < self._refresh_at or self._closed:
+            return
+        task = self._refreshing
+        if task is None or task.done():
+            # One task for all requests, so that a request that gives up does not end the refresh.
+            task = self._refreshing = asyncio.create_task(self._refresh())
+        if not self._source.refresh_first:
+            return
+        done, _ = await asyncio.wait([task], timeout=request.timeout_s)
+        if not done:
+            server, limit = self._source.current().server, f"{request.timeout_s:g} s"
+            message = f"could not reach {server}: its credentials were not renewed within {limit}"
+            raise Unreachable(message, sent=False)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _refresh(self) -> None:
+        try:
+            await self._source.refresh()
+        except KubeoceanError as error:
+            if self._source.refresh_first:
+                raise
+            _log.warning("Could not renew credentials", error=str(error))
+        self._refresh_at = self._clock.monotonic() + self._source.interval_s
 
     async def _has_newer(self, rejected: Access) -> bool:
         """Whether there are other credentials than the rejected ones, found now or by another."""

@@ -67,6 +67,10 @@ class SecretAccess:
     def interval_s(self) -> float:
         return _POLL_FILES_S if self._files.any or self._error else _NEVER_S
 
+    @property
+    def refresh_first(self) -> bool:
+        return True
+
     def current(self) -> Access:
         return self._access
 

@@ -93,6 +93,10 @@ class WorkerIdentity:
     def interval_s(self) -> float:
         return self._source.interval_s
 
+    @property
+    def refresh_first(self) -> bool:
+        return self._source.refresh_first
+
     def current(self) -> Access:
         return self._accepted or self._source.current()
 

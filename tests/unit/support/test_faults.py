@@ -11,8 +11,8 @@ import pytest
 
 from kubeocean.errors import ConfigError, Forbidden, Unreachable
 from kubeocean.runtime.clock import VirtualClock
-from kubeocean.runtime.transport import Request, Stream, Transport
 from kubeocean.runtime.sockets import connect
+from kubeocean.runtime.transport import Request, Stream, Transport
 from kubeocean.runtime.tunnel import Line, SocketPipe, Tunnel
 from support.faults import Crashed, Faults, SkewedClock, anything, reads, watches, writes
 from support.scripted_transport import Scripted, ScriptedStream, answer
