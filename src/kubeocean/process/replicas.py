@@ -22,7 +22,7 @@ from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import HttpTransport, Transport
-from kubeocean.runtime.transport_layers import CountedTransport, FencedTransport
+from kubeocean.runtime.transport_layers import CountedTransport, FencedTransport, RecoveryTransport
 from kubeocean.sharding.exclusive_start import ExclusiveStart
 from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.shared_controllers import SharedControllers
@@ -57,6 +57,7 @@ class Replica:
         )
         self._stack = stack
         self._metrics = metrics
+        self._recovery_handlers: list[Callable[[], None]] = []
         self.control = control = open_client(stack, self.counted(source), "computing")
         self.sharing: SharedControllers | None = None
         self._election: Election | None = None
@@ -83,8 +84,17 @@ class Replica:
 
     def client(self, *, qps: float, burst: int) -> Client:
         """A fenced and rate-limited client of the computing cluster."""
-        transport = self.fenced(self.counted(self._source))
-        return open_client(self._stack, transport, "computing", qps=qps, burst=burst)
+        transport = RecoveryTransport(self.counted(self._source), cluster="computing")
+        transport.on_recovery(self._recovered)
+        return open_client(self._stack, self.fenced(transport), "computing", qps=qps, burst=burst)
+
+    def on_recovery(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when the computing cluster serves again after an outage."""
+        self._recovery_handlers.append(handler)
+
+    def _recovered(self) -> None:
+        for handler in self._recovery_handlers:
+            handler()
 
     def counted(self, source: AccessSource) -> Transport:
         """A transport to a cluster that counts its requests."""

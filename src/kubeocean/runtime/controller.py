@@ -136,6 +136,11 @@ class Controller(Generic[K]):
         """Ask for a reconcile of `key`, running or not."""
         self.queue.add(key, priority=priority)
 
+    def retry_failed(self) -> None:
+        """Reconcile now every key whose last reconcile failed: the cause of failure is over."""
+        self._stuck.clear()
+        self.queue.retry_failed()
+
     async def run(self) -> None:
         """Work until `stop`, or until the queue is closed.
 

@@ -145,6 +145,13 @@ class WorkQueue(Generic[K]):
         """The key is well: its next `retry` starts from the shortest delay again."""
         self._failures.pop(key, None)
 
+    def retry_failed(self) -> None:
+        """Make keys that wait for a retry ready now, with the shortest backoff for the next."""
+        failed, self._failures = self._failures, {}
+        for key in failed:
+            if key in self._delayed:
+                self.add(key)
+
     def failures(self, key: K) -> int:
         """Return the number of calls of `retry` since the last `forget`."""
         return self._failures.get(key, 0)
