@@ -83,7 +83,7 @@ class StatusReader(SnapshotReader):
             raise ConfigError(message, source="NAME", value=name) from None
 
     async def _usage(self, now: datetime) -> dict[str, NodeUse]:
-        counter = PodCounter(now)
+        counter = PodCounter(now, domain=self.domain)
         async for page in self.computing.pages(COUNTED_PODS, fields=bound_pods(self.domain)):
             if page.begins:
                 counter.clear()
