@@ -141,13 +141,16 @@ def _finding(verdict: RepairResult) -> dict[str, object]:
 
 
 def _print_report(binding: str, report: RepairReport, *, dry_run: bool) -> None:
+    from kubeocean.inspect.format import clean
+
     for kind in report.skipped:
         typer.echo(f"{binding}: not allowed to list {kind}s; these were not compared", err=True)
     if not report.verdicts:
         typer.echo(f"{binding}: both clusters agree")
         return
     for verdict in report.verdicts:
-        typer.echo(f"{verdict.finding.problem:<9} {verdict.finding.message} -- {verdict.fate}")
+        line = f"{verdict.finding.problem:<9} {verdict.finding.message} -- {verdict.fate}"
+        typer.echo(clean(line))
     removable = sum(verdict.finding.removable for verdict in report.verdicts)
     if dry_run and removable:
         command = command_line("repair", "--cluster-binding-name", binding)
