@@ -1,10 +1,10 @@
-"""Health: is this program alive, and may it be sent work?
+"""Health: whether this program is alive, and whether requests may be sent to it.
 
 `/healthz` and `/readyz` run named checks and answer 200 or 500 in kube-apiserver's text form:
 `?verbose` lists the checks, `?exclude=NAME` leaves one out, `/readyz/NAME` asks for one alone.
 
-A check is a callable, plain or async. It is content if it returns None; a text that it returns is
-the reason why not, and is shown. If it raises or takes too long, it failed too; what it raised goes
+A check is a callable, plain or async. None means success; a returned text is the reason of a
+failure, and is shown. A check that raises or takes too long has failed, too; its exception goes
 to the log and not to the client, since these pages require no authentication.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Check", "Health", "Report", "metrics_app"]
 
 Check: TypeAlias = Callable[[], "str | Awaitable[str | None] | None"]
 
-_DEADLINE_S = 2.0  # a kubelet asks again long before; a check that hangs must not hold it up
+_DEADLINE_S = 2.0  # kubelets probe more often; a check that hangs must not delay the answer
 _WITHHELD = "reason withheld"
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, no-store"}
 
@@ -49,7 +49,7 @@ class Report:
         return all(reason is None for reason in self.reasons.values())
 
     def text(self, *, verbose: bool) -> str:
-        """As kube-apiserver words it; a failure is always verbose."""
+        """Return the page in the words of kube-apiserver; a failure is always verbose."""
         if self.ok and not verbose:
             return "ok"
         lines = [f"[+]{name} excluded: ok" for name in self.excluded]
@@ -161,7 +161,7 @@ def metrics_app(metrics: Metrics) -> web.Application:
 
 
 def _ping() -> None:
-    """Whoever can run this is alive."""
+    """Succeed: a process that runs this check is alive."""
 
 
 async def _ask(check: Check) -> str | None:

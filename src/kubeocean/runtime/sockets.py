@@ -58,7 +58,7 @@ def tunnel_socket(address: AddressInfo) -> socket.socket:
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # macOS calls it otherwise
+    if hasattr(socket, "TCP_KEEPIDLE"):  # macOS has another name
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE.idle_s)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE.interval_s)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE.probes)

@@ -1,12 +1,12 @@
 """Transport: requests to one API server as data, answers as bytes.
 
 `Transport` is the seam: `HttpTransport` is the real one, and fault injection wraps any other. A
-transport knows nothing of objects. It raises `Unreachable` and nothing else; every HTTP status is
+transport knows nothing of objects, and raises `Unreachable` and nothing else; every HTTP status is
 an answer.
 
-Credentials may change while it runs. A new token is used from the next request on. A new
+Credentials may change at any time. A new token is used from the next request on. A new
 certificate gets new connections, while watches that run on the old ones end when the server ends
-them. A new server, or another way to know it (CA, name), cuts the old connections at once and
+them. A new server, or a new CA or name of the server, cuts the old connections at once and
 begins a new `generation`. So a change never drops a watch more than once.
 """
 
@@ -45,8 +45,8 @@ UNARY_CONNECTIONS: Final = 64
 # A handshake costs as much as many requests. API servers drop an idle connection after 90 s, some
 # that balance load in front of them after 60 s.
 KEEP_S: Final = 55.0
-# Large, because pausing and resuming a connection costs more than it saves; one fill of it is
-# decoded in some milliseconds.
+# Large, because pausing and resuming a connection costs more than a small buffer saves;
+# a full one is decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
 LARGE: Final = 1 << 19
 _log: Final = get_logger(__name__)
@@ -59,7 +59,7 @@ class Request:
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = field(default=None, repr=False)  # it may be a Secret
+    body: bytes | None = field(default=None, repr=False)  # may be a Secret
     content_type: str = "application/json"
     accept: str = "application/json"
     timeout_s: float | None = 30.0
@@ -121,7 +121,7 @@ class Transport(Protocol):
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        """Send a request and stream its answer; leaving the context ends it."""
+        """Send a request and stream its answer; leaving the context closes the stream."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
         """Switch protocols: bytes both ways after the server's 101.
@@ -136,8 +136,8 @@ class Transport(Protocol):
 class HttpTransport:
     """HTTP/1.1 over TLS with a pool of connections.
 
-    Whole answers of more than `largest` bytes are none: who talks to many strangers must not let
-    one of them fill its memory.
+    Answers of more than `largest` bytes are refused as `Unreachable`, so that no foreign server can
+    fill the memory of this process.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class HttpTransport:
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
         link = await self._current(request)
         used = link.access
-        # A stack, so that what the block raises is not taken for the server's answer.
+        # A stack, so that exceptions of the block are not taken for the server's answer.
         async with AsyncExitStack() as stack:
             try:
                 tunnel = await stack.enter_async_context(link.upgrade(request, protocol))
@@ -220,7 +220,7 @@ class HttpTransport:
         return await self._current(request)  # much may have happened while the old one was closed
 
     async def _renew_credentials(self, request: Request) -> None:
-        """Start a refresh that is due; wait for its end only if requests must not precede it."""
+        """Start a refresh that is due; wait for its end only if requests must not precede that."""
         if self._clock.monotonic() < self._refresh_at or self._closed:
             return
         task = self._refreshing
@@ -439,7 +439,7 @@ class _Link:
             trust_env=False,
         )
         # aiohttp would send PUT and DELETE again when a connection breaks, though the server may
-        # have carried them out. Who may repeat what is decided in one place, `retries`.
+        # have carried them out. Repeating is decided in one place, `retries`.
         session._retry_connection = False
         return session
 

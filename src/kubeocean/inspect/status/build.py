@@ -247,21 +247,21 @@ def _program(
 
 
 def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> ProgramView:
-    wanted, serving = deployment.spec.replicas, deployment.serving
+    desired, serving = deployment.spec.replicas, deployment.serving
     leader = _elected(lease, now) if lease is not None else ProgramView()
     state, message = ProgramState.RUNNING, ""
-    if not wanted:
+    if not desired:
         state, message = ProgramState.DOWN, f"Deployment {deployment.key} is scaled to 0"
-    elif serving < wanted:
+    elif serving < desired:
         state = ProgramState.DEGRADED if serving else ProgramState.DOWN
-        message = f"{serving} of {wanted} replicas of Deployment {deployment.key} serve"
+        message = f"{serving} of {desired} replicas of Deployment {deployment.key} serve"
     elif leader.state is ProgramState.DOWN:
         state, message = ProgramState.DOWN, leader.message
-    elif deployment.renewed < wanted:
+    elif deployment.renewed < desired:
         state = ProgramState.DEGRADED
-        message = f"{deployment.renewed} of {wanted} replicas of Deployment {deployment.key}"
+        message = f"{deployment.renewed} of {desired} replicas of Deployment {deployment.key}"
         message += " are new, the others serve as before"
-    return ProgramView(state, wanted, serving, leader.leader, message)
+    return ProgramView(state, desired, serving, leader.leader, message)
 
 
 def _elected(lease: Lease, now: datetime) -> ProgramView:

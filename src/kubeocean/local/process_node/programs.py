@@ -94,12 +94,12 @@ def listens(container: Json) -> dict[str, int]:
     if not words or words[0] not in _LISTENS:
         return {}
     flags = dict(_flags(words[1:]))
-    found: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for flag, default in _LISTENS[words[0]].items():
         port = flags.get(flag, str(default)).rpartition(":")[2]
         if port.isascii() and port.isdigit() and int(port):
-            found[flag] = int(port)
-    return found
+            ports[flag] = int(port)
+    return ports
 
 
 def program(
@@ -139,7 +139,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _variables(container: Json, pod: Json, place: PodPlace) -> dict[str, str]:
-    found = {
+    variables = {
         group.ENV_HOSTNAME: pod["metadata"]["name"],
         "KUBECONFIG": str(place.kubeconfig),
         **_TEMPLATES,
@@ -147,9 +147,9 @@ def _variables(container: Json, pod: Json, place: PodPlace) -> dict[str, str]:
     for variable in container.get("env") or ():
         path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
         value = _field(pod, path, place.address) if path else variable.get("value", "")
-        found[variable["name"]] = value
+        variables[variable["name"]] = value
     mounted = tuple(_mounted(container, place))
-    return {name: _moved(value, mounted) for name, value in found.items()}
+    return {name: _moved(value, mounted) for name, value in variables.items()}
 
 
 def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
@@ -159,7 +159,7 @@ def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
 
 
 def _moved(value: str, mounted: Iterable[tuple[str, Path]]) -> str:
-    """A path in a container, as it is on this machine."""
+    """Return the path on this machine of a path in a container."""
     for path, directory in mounted:
         if value == path or value.startswith(f"{path}/"):
             return f"{directory}{value.removeprefix(path)}"

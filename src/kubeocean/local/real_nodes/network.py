@@ -3,10 +3,10 @@
 A node is at the far end of a veth pair, and has a /24 of its own: four addresses for the pair, the
 upper half for pods. The machine routes between nodes, so pods reach each other and the machine
 without address translation; nothing else is reachable from a node, and nothing of the machine's own
-network is changed. The near end belongs to the pair, so the kernel removes it, its addresses and
-its routes when the node's namespace ends.
+network is changed. With the node's namespace the kernel removes both ends of the pair, with their
+addresses and routes.
 
-The name of the near end, `kubeocean<slot>`, is what reserves a /24: the kernel gives a name once.
+The name of the near end, `kubeocean<slot>`, reserves a /24: the kernel allows each name once.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def configure(subnet: Subnet, init: int, *, inside: Iterable[str]) -> None:
     enter = ("nsenter", f"--target={init}", "--net")
     run(*enter, "ip", "-batch", "-", stdin="\n".join(far).encode())
     run("ip", "-batch", "-", stdin="\n".join(near).encode())
-    # Only what comes from a node is routed on: the machine does not become a router.
+    # Only packets from nodes are forwarded: the machine does not become a router.
     Path(f"/proc/sys/net/ipv4/conf/{subnet.link}/forwarding").write_text("1")
 
 
