@@ -36,7 +36,8 @@ BLOCKS: Final = tuple(
 _SLOTS: Final = 256
 _PREFIX: Final = "kubeocean"
 _LINKS: Final = Path("/sys/class/net")
-_LOCK: Final = Path("/run/lock/kubeocean-nodes")
+_LOCK: Final = Path("/run/kubeocean-nodes/lock")  # in a directory of root: no user can hold it
+_LOCK_S: Final = 60.0
 _NAMESPACE: Final = Path("/proc/self/ns/net")
 _POLL_S: Final = 0.02
 _GONE_S: Final = 10.0
@@ -141,9 +142,16 @@ def _exists(subnet: Subnet) -> bool:
 
 @asynccontextmanager
 async def _alone(clock: Clock) -> AsyncIterator[None]:
-    _LOCK.parent.mkdir(exist_ok=True)
+    """Let one process of this machine at a time change its network.
+
+    :raises LocalError: another process did so for a minute.
+    """
+    _LOCK.parent.mkdir(mode=0o700, exist_ok=True)
+    deadline = clock.monotonic() + _LOCK_S
     with _LOCK.open("a+") as file:
         while not try_lock(file.fileno()):
+            if clock.monotonic() >= deadline:
+                raise LocalError(f"another process has held {_LOCK} for {_LOCK_S:g} s")
             await clock.sleep(_POLL_S)
         yield
 
