@@ -49,6 +49,7 @@ __all__ = [
     "UnsupportedMediaType",
     "api_error",
     "is_status",
+    "printable",
 ]
 
 
@@ -240,6 +241,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 _decode_status = msgspec.json.Decoder(_Status).decode
 _BODY_SHOWN = 300  # enough of a foreign error page to recognise it
+_MESSAGE_SHOWN = 4096  # characters; a webhook may return any number
 
 
 def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") -> ApiError:
@@ -256,8 +258,9 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     status = status or parsed.code
     kind = _BY_REASON.get(parsed.reason) or _BY_STATUS.get(status) or InternalError
     details = parsed.details or _Details()
+    message = printable(parsed.message[:_MESSAGE_SHOWN]).strip()
     error = kind(
-        f"could not {doing}: {parsed.message or f'HTTP {status}'}",
+        f"could not {doing}: {message or f'HTTP {status}'}",
         status=status,
         reason=parsed.reason,
         causes=tuple(details.causes or ()),
@@ -267,6 +270,16 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     if isinstance(error, NotFound):
         error.proven = parsed.kind == "Status"
     return error
+
+
+def printable(text: str) -> str:
+    """Return a text of a foreign server without escape sequences and other control characters.
+
+    Lines and tabs stay; each other character that a terminal does not print becomes a space.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
 
 
 def is_status(body: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
@@ -236,3 +237,21 @@ async def test_a_thousand_nodes_are_ready_and_cheap(new_cluster: NewCluster, kwo
         spent = psutil.Process(nodes.process.pid).cpu_times()
         assert spent.user + spent.system < 10
     await client.close()
+
+
+async def test_kwok_serves_no_logs_and_no_shells_of_pods(
+    world: Cluster, admin: Client, nodes: SimulatedNodes
+) -> None:
+    (name,) = await nodes.add(1, prefix="quiet")
+    await admin.create(PODS, _pod("quiet", name), namespace="default")
+    (port,) = (
+        connection.laddr.port
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "kwok" and str(world.root) in " ".join(process.info["cmdline"])
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    )
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        for path in ("/containerLogs/default/quiet/c", "/exec/default/quiet/c?command=id"):
+            async with session.get(path) as answer:
+                assert (answer.status, await answer.text()) == (404, "404 page not found\n")

@@ -47,10 +47,11 @@ def condition(
 
 
 def a_binding(name: str = "berlin", **more: object) -> ClusterBinding:
-    """Return a Ready binding, changed by `conditions`, `phase` and `metadata`."""
+    """Return a Ready binding, changed by `conditions`, `phase`, `spec` and `metadata`."""
     metadata = {"name": name, **_mapping(more.pop("metadata", {}))}
+    spec = {"clusterID": name, **_mapping(more.pop("spec", {}))}
     status = {"phase": "Ready", "conditions": [condition("Ready"), condition("Connected")], **more}
-    body = {"metadata": metadata, "spec": {"clusterID": name}, "status": status}
+    body = {"metadata": metadata, "spec": spec, "status": status}
     return msgspec.convert(body, ClusterBinding)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 
 import msgspec
@@ -202,6 +203,21 @@ STATUSES = st.dictionaries(FIELDS, JSON | DETAILS | st.just("Status")).map(msgsp
 @pytest.mark.parametrize("body", [DEEP, HUGE], ids=["deep", "huge"])
 def test_a_hostile_answer_is_an_error_like_any_other(body: bytes) -> None:
     assert isinstance(api_error(500, body, doing="x"), InternalError)
+
+
+def test_escape_sequences_of_a_server_are_not_shown() -> None:
+    escape = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egood\r"
+    status = json.dumps({"kind": "Status", "message": f"line one\n{escape}"}).encode()
+    for body in (status, f"line one\n{escape}".encode()):
+        message = str(api_error(403, body, doing="get pod a"))
+        assert message.startswith("could not get pod a: line one\n")
+        assert message.endswith("good")
+        assert all(each.isprintable() or each == "\n" for each in message)
+
+
+def test_a_long_message_of_a_server_is_cut() -> None:
+    body = json.dumps({"kind": "Status", "message": "x" * 1_000_000}).encode()
+    assert len(str(api_error(403, body, doing="get pod a"))) < 5000
 
 
 @given(st.integers(0, 999), st.binary() | STATUSES, st.text())

@@ -160,7 +160,9 @@ def give_up(subject: str, state: str, after_s: float, *, why: str = "", see: str
 
     `see` is a command that shows more.
     """
-    cause = "; ".join(filter(None, dict.fromkeys((state, why))))
+    from kubeocean.errors import printable
+
+    cause = printable("; ".join(filter(None, dict.fromkeys((state, why)))))
     typer.echo(f"{subject}: not ready after {after_s:g} s: {cause}", err=True)
     typer.echo(
         "All objects were written; to wait longer, run the same command again. "

@@ -68,7 +68,9 @@ async def _printed(
 def _print(latest: InstallationView | str, output: Format, *, again: bool) -> None:
     """Print a view, or the error of a read."""
     if isinstance(latest, str):
-        typer.echo(f"error: {latest}", err=True)
+        from kubeocean.errors import printable
+
+        typer.echo(f"error: {printable(latest)}", err=True)
         return
     from kubeocean.inspect.status.pages import document, status_page
 

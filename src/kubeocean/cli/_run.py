@@ -103,9 +103,11 @@ def fail(error: Exception, code: int = _FAILED) -> int:
         from traceback import print_exception
 
         print_exception(error)
+    from kubeocean.errors import printable
+
     # NO_COLOR turns colour off on terminals, too (no-color.org).
     color = False if os.environ.get("NO_COLOR") else None
-    typer.secho(f"error: {error}", fg=typer.colors.RED, err=True, color=color)
+    typer.secho(f"error: {printable(str(error))}", fg=typer.colors.RED, err=True, color=color)
     return code
 
 

@@ -42,12 +42,12 @@ def logs_level(
         from kubeocean.api.bindings import CLUSTER_BINDINGS
         from kubeocean.api.group import Domain
         from kubeocean.errors import ConfigError
-        from kubeocean.process.log_level import ASKED
+        from kubeocean.process.log_level import LEVELS_BY_ANNOTATION
         from kubeocean.runtime.client import MergePatch
         from kubeocean.worker_access.client import find_binding, retrying_client
 
-        if level and level not in (*ASKED, _DEFAULT_LEVEL):
-            message = f"must be one of {', '.join((*ASKED, _DEFAULT_LEVEL))}"
+        if level and level not in (*LEVELS_BY_ANNOTATION, _DEFAULT_LEVEL):
+            message = f"must be one of {', '.join((*LEVELS_BY_ANNOTATION, _DEFAULT_LEVEL))}"
             raise ConfigError(message, field="LEVEL", value=level)
         key = Domain(label_domain).log_level
         async with AsyncExitStack() as stack:

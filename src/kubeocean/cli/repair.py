@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
 from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
+    from kubeocean.runtime.credentials import AccessSource
     from kubeocean.runtime.transport import Transport
     from kubeocean.syncer.cleanup.repair import Repair, RepairReport, RepairResult
 
@@ -38,17 +39,9 @@ def repair(
             help="Time between the two comparisons; only an object that both report is deleted.",
         ),
     ] = 10.0,
-    kubeconfig: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Path of the computing cluster's kubeconfig.",
-            show_default="$KUBECONFIG",
-        ),
-    ] = "",
-    label_domain: Annotated[
-        str, typer.Option(metavar="DOMAIN", help="Domain of Kubeocean's labels and annotations.")
-    ] = "kubeocean.io",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
     output: FormatOption = Format.TEXT,
 ) -> None:
     """Compare both clusters of a binding, and delete objects that are provably orphaned.
@@ -64,7 +57,7 @@ def repair(
                 operation = await _connect(
                     cluster_binding_name,
                     stack,
-                    kubeconfig=kubeconfig,
+                    source=reach(kubeconfig, context),
                     label_domain=label_domain,
                     pause_s=pause,
                 )
@@ -80,7 +73,7 @@ def repair(
 
 
 async def _connect(
-    name: str, stack: AsyncExitStack, *, kubeconfig: str, label_domain: str, pause_s: float
+    name: str, stack: AsyncExitStack, *, source: AccessSource, label_domain: str, pause_s: float
 ) -> Repair:
     """Connect to both clusters of the binding; leaving `stack` closes the connections.
 
@@ -89,7 +82,6 @@ async def _connect(
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
     from kubeocean.runtime.client import Client
-    from kubeocean.runtime.credentials import default_access
     from kubeocean.runtime.transport import HttpTransport
     from kubeocean.syncer.cleanup.orphan_removal import Remover
     from kubeocean.syncer.cleanup.repair import Repair
@@ -109,7 +101,6 @@ async def _connect(
         return client
 
     domain = Domain(label_domain)
-    source = default_access(kubeconfig or None, environ=os.environ)
     computing = connect(HttpTransport(source), "computing")
     binding = await find_binding(computing, name, "--cluster-binding-name")
     spec = binding.spec
@@ -150,13 +141,16 @@ def _finding(verdict: RepairResult) -> dict[str, object]:
 
 
 def _print_report(binding: str, report: RepairReport, *, dry_run: bool) -> None:
+    from kubeocean.inspect.format import clean
+
     for kind in report.skipped:
         typer.echo(f"{binding}: not allowed to list {kind}s; these were not compared", err=True)
     if not report.verdicts:
         typer.echo(f"{binding}: both clusters agree")
         return
     for verdict in report.verdicts:
-        typer.echo(f"{verdict.finding.problem:<9} {verdict.finding.message} -- {verdict.fate}")
+        line = f"{verdict.finding.problem:<9} {verdict.finding.message} -- {verdict.fate}"
+        typer.echo(clean(line))
     removable = sum(verdict.finding.removable for verdict in report.verdicts)
     if dry_run and removable:
         command = command_line("repair", "--cluster-binding-name", binding)

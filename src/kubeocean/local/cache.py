@@ -5,7 +5,7 @@ are put together in a staging directory beside, synced, renamed in, and written 
 last. Whatever interrupts that leaves a file that the manifest does not know, or a staging
 directory, which the next holder of the lock removes.
 
-One process at a time adds to it; others wait and then find what it made. Reading needs no lock.
+One process at a time adds files; others wait and then use those files. Reading needs no lock.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class AssetCache:
     def lookup(self, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
         """Return the cached files of `names`, and a problem for each that is corrupt."""
         manifest, complaints = self._read()
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for name in names:
             path = self.directory / name
             entry = manifest.files.get(name)
@@ -96,14 +96,14 @@ class AssetCache:
             elif complaint := _cheap_check(path, entry):
                 complaints.append(complaint)
             else:
-                found[name] = path
-        return found, complaints
+                files[name] = path
+        return files, complaints
 
     def entries(self) -> dict[str, ManifestEntry]:
         return self._read()[0].files
 
     def verify(self) -> list[str]:
-        """Read every file and compare it with its hash; the complaints, none if all is well."""
+        """Compare every file with its recorded hash; return the differences."""
         manifest, complaints = self._read()
         hashes: dict[str, str] = {}
         for name, entry in sorted(manifest.files.items()):
@@ -130,7 +130,7 @@ class AssetCache:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A directory on the same disk; it is gone afterwards, whatever happened."""
+        """Yield a directory on the same disk, which is removed afterwards in every case."""
         directory = Path(
             tempfile.mkdtemp(prefix=f"{self.directory.name}.tmp-", dir=self.directory.parent)
         )
@@ -140,7 +140,7 @@ class AssetCache:
             shutil.rmtree(directory, ignore_errors=True)
 
     def add(self, file: Path, names: Iterable[str], *, origin: str) -> None:
-        """Take a finished file from the staging directory; it is known by all `names`."""
+        """Move a finished file from the staging directory into the cache, under all `names`."""
         file.chmod(0o755)
         _sync(file)
         entry = ManifestEntry(size=file.stat().st_size, sha256=sha256_of(file), origin=origin)

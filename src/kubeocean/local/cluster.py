@@ -40,7 +40,7 @@ from kubeocean.runtime.transport import Transport
 
 __all__ = ["Cluster", "Programs"]
 
-_READY_S = 60.0  # an idle machine needs three seconds; a build beside us makes it slow, not wrong
+_READY_S = 60.0  # an idle machine needs three seconds; a build at the same time slows it down
 _STOP_S = 15.0
 _START_TRIES = 3
 _WATCH_EVERY_S = 0.5
@@ -57,9 +57,9 @@ class Programs(Protocol):
 
 
 class Cluster(Lifespan):
-    """A control plane; `async with` starts and stops it.
+    """A control plane; `async with` starts and stops the components.
 
-    `port` is for those who need a certain one; 0 lets us choose once and keep it. `ephemeral`
+    `port` is the API server's; 0 chooses a free port once and keeps that. `ephemeral`
     trades durability for speed: the data survives our programs, but not a crash of the machine.
     """
 
@@ -143,7 +143,7 @@ class Cluster(Lifespan):
     async def start(self) -> None:
         """Return when all components serve.
 
-        :raises LocalError: one does not; what was started is stopped again.
+        :raises LocalError: one does not become ready; started components are stopped again.
         """
         self._take_root()
         try:
@@ -193,10 +193,10 @@ class Cluster(Lifespan):
         fixed, listen = self._fixed_port, self._plan.listen
         if fixed and (reason := ports.why_not(fixed, listen)):
             raise LocalError(f"could not start cluster {self.name}: {reason}")
-        wanted = layout.load_ports(self.root)
+        saved = layout.load_ports(self.root)
         if fixed:
-            wanted = wanted._replace(api=fixed)
-        held = ports.reserve((listen, wanted.api), *(("127.0.0.1", port) for port in wanted[1:]))
+            saved = saved._replace(api=fixed)
+        held = ports.reserve((listen, saved.api), *(("127.0.0.1", port) for port in saved[1:]))
         self._plan = replace(self._plan, ports=Ports(*held.ports))
         return held
 
@@ -280,20 +280,20 @@ class Cluster(Lifespan):
     # One component.
 
     async def kill(self, component: str) -> None:
-        """End it with SIGKILL."""
+        """Kill a component with SIGKILL."""
         self._asked_to_end.add(component)
         await self.process(component).kill()
 
     def pause(self, component: str) -> None:
-        """Let it stand still with all its connections (SIGSTOP)."""
+        """Pause a component with all its connections (SIGSTOP)."""
         self.process(component).pause()
 
     def resume(self, component: str) -> None:
-        """Let it go on."""
+        """Resume a paused component (SIGCONT)."""
         self.process(component).resume()
 
     async def restart(self, component: str) -> None:
-        """Stop it if it runs, and start it again on the same data and the same port."""
+        """Stop a component if it runs, and start it with the same data and the same port."""
         self._asked_to_end.add(component)
         await self.process(component).stop(within_s=_STOP_S)
         await self._launch(component)

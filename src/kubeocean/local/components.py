@@ -1,7 +1,7 @@
 """Components: command lines and configuration files of a control plane. Pure.
 
 A `Plan` is one control plane's names, places and ports; `command` is the command line of one of
-its components, and the functions beside it are the files that the command lines point to.
+its components, and the other functions return the files that the command lines point to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPONENTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-
 _SERVICE_RANGE = "10.96.0.0/16"
 _SERVICE_IP = "10.96.0.1"  # the first of the range is the `kubernetes` service
 # An API server wants to advertise an address that is not loopback. With no endpoints to publish
-# nobody uses it, so it is one that is set aside for documentation (RFC 5737).
+# no client uses the address, so any that is reserved for documentation will do (RFC 5737).
 _NOWHERE = "192.0.2.1"
 _SERVICE_NAMES = (
     "kubernetes",
@@ -181,7 +181,7 @@ def audit_policy() -> bytes:
 
 
 def scheduler_config(plan: ControlPlanePlan) -> bytes:
-    """The scheduler as it ships, but not held back to 50 requests a second."""
+    """Configuration of the scheduler: the defaults, without the limit of 50 requests a second."""
     config: Json = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -206,7 +206,7 @@ def _etcd(plan: ControlPlanePlan) -> list[str]:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster={plan.name}={peer}",
-        # A cluster on loopback still has other users of the machine beside it.
+        # Other users of the machine can reach its loopback.
         f"--cert-file={pki / 'etcd.crt'}",
         f"--key-file={pki / 'etcd.key'}",
         f"--trusted-ca-file={pki / 'etcd-ca.crt'}",
@@ -215,7 +215,8 @@ def _etcd(plan: ControlPlanePlan) -> list[str]:
         f"--peer-key-file={pki / 'etcd.key'}",
         f"--peer-trusted-ca-file={pki / 'etcd-ca.crt'}",
         "--peer-client-cert-auth=true",
-        # Alone it has nobody to wait for; with the defaults its first election takes a second.
+        # The only candidate waits for no other; with the defaults the first election takes a
+        # second.
         "--heartbeat-interval=50",
         "--election-timeout=250",
         f"--quota-backend-bytes={8 << 30}",
@@ -280,7 +281,7 @@ def _aggregation(pki: Path) -> list[str]:
 def _without_controllers(plan: ControlPlanePlan) -> list[str]:
     if "kube-controller-manager" in plan.components:
         return []
-    # Nobody would make the `default` service accounts, and no pod would ever be admitted.
+    # No controller would create the `default` service accounts, and no pod would be admitted.
     return ["--disable-admission-plugins=ServiceAccount"]
 
 
@@ -288,7 +289,7 @@ def _audit(plan: ControlPlanePlan) -> list[str]:
     return [
         f"--audit-policy-file={plan.config / 'audit-policy.json'}",
         f"--audit-log-path={plan.audit_log}",
-        "--audit-log-maxsize=4096",  # MB; readers remember offsets, so it should not rotate
+        "--audit-log-maxsize=4096",  # MB; readers remember offsets, so the log should not rotate
     ]
 
 

@@ -2,8 +2,8 @@
 
 Kubeocean is installed and its workers are joined by the code of `kubeocean install` and `kubeocean
 join`; manager, syncers and proxiers are rolled out by Deployments, as anywhere, onto a node that
-runs them as processes under their own accounts and roles. A sample workload runs on what the
-workers lend.
+runs them as processes under their own accounts and roles. A sample workload runs on nodes that
+the workers lend.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 
 __all__ = ["Demo", "at_work"]
 
-# One of each: what a second replica is for does not happen on one machine.
+# One of each: a second replica guards against the loss of a machine, and there is only one.
 _VALUES: Final = Values(replicas=1, tolerations=(TAINT,))
 _PATIENCE_S: Final = 120.0
 _NODE_S: Final = 0.1  # on top, for each node
-_PARTING_S: Final = 3.0  # nobody answers there
+_PARTING_S: Final = 3.0  # no server answers at that address
 _DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
-# What Kubernetes keeps pods away with until some time after a node is Ready.
+# The taint that Kubernetes removes some time after a node has become Ready.
 _NOT_YET: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 _WORKER: Final = re.compile(r"worker-[0-9]+")
 
@@ -56,7 +56,7 @@ _WORKER: Final = re.compile(r"worker-[0-9]+")
 async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIterator[None]:
     """The product on a running ocean, if its shape wants that, while the block lasts.
 
-    :raises LocalError: it does not come to work.
+    :raises LocalError: a component does not become ready in time.
     """
     if not ocean.shape.product:
         yield
@@ -72,7 +72,7 @@ async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIte
             yield
             task.cancel()
     except ExceptionGroup as failed:
-        raise _first(failed) from None  # a person reads it: one reason, not a tree of them
+        raise _first(failed) from None  # a person reads the message: one reason, not a tree of them
 
 
 class Demo:
@@ -96,7 +96,7 @@ class Demo:
     async def bring_up(self, *, logs: Path) -> None:
         """Install, join all workers, and let the sample run.
 
-        :raises LocalError: something of it does not work in time; `logs` is where to look.
+        :raises LocalError: a component is not ready in time; the message names `logs`.
         """
         try:
             async with AsyncExitStack() as stack:
@@ -117,7 +117,7 @@ class Demo:
     async def heal(self) -> None:
         """Restore changed objects of the installation, and join workers that are not bound.
 
-        :raises LocalError: it does not come to work again.
+        :raises LocalError: a component does not become ready again in time.
         """
         async with AsyncExitStack() as stack:
             computing = self._applier("computing", self._computing, stack)
@@ -186,12 +186,12 @@ class Demo:
         return worker
 
     async def _show(self, computing: Applier) -> None:
-        wanted = demo_objects.sample(len(self._workers))
+        sample = demo_objects.sample(len(self._workers))
         with self._progress.task("starting the sample") as task:
             try:
                 await computing.client.get(_DEPLOYMENTS, *reversed(demo_objects.SAMPLE))
-            except NotFound:  # what somebody has made of an earlier one is left alone
-                await computing.apply(wanted)
+            except NotFound:  # an object that a user changed is left alone
+                await computing.apply(sample)
             look = partial(
                 _rolled, demo_objects.SAMPLE.name, computing, demo_objects.SAMPLE.namespace
             )
@@ -208,7 +208,7 @@ class Demo:
     def _applier(self, name: str, kubeconfig: Path, stack: AsyncExitStack) -> Applier:
         client = connect(kubeconfig, cluster=name, field_manager=FIELD_MANAGER)
         stack.push_async_callback(client.close)
-        # These clusters are ours: what others have set in our objects is set back.
+        # These clusters belong to the demo: fields that others set in its objects are overwritten.
         return Applier(client, domain=DEFAULT, force=True)
 
 
@@ -222,7 +222,7 @@ def _objects() -> list[Json]:
 
 
 async def _place(computing: Applier, service: Json) -> None:
-    """A Service with the address that a load balancer would have given it."""
+    """Return a Service with the address that a load balancer would have set."""
     await computing.apply({name: part for name, part in service.items() if name != "status"})
     meta = service["metadata"]
     await computing.client.patch(
@@ -238,10 +238,10 @@ async def _rolled(
     name: str, computing: Applier, namespace: str = DEFAULT.system_namespace
 ) -> State:
     try:
-        there = await computing.client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
+        deployment = await computing.client.get(_DEPLOYMENTS, name, namespace, keep_raw=True)
     except NotFound:
         return State(f"{name} is not there yet")
-    return rollout(there.content())
+    return rollout(deployment.content())
 
 
 async def _lent(binding: str, computing: Applier, wanted: int) -> State:

@@ -21,7 +21,7 @@ _MOST: Final = 20
 _SAYS: Final = 'while :; do echo "$(date) $HOSTNAME is at work"; sleep 5; done'
 _LENT: Final = "cpu=50%,memory=50%"
 _BREAK: Final = timedelta(minutes=2)
-_NOTICE: Final = timedelta(seconds=45)  # before it begins: time to look at it
+_NOTICE: Final = timedelta(seconds=45)  # before the break begins: time to read the printed commands
 _GRACE_S: Final = 20
 
 
@@ -31,7 +31,7 @@ def lease(worker: str) -> PolicySpec:
 
 
 def next_break(now: datetime) -> tuple[datetime, datetime]:
-    """When a lease that is to be seen closing closes, and when it opens again."""
+    """Return when the demo's window closes, and when that window opens again."""
     closes = (now + _NOTICE).astimezone(UTC).replace(second=0, microsecond=0)
     closes += timedelta(minutes=1)
     return closes, closes + _BREAK
@@ -39,7 +39,7 @@ def next_break(now: datetime) -> tuple[datetime, datetime]:
 
 def with_break(worker: str, closes: datetime, opens: datetime) -> PolicySpec:
     """Return the same policy with a short daily break, at which pods are evicted."""
-    last = closes - timedelta(minutes=1)  # a window's last minute is part of it
+    last = closes - timedelta(minutes=1)  # a window includes its last minute
     return PolicySpec(
         worker,
         resource_limits=limits(_LENT),

@@ -1,9 +1,10 @@
 """User directories, atomic writes of private files, and file locks.
 
-A reader sees the old content or the new, never a part of either, and only the owner can read it.
+A reader sees the old content or the new, never a part of either, and only the owner can read the
+file.
 
 The kernel releases a lock when its holder ends, however it ends: no lock is ever stale.
-The file itself stays; removing it would let two holders lock two files of one name.
+The file itself stays: after a removal two holders could lock two files of one name.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _POLL_S: Final = 0.1
 async def exclusive(
     path: Path, *, waiting: str, progress: Progress, clock: Clock | None = None
 ) -> AsyncIterator[None]:
-    """Hold the lock; `waiting` is shown while another process has it."""
+    """Hold the lock; `waiting` is shown while another process holds the lock."""
     clock = clock or RealClock()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -77,7 +78,7 @@ async def exclusive(
 
 
 def try_lock(handle: int) -> bool:
-    """Lock an open file if no other process has locked it; return whether it worked."""
+    """Lock an open file unless another process has locked it; return whether this succeeded."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,14 +1,14 @@
-"""Layout: what a cluster keeps on disk, and who may use it.
+"""Layout: the files of a cluster on disk, and a lock for its user.
 
     root/
     ├── lock               held while the cluster runs
     ├── ports.json         the same ports at the next start
     ├── admin.kubeconfig   users/*.kubeconfig
-    ├── pki/  config/      what the components read
+    ├── pki/  config/      files that the components read
     ├── etcd/              the data
     └── logs/              one file a component, and the audit log
 
-All of it is readable by its owner only.
+All files are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class RootLock:
         self._handle = -1
 
     def acquire(self) -> None:
-        """:raises LocalError: another program has it."""
+        """Lock the directory for this process.
+
+        :raises LocalError: another process has locked the directory.
+        """
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         if not try_lock(handle):
             holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"

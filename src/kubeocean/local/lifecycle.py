@@ -1,7 +1,8 @@
-"""Lifecycle: bring an ocean up in the background, find it, take it down.
+"""Lifecycle of an ocean in the background: start, find, stop.
 
-One at a time per name. `bring_up` finds what runs; what a killed supervisor left is swept away
-first, and the same data is used again. `take_down` is done only when no process is left.
+One start or stop at a time per name. `bring_up` returns an ocean that runs already; processes that
+a killed supervisor left are ended first, and the data is used again. `take_down` returns when no
+process is left.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _LOW_SPACE: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Requested size; None means: as it runs, else the default."""
+    """Requested size; None is the size of a running ocean, else the default."""
 
     workers: int | None = None
     nodes: int | None = None
@@ -67,7 +68,7 @@ class Wish:
         return any(value != getattr(shape, field) for field, value in self._asked().items())
 
     def __str__(self) -> str:
-        """As it is written on a command line."""
+        """Return the size as options of the command line."""
         words: list[str] = []
         for field, value in self._asked().items():
             if field == "product":
@@ -111,9 +112,9 @@ class Lifecycle:
         return state if state is not None and state.alive and state.phase == "running" else None
 
     async def bring_up(self, wish: Wish) -> tuple[OceanState, bool]:
-        """The running ocean, and whether it ran before.
+        """Return the running ocean, and whether the ocean ran before the call.
 
-        :raises LocalError: it cannot be started, or one of another shape runs.
+        :raises LocalError: the ocean cannot be started, or one of another size runs.
         """
         shape = wish.shape()
         async with self._alone():
@@ -155,7 +156,7 @@ class Lifecycle:
                     state = self.directory.read()
                     if state is not None and state.phase == "running" and state.alive:
                         if child is not None:
-                            child.returncode = 0  # it outlives us: nobody is to wait for it
+                            child.returncode = 0  # the supervisor outlives this process
                         return state
                     ended = child.poll() is not None if child else not (state and state.alive)
                     if ended:
@@ -185,7 +186,7 @@ class Lifecycle:
         )
 
     async def take_down(self, *, purge: bool = False) -> bool:
-        """Stop it and everything of it; whether anything was there to stop.
+        """Stop the ocean and all of its processes; return whether any process ran.
 
         :raises LocalError: a process does not end.
         """
@@ -200,12 +201,12 @@ class Lifecycle:
         try:
             state = self.directory.read()
         except LocalError:
-            state = None  # then what is left of it is found by its traces
+            state = None  # processes are then found by the paths in their command lines
         was_alive = state is not None and state.alive
         if state is not None and state.alive:
             with self._progress.task(f"stopping {self.directory.name}"):
                 _send(state.process, signal.SIGTERM)
-                _send(state.process, signal.SIGCONT)  # a paused one would not hear of it
+                _send(state.process, signal.SIGCONT)  # a paused process would not receive SIGTERM
                 if not await self._ended([state.process], _STOP_S):
                     self._progress.note(f"{self.directory.name} did not stop: killing it")
                     _send(state.process, signal.SIGKILL)
@@ -216,8 +217,8 @@ class Lifecycle:
 
     async def _sweep(self) -> bool:
         """End processes of a killed supervisor, which the kernel may still be ending."""
-        found = left = processes_under(self.directory.path)
-        while left:  # a supervisor may start others until it ends
+        processes = left = processes_under(self.directory.path)
+        while left:  # a supervisor may start other processes until its end
             if not await self._ended(left, _GRACE_S):
                 self._progress.note(f"ending {len(left)} processes that were left behind")
                 for process in left:
@@ -226,7 +227,7 @@ class Lifecycle:
                 numbers = ", ".join(str(process.pid) for process in left if process.alive)
                 raise LocalError(f"could not end the processes {numbers} of {self.directory.name}")
             left = processes_under(self.directory.path)
-        return bool(found)
+        return bool(processes)
 
     async def _ended(self, processes: list[ProcessId], within_s: float) -> bool:
         deadline = self._clock.monotonic() + within_s
@@ -260,6 +261,6 @@ async def _assets(shape: Shape, *, environ: Mapping[str, str], progress: Progres
 
 
 def _send(process: ProcessId, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may end just now
+    with contextlib.suppress(ProcessLookupError):  # the process may end just now
         if process.alive:
             os.kill(process.pid, number)

@@ -2,8 +2,8 @@
 
 One `start` gives them all, with nodes in every worker, and one kubeconfig that reaches each by a
 context of its name: `computing`, `worker-1`, `worker-2`, …. A later `start` on the same root is the
-same ocean with the same data; if it asks for other numbers of nodes, it gets those. No process
-outlives ours.
+same ocean with the same data, and with the numbers of nodes of that call. No process outlives this
+one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
 COMPUTING: Final = "computing"
 _SIMULATED: Final = "sim"
 _REAL: Final = "real"
-_CLUSTER_BYTES: Final = 200_000_000  # etcd lays out two logs of 64 MB before it says a word
+_CLUSTER_BYTES: Final = 200_000_000  # etcd allocates two logs of 64 MB at its start
 _NODES_S: Final = 120.0
 _POLL_S: Final = 0.1
 _WATCH_EVERY_S: Final = 0.5
@@ -81,7 +81,7 @@ class Shape:
 class Ocean(Lifespan):
     """Clusters under one root; `async with` starts and stops them all.
 
-    `ephemeral` is for those whose data nobody needs after a crash of the machine.
+    `ephemeral` keeps no data through a crash of the machine.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Ocean(Lifespan):
     async def start(self) -> None:
         """Return when all clusters serve and all nodes are Ready.
 
-        :raises LocalError: one does not; what was started is stopped again.
+        :raises LocalError: a cluster does not become ready; started clusters are stopped again.
         """
         if self.shape.real_nodes and (reason := available()) is not None:
             raise LocalError(f"could not start real nodes: {reason}")
@@ -208,19 +208,19 @@ class Ocean(Lifespan):
 
     async def _fit_nodes(self, client: Client) -> int:
         """Delete simulated nodes that are no longer wanted; return how many are missing."""
-        wanted = set(self._node_names())
-        there = {node.name for node in (await client.list(NODES)).items}
-        for name in there - wanted:
+        names = set(self._node_names())
+        existing = {node.name for node in (await client.list(NODES)).items}
+        for name in existing - names:
             if name.rpartition("-")[0] in (_SIMULATED, _REAL):
                 with contextlib.suppress(NotFound):
                     await client.delete(NODES, name, uid=None)
-        return len(wanted - there)
+        return len(names - existing)
 
     async def _until_ready(self, client: Client, worker: Cluster) -> None:
         """Nodes of an earlier start were lost meanwhile, and come back by themselves."""
         deadline = self._clock.monotonic() + _NODES_S
-        wanted = set(self._node_names())
-        while late := wanted - await _ready_nodes(client):
+        names = set(self._node_names())
+        while late := names - await _ready_nodes(client):
             if self._clock.monotonic() > deadline:
                 raise LocalError(
                     f"nodes of {worker.name} were not Ready within {_NODES_S:g} s: "
@@ -295,7 +295,7 @@ async def _ready_nodes(client: Client) -> set[str]:
 
 
 async def _together(act: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
-    """Do it to all at the same time; the first error ends it."""
+    """Await all concurrently; the first error cancels the others."""
 
     async def run(thing: T) -> None:
         await act(thing)

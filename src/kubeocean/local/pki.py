@@ -2,7 +2,7 @@
 
 An `Authority` signs; an `Identity` is a certificate and its key. Keys are EC P-256, which the
 whole set for a cluster needs a few milliseconds for, and their files are readable by their owner
-only. What is on disk is used again as long as it fits and stays valid for a month.
+only. Files on disk are used again as long as they match and stay valid for a month.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kubeocean.runtime.clock import Clock, RealClock
 __all__ = ["Authority", "Identity", "ServiceAccountKeys", "Subject"]
 
 _CA_DAYS = 3650
-_LEAF_DAYS = 3650  # a cluster on a laptop has nobody who renews
+_LEAF_DAYS = 3650  # no process renews certificates of a local cluster
 _RENEW_BEFORE = timedelta(days=30)
 _NAME_LENGTH = 64  # X.520's upper bound for common names and organizations
 _SKEW = timedelta(minutes=5)
@@ -57,7 +57,10 @@ class Identity:
 
     @classmethod
     def load(cls, directory: Path, name: str) -> Identity:
-        """:raises FileNotFoundError: it was never saved."""
+        """Load a saved pair.
+
+        :raises FileNotFoundError: no pair was saved there.
+        """
         return cls(
             (directory / f"{name}.crt").read_bytes(), (directory / f"{name}.key").read_bytes()
         )
@@ -189,7 +192,7 @@ def _load_key(pem: bytes, source: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    # The traditional form, because it is what every component of Kubernetes accepts.
+    # The traditional form, which every component of Kubernetes accepts.
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

@@ -28,7 +28,7 @@ _TRIES = 200
 
 
 class Reserved:
-    """Ports held for a server until it is about to start; give them up with `release`."""
+    """Ports held for a server until its start; `release` frees them."""
 
     def __init__(self, sockets: Iterable[socket.socket]) -> None:
         self._sockets = list(sockets)
@@ -82,7 +82,7 @@ def _hold(address: str, port: int) -> socket.socket:
 
 
 def why_not(port: int, address: str = "127.0.0.1") -> str:
-    """Return why a server cannot use this port now, and the remedy; empty if it can."""
+    """Return why a server cannot use this port now, and the remedy; empty if the port is free."""
     try:
         _bind(address, port).close()
     except PermissionError:
@@ -104,7 +104,7 @@ def _bind(address: str, port: int) -> socket.socket:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((address, port))
-        held.listen()  # without it another such socket could still bind the same port
+        held.listen()  # a socket that does not listen would let another bind the same port
     except OSError:
         held.close()
         raise

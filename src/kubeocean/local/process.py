@@ -1,8 +1,8 @@
 """Child processes that never outlive this process, and short commands.
 
-The kernel kills it when we end, whatever ends us (PR_SET_PDEATHSIG). It has a session of its own,
-so Ctrl-C in a terminal reaches us and not it: we stop it in our own order. What it prints goes to
-a log file, whose end can be shown when it fails.
+The kernel kills the child when this process ends for any reason (PR_SET_PDEATHSIG). The child has a
+session of its own, so that Ctrl-C in a terminal reaches this process only, which stops its children
+in order. Output of the child goes to a log file; errors show the end of the log.
 
 The kernel ties the child to the *thread* that forked it, not to the program; a child of a worker
 thread would be killed when that thread ends. Hence `start` works in the main thread only.
@@ -30,9 +30,10 @@ from kubeocean.errors import InvariantError, LocalError
 __all__ = ["Process", "environment", "run"]
 
 # Runs in a Python of its own between fork and exec, because code of ours in a forked child of a
-# program with threads may deadlock. The parent may be gone before prctl took effect: then the
-# child has another parent already and ends by itself. Python ignores some signals, and so does what
-# a shell runs in the background; that survives exec, so it is put back. 1 is PR_SET_PDEATHSIG.
+# program with threads may deadlock. The parent may be gone before prctl took effect: then the child
+# has another parent already and ends by itself. Python ignores some signals, as do jobs that a
+# shell runs in the background; exec keeps that, so the defaults are restored. 1 is
+# PR_SET_PDEATHSIG.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -91,13 +92,13 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code of the last run, or minus the number of the signal that ended it."""
+        """The exit code of the last run; after a signal, minus its number."""
         return self._ended.result() if self._ended is not None and self._ended.done() else None
 
     async def start(self) -> None:
-        """Start it; it may fail later by itself, see `wait` and `tail`.
+        """Start the program; a later failure shows in `wait` and `tail`.
 
-        :raises LocalError: there is no such program, or it is not executable.
+        :raises LocalError: the program does not exist, or is not executable.
         """
         if self.running:
             raise InvariantError("the process runs already", name=self.name, pid=self.pid)
@@ -137,18 +138,18 @@ class Process:
         self._ended.set_result(self._child.wait())
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end of the program; return its exit code."""
         if self._ended is None:
             raise InvariantError("the process was never started", name=self.name)
         return await asyncio.shield(self._ended)
 
     async def stop(self, *, within_s: float = 10.0) -> int | None:
-        """Ask it to end (SIGTERM), insist after `within_s` (SIGKILL); its exit code.
+        """End the program with SIGTERM, after `within_s` with SIGKILL; return its exit code.
 
         Nothing happens to a process that does not run.
         """
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a paused program would not hear of it
+        self._signal(signal.SIGCONT)  # a paused program would not receive SIGTERM
         try:
             async with asyncio.timeout(within_s):
                 return await self.wait() if self.running else self.returncode
@@ -161,7 +162,7 @@ class Process:
         return await self.wait() if self.running else self.returncode
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP): alive, holding its sockets, answering nothing."""
+        """Pause the program (SIGSTOP): its sockets stay open, and nothing is answered."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -171,7 +172,7 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         if not self.running:
             return
-        # It may have ended just now, without the event loop having noticed yet.
+        # The program may have ended just now, before the event loop was notified.
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
@@ -202,7 +203,7 @@ def environment() -> Mapping[str, str]:
 def run(*argv: str, stdin: bytes = b"") -> str:
     """Run a command and return its output.
 
-    :raises LocalError: it failed, or there is no such program; with its output.
+    :raises LocalError: the program failed or does not exist; the message has its output.
     """
     try:
         done = subprocess.run(argv, input=stdin, capture_output=True, env=environment())

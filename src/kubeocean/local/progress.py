@@ -1,9 +1,9 @@
 """Progress: display of long steps on stderr.
 
 A long step is a `Task` with a label, a total where one is known, and a detail that changes. On a
-terminal it is a live bar; elsewhere it is a line at the start, one every ten seconds, and one at
-the end, so that a log never stands still for long and never drowns. Progress goes to stderr:
-stdout belongs to results.
+terminal a task is a live bar; elsewhere one line at the start, one every ten seconds, and one at
+the end, so that a log shows progress without being flooded. Progress goes to stderr: stdout belongs
+to results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Progress(Protocol):
 def progress_on(stream: TextIO | None = None) -> Progress:
     """Bars where `stream` (stderr) is a terminal, plain lines elsewhere, nothing if closed."""
     stream = sys.stderr if stream is None else stream
-    if stream is None:  # Python has no stderr if its parent gave it none
+    if stream is None:  # Python has no stderr if its parent closed the descriptor
         return Silence()
     if stream.isatty():
         return TerminalProgress(stream)

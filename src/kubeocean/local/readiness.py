@@ -1,7 +1,7 @@
-"""Readiness: waiting for a component to serve, and saying why it does not.
+"""Readiness: waits for a component to serve, and errors that explain why one does not.
 
-A wait ends in one of three ways: the component answers, it has ended, or it takes too long. The
-last two are a `LocalError` that carries the end of the component's log.
+A wait ends in one of three ways: the component answers, the component has ended, or the time is
+over. The last two are a `LocalError` that carries the end of the component's log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FULL = "no space left on device"
 
 
 class ReadinessProbe:
-    """GET requests to the servers of one cluster, with a client certificate of it."""
+    """GET requests to the servers of one cluster, with a client certificate of that cluster."""
 
     def __init__(self, pki: Path, *, identity: str) -> None:
         tls = ssl.create_default_context(cafile=pki / "ca.crt")

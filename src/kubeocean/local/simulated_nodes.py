@@ -1,10 +1,11 @@
 """Simulated nodes: kwok plays thousands of kubelets against a real API server.
 
 A simulated node renews its lease and stays Ready; pods that are bound to it run at once (a Job's
-pods complete), and deleted ones end and go. `stages.yaml` says how, and which annotations delay it.
+pods complete), and deleted ones end and go. `stages.yaml` defines the steps, and the annotations
+that delay them.
 
-kwok minds only the nodes that `add` made in this cluster: those that carry its label with the
-cluster's name, so that a copy of such a node in another cluster is nobody's by mistake.
+kwok manages only the nodes that `add` made in this cluster: those whose label has the cluster's
+name. A copy of such a node in another cluster is not managed.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _LABEL: Final = "kwok.x-k8s.io/node"
 _STAGES: Final = Path(__file__).with_name("stages.yaml")
 _USER: Final = "kwok"
 _CAPACITY: Final = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "500Gi", "pods": "250"}
-# Nobody answers there, and nothing that is sent there leaves this machine: who asks a simulated
-# node for logs gets an error at once.
+# No server answers at this address, and no packet to it leaves this machine: a request for logs of
+# a simulated node fails at once.
 _NETWORK: Final = ipaddress.ip_network("127.128.0.0/9")
 _NO_KUBELET: Final = {"kubeletEndpoint": {"Port": 9}}  # discard
 _PODS: Final = "10.128.0.1/9"
@@ -53,18 +54,18 @@ _CONDITIONS: Final = (
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _LEASES: Final = "kube-node-lease"
 _SILENT: Final = "silent"
-# A quarter of it passes between two renewals. Controllers wait 50 s for one, so this leaves them
-# calm at a third of a kubelet's rate, which is what most of the CPU at a thousand nodes goes to.
+# Leases are renewed after a quarter of this time. Controllers wait 50 s for a renewal, so a third
+# of a kubelet's rate is enough; renewals take most of the CPU at a thousand nodes.
 _LEASE_S: Final = 120
 _AT_ONCE: Final = 32
 _START_S: Final = 60.0
-_NODE_S: Final = 0.2  # on top, for each new node; a tenth of it is usual
+_NODE_S: Final = 0.2  # added for each new node; a tenth is usual
 _POLL_S: Final = 0.2
 _NODE_POLL_S: Final = 0.001  # a look at all nodes costs by the node
 
 
 class SimulatedNodes(Lifespan):
-    """kwok for one cluster; `async with` starts and stops it, the nodes stay.
+    """kwok for one cluster; `async with` starts and stops kwok, the nodes stay.
 
     Stopped or paused, all its nodes fail as nodes do: their leases grow old.
     """
@@ -154,7 +155,7 @@ class SimulatedNodes(Lifespan):
     ) -> list[str]:
         """Make `count` more nodes, named after the prefix, and wait until they are Ready.
 
-        `capacity` adds to what a node has, or replaces it, by resource.
+        `capacity` adds resources to the default ones, or replaces them.
         """
         async with self._client() as client:
             taken = {node.name for node in (await client.list(NODES)).items}
@@ -271,7 +272,7 @@ async def _delete(client: Client, kind: Resource[Any], name: str, namespace: str
 
 
 async def _each(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
-    """Do it to all, some at a time; the first error ends it."""
+    """Await all, some at a time; the first error cancels the others."""
     waiting = iter(names)
 
     async def work() -> None:

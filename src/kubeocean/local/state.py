@@ -1,14 +1,14 @@
-"""State: what is known of an ocean that runs in the background.
+"""State: files about an ocean that runs in the background.
 
     <state home>/kubeocean/
-    ├── NAME.lock           held by whoever starts or stops it
+    ├── NAME.lock           held while the ocean is started or stopped
     └── NAME/
         ├── state.json      the state that its supervisor last wrote
         ├── supervisor.log
         └── data/           the clusters, and the kubeconfig of them all
 
-A process is known by its number, the moment it started and the boot of the machine: a number alone
-may be somebody else's by now.
+A process is identified by its number, its start time and the boot of the machine: another process
+may have the same number later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-# What a supervisor starts, directly or through the tools that make a node's namespaces.
+# Programs that a supervisor starts, directly or through the tools that make a node's namespaces.
 _PROGRAMS: Final = {*EVERYTHING, "containerd", "nsenter", "setpriv", "unshare"} - {"kubectl"}
 _SCRIPTS: Final = (b"kubeocean.local.supervisor", b"kubeocean/local/", f"{MARK}=".encode())
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -153,12 +153,12 @@ class StateDirectory:
 
 
 def processes_under(directory: Path) -> list[ProcessId]:
-    """The processes of ours that work in `directory` or were given a path in it.
+    """Return our processes whose working directory or arguments are in `directory`.
 
     A user's shell, pager or kubectl there is not ours.
     """
     inside = os.fsencode(directory) + b"/"
-    found: list[ProcessId] = []
+    processes: list[ProcessId] = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -168,8 +168,8 @@ def processes_under(directory: Path) -> list[ProcessId]:
         except OSError:  # ended meanwhile, or another user's
             continue
         if _is_ours(words) and (inside in words + b"/" or cwd.startswith(inside)):
-            found.append(ProcessId.of(int(entry.name)))
-    return [process for process in found if process.alive]
+            processes.append(ProcessId.of(int(entry.name)))
+    return [process for process in processes if process.alive]
 
 
 def _is_ours(words: bytes) -> bool:
@@ -178,7 +178,7 @@ def _is_ours(words: bytes) -> bool:
 
 
 def _started(pid: int) -> int:
-    """When it started, in ticks since the boot; 0 if it is gone, or a zombie."""
+    """Return the start of a process in ticks since the boot; 0 after its end, and for a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Supervisor: the background process that owns an ocean.
 
-It is started by `launch` as a program of its own, in a session of its own, and runs until it is
-stopped (SIGTERM) or a component fails. All other processes are its children and end with it,
-whatever ends it. What it is doing stands in the state directory; what it says, in its log.
+`launch` starts the supervisor as a program with a session of its own, which runs until SIGTERM or
+the failure of a component. All other processes are its children, and end with it for any reason.
+The state directory has its state and its log.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subprocess.Popen[bytes]:
-    """Start a supervisor that outlives this process; it writes its state to `directory`."""
+    """Start a supervisor that outlives this process and writes its state to `directory`."""
     request = _Request(shape, {name: str(assets.path(name)) for name in assets})
     write_private(directory.request, msgspec.json.encode(request))
     with os.fdopen(os.open(directory.log, _NEW_LOG, 0o600), "wb") as log:
         return subprocess.Popen(
-            # -P: what lies in the directory we start from is not ours to import.
+            # -P: modules in the working directory are not imported.
             [sys.executable, "-P", "-m", _MODULE, str(directory.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -101,7 +101,7 @@ class _Supervisor:
     async def run(self) -> None:
         """Run the clusters until cancelled.
 
-        :raises KubeoceanError: it could not be started, or a component ended.
+        :raises KubeoceanError: the ocean could not be started, or a component ended.
         """
         try:
             self._tell("starting")

@@ -1,4 +1,4 @@
-"""Versions: what we run, pinned in one place.
+"""Versions of the programs that local clusters run, pinned in one place.
 
 The Go modules that ship with us say which Kubernetes, etcd and kwok we build; a download takes the
 same versions, read from the same files. The fingerprint of those files names the cache, so that a
@@ -48,7 +48,7 @@ class Versions:
 def this_platform() -> Platform:
     """Return the platform of this machine.
 
-    :raises LocalError: no Kubernetes control plane is made for it.
+    :raises LocalError: no Kubernetes control plane is built for this platform.
     """
     system, machine = platform.system().lower(), platform.machine().lower()
     if system != "linux" or machine not in _ARCHITECTURES:
@@ -71,7 +71,7 @@ def pinned(modules: Path = GO_MODULES) -> Versions:
 
 
 def fingerprint(modules: Path = GO_MODULES) -> str:
-    """Return a short hash of all files that decide what is built."""
+    """Return a short hash of all files that determine the built programs."""
     digest = hashlib.sha256()
     for file in sorted(file for pattern in _PINNING for file in modules.rglob(pattern)):
         digest.update(f"{file.relative_to(modules)}\0{file.stat().st_size}\0".encode())
@@ -80,14 +80,14 @@ def fingerprint(modules: Path = GO_MODULES) -> str:
 
 
 def _required(go_mod: str, module: str) -> str:
-    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
+    if match is None:
         raise InvariantError("a go.mod of ours does not require the module", module=module)
-    return found[1]
+    return match[1]
 
 
 def _language(go_mod: str) -> tuple[int, ...]:
-    found = re.search(r"^go ([0-9.]+)$", go_mod, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^go ([0-9.]+)$", go_mod, re.MULTILINE)
+    if match is None:
         raise InvariantError("a go.mod of ours has no go line")
-    return tuple(int(part) for part in found[1].split("."))
+    return tuple(int(part) for part in match[1].split("."))

@@ -102,6 +102,10 @@ class Manager:
         """Whether all bindings were listed."""
         return self._bindings.informer.has_synced
 
+    def retry_failed(self) -> None:
+        """Retry what failed during an outage of the computing cluster."""
+        self._bindings.controller.retry_failed()
+
     async def run(self) -> None:
         """Reconcile bindings until cancelled."""
         bindings = self._bindings

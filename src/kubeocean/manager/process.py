@@ -78,6 +78,7 @@ class Program:
             deadline_s=settings.deletion_deadline_s,
             metrics=self._metrics,
         )
+        self._replica.on_recovery(self._manager.retry_failed)
         parts: list[Part] = [Component("manager", self._work, self._ready)]
         sharing = self._replica.sharing
         if sharing is not None:

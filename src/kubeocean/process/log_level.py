@@ -13,10 +13,10 @@ from kubeocean.api.group import Domain
 from kubeocean.runtime import logs
 from kubeocean.runtime.logs import get_logger
 
-__all__ = ["ASKED", "LogLevel"]
+__all__ = ["LEVELS_BY_ANNOTATION", "LogLevel"]
 
 # Levels as written in the annotation, and their names in `runtime.logs`.
-ASKED: Final = {level: level for level in logs.LEVELS} | {"warn": "warning"}
+LEVELS_BY_ANNOTATION: Final = {level: level for level in logs.LEVELS} | {"warn": "warning"}
 
 _log = get_logger(__name__)
 
@@ -37,9 +37,11 @@ class LogLevel:
         if annotation == self._annotation:
             return
         self._annotation = annotation
-        if annotation and annotation not in ASKED:
-            _log.warning("Ignored unknown log level", annotation=annotation, known=list(ASKED))
-        level = ASKED.get(annotation, self._usual)
+        if annotation and annotation not in LEVELS_BY_ANNOTATION:
+            _log.warning(
+                "Ignored unknown log level", annotation=annotation, known=list(LEVELS_BY_ANNOTATION)
+            )
+        level = LEVELS_BY_ANNOTATION.get(annotation, self._usual)
         # As a warning, which most levels before and after the change let through.
         _log.warning("Changed log level", level=level, before=logs.get_level())
         logs.set_level(level)

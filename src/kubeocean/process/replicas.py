@@ -23,7 +23,7 @@ from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import HttpTransport, Transport
-from kubeocean.runtime.transport_layers import CountedTransport, FencedTransport
+from kubeocean.runtime.transport_layers import CountedTransport, FencedTransport, RecoveryTransport
 from kubeocean.sharding.exclusive_start import ExclusiveStart
 from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.shared_controllers import SharedControllers
@@ -61,6 +61,7 @@ class Replica:
         self._stack = stack
         self._metrics = metrics
         self._cluster = cluster
+        self._recovery_handlers: list[Callable[[], None]] = []
         self.control = control = open_client(stack, self.counted(source), cluster)
         self.sharing: SharedControllers | None = None
         self._election: Election | None = None
@@ -87,13 +88,23 @@ class Replica:
 
     def client(self, *, qps: float, burst: int) -> Client:
         """A fenced and rate-limited client of the cluster with the Lease."""
-        transport = self.fenced(self.counted(self._source))
-        return open_client(self._stack, transport, self._cluster, qps=qps, burst=burst)
+        transport = RecoveryTransport(self.counted(self._source), cluster=self._cluster)
+        transport.on_recovery(self._recovered)
+        fenced = self.fenced(transport)
+        return open_client(self._stack, fenced, self._cluster, qps=qps, burst=burst)
 
     @property
     def access(self) -> Access:
         """The present access to the cluster with the Lease."""
         return self._source.current()
+
+    def on_recovery(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when the cluster with the Lease serves again after an outage."""
+        self._recovery_handlers.append(handler)
+
+    def _recovered(self) -> None:
+        for handler in self._recovery_handlers:
+            handler()
 
     def counted(self, source: AccessSource) -> Transport:
         """A transport to a cluster that counts its requests."""

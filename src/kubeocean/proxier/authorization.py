@@ -1,8 +1,8 @@
-"""Authorization: the right that a request needs, and whether the caller has it.
+"""Authorization: the right that a request needs, and whether the caller has that right.
 
 Rights are those of a kubelet: subresources of the node. Whatever leads into a pod needs `create`,
 also where a WebSocket begins with GET: a caller that may only read must not get a shell. Some pages
-have a finer right of their own, which is enough where it is granted.
+have a finer right of their own, which is enough.
 
 The computing cluster decides by SubjectAccessReview; decisions are cached for a few seconds.
 Without a decision the request is refused.

@@ -97,7 +97,7 @@ class ProvidedCertificate:
 
 
 class SignedCertificate:
-    """Has the computing cluster sign a certificate for this replica, and renews it."""
+    """Has the computing cluster sign certificates for this replica, in time before they expire."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """Limits on concurrent connections, concurrent sessions and the rate of requests.
 
-No caller can use up what the others need: connections are limited in total, per client network, per
-certificate subject, and before TLS is established. API servers connect under one certificate for
-all of their users, so sessions and requests of one caller are limited per namespace, too.
+No caller can use up the connections of others: connections are limited in total, per client
+network, per certificate subject, and before TLS is established. API servers connect under one
+certificate for all of their users, so sessions and requests of one caller are limited per
+namespace, too.
 """
 
 from __future__ import annotations

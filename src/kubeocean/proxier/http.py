@@ -186,7 +186,7 @@ class Exchange:
         self.is_last = self.is_last or status >= _LOWEST_ERROR
         headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
         await self._send_head(status, headers)
-        # The response to HEAD is a head; anything after it would be taken for the next response.
+        # The response to HEAD is a head; further bytes would be taken for the next response.
         await self.write(b"" if self.head.method == "HEAD" else body)
 
     async def begin_chunks(self, status: int, content_type: str) -> None:
@@ -212,7 +212,7 @@ class Exchange:
         self.is_last = True
 
     async def wait_for_disconnect(self) -> None:
-        """Return when the caller has disconnected, also while nothing is being sent to it."""
+        """Return when the caller has disconnected, also while nothing is being sent."""
         try:
             early = await self._reader.read(1)
         except OSError:

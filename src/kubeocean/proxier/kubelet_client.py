@@ -65,7 +65,8 @@ class KubeletClient:
     async def opened(
         self, node: str, path: str, query: tuple[tuple[str, str], ...] = ()
     ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-        """Request a page of a node's kubelet and yield, once it answers, a function that reads it.
+        """Request a page of a node's kubelet; yield, after the answer's head, a function that reads
+        it.
 
         :raises ApiError: the kubelet does not answer, or not with that page.
         :raises Refusal: the node has no known address, or there is no credential for kubelets.
@@ -156,6 +157,7 @@ class _KubeletAccess:
     """
 
     interval_s = _NEVER_S
+    refresh_first = True
 
     def __init__(self, credential: KubeletCredential, server: str, authority: bytes | None) -> None:
         self._credential = credential

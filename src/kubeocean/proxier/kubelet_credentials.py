@@ -1,7 +1,7 @@
 """The credential that kubelets of a worker are shown.
 
-Root on a node can read what its kubelet is shown. The binding's own token must not be that: it may
-create pods in the worker, and exec into them. So kubelets are shown
+Root on a node can read the credentials that its kubelet is shown. The binding's own token, which
+may create pods in the worker and exec into them, must not be among those. So kubelets are shown
 
 - the binding's client certificate, if it has one, without any token: TLS does not reveal the key;
 - else a token of the worker's ServiceAccount for metrics, which may read metrics and nothing else,
@@ -55,7 +55,7 @@ class _Shown:
     access: Access
     obtained_with: Access
     expires_at: float
-    replaceable_at: float  # earliest replacement after kubelets have refused it
+    replaceable_at: float  # earliest replacement after a refusal by kubelets
 
 
 class KubeletCredential:

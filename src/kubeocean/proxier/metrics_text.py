@@ -2,8 +2,8 @@
 
 Text is rewritten line by line: values, timestamps, exemplars and every label but those that name
 the pod, its namespace and its UID stay byte for byte; HELP and TYPE lines stay with the families
-that have a sample left. A line that is not of a known pod, or cannot be parsed, is dropped: it may
-be of a pod of others.
+that have a sample left. A line that is not of a known pod, or cannot be parsed, is dropped, because
+a pod of others may be its subject.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PodName", "PodSample", "rewrite", "samples"]
 _SAMPLE: Final = re.compile(
     r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?([ \t].*)'
 )
-# One label, and the comma that ends it where another follows.
+# One label, with the comma before the next.
 _LABEL: Final = re.compile(
     r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|\Z)'
 )

@@ -1,6 +1,6 @@
 """Metrics of a virtual node as a whole: the sum of its pods.
 
-What else the worker's machine uses is its owner's business. Pods of others are left out of the
+Other use of the worker's machine is not shown. Pods of others are left out of the
 kubelet's summary; those of the virtual node get their virtual names. Everything here is pure.
 """
 
@@ -55,8 +55,8 @@ class _PodUsage:
 class UsageCounter:
     """The CPU seconds that the pods of one virtual node have used: a sum that never decreases.
 
-    A pod that is missing in a scrape adds nothing and takes nothing away; if it is back within
-    `_REMEMBERED_S`, only what it used meanwhile is added.
+    A pod that is missing in a scrape adds nothing and takes nothing away; after its return within
+    `_REMEMBERED_S`, only its use since the last sample is added.
     """
 
     def __init__(self) -> None:

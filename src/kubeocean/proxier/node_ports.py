@@ -36,7 +36,7 @@ class NodePortController:
 
     @property
     def ready(self) -> bool:
-        """Whether each known node has its port, or cannot have it."""
+        """Whether the port of each known node is open, or cannot be opened."""
         return all(
             node.name in self._ports or not self._port(node) for node in self._vnodes.items()
         )

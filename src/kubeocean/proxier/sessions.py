@@ -68,7 +68,7 @@ class Sessions:
         self._idle_s = idle_s
 
     async def logs(self, exchange: Exchange, route: Logs, location: PodLocation) -> None:
-        """Relay a log until it ends or the caller disconnects."""
+        """Relay a log to its end, or until the caller disconnects."""
         # A server sends not even a head before a followed container prints something.
         follows = ("follow", "true") in route.query
         request = Request(

@@ -1,7 +1,7 @@
 """Kubernetes machinery that knows nothing of leasing: clients, caches, controllers, election,
 events, metrics.
 
-The names exported here are what a controller needs. A name is imported at its first use.
+The names exported here are those that a controller needs. A name is imported at its first use.
 """
 
 from __future__ import annotations

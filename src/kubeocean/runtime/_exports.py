@@ -28,7 +28,7 @@ def lazy_exports(
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(import_module(f"{package}.{module_of[name]}"), name)
-        setattr(sys.modules[package], name, value)  # so that the next use finds it there
+        setattr(sys.modules[package], name, value)  # the next use finds the name in the module
         return value
 
     def dir_() -> list[str]:

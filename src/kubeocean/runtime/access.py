@@ -60,7 +60,7 @@ class Impersonation:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def headers(self) -> list[tuple[str, str]]:
-        """The request headers that ask for it; a name may come several times."""
+        """Return the headers that request this impersonation; a name may occur several times."""
         headers = [("Impersonate-User", self.user)]
         if self.uid:
             headers.append(("Impersonate-Uid", self.uid))
@@ -74,7 +74,7 @@ class Impersonation:
 class Access:
     """Server, trust and credentials for one API server.
 
-    `server` is an http or https URL without a trailing slash; it may have a path. `ca`,
+    `server` is an http or https URL without a trailing slash; a path is allowed. `ca`,
     `certificate` and `private_key` are PEM. `proxy_url` may hold a password. `origin` says where
     all this was found, for people.
     """
@@ -130,7 +130,7 @@ def split_url(url: str) -> SplitResult | None:
         return None  # urlsplit would drop some of them silently
     try:
         parts = urlsplit(url)
-        # Reading the port checks it; zero cannot be connected to.
+        # Reading the attribute checks the port; zero cannot be connected to.
         usable = bool(parts.scheme and parts.hostname) and parts.port != 0
         return parts if usable and _is_host(parts.netloc.rpartition("@")[2]) else None
     except ValueError:
@@ -156,7 +156,7 @@ def _is_host(netloc: str) -> bool:
 
 
 def _escaped(key: str) -> str:
-    """Percent-encoded as client-go does it: whatever cannot be in a header name, and `%`."""
+    """Percent-encode characters that no header name has, and `%`, as client-go does."""
     return "".join(
         chr(byte) if _HEADER_KEY.match(bytes([byte])) else f"%{byte:02X}" for byte in key.encode()
     )
@@ -179,7 +179,8 @@ _ENCRYPTED = (b"BEGIN ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 
 def trust(context: ssl.SSLContext, certificates: bytes) -> None:
     """Add these PEM certificates to the roots of `context`. Raises ssl.SSLError."""
-    # OpenSSL takes bytes for DER; what is not ASCII in PEM can only be a remark between blocks.
+    # OpenSSL takes bytes for DER; characters beyond ASCII can only be in remarks between PEM
+    # blocks.
     text = certificates.decode("ascii", "ignore")
     if not text:
         raise ssl.SSLError("there is no certificate")
@@ -238,7 +239,7 @@ def ssl_context(access: Access) -> ssl.SSLContext | None:
     """A fresh context for one Access; None for plain HTTP. Raises ConfigError on bad material."""
     if not access.server.startswith("https:"):
         return None
-    # Not create_default_context: newer Pythons make it strict about extensions that many cluster
+    # Not create_default_context: in newer Pythons that requires extensions that many cluster
     # certificates lack.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Access reviews: whether an account may do something, as the API server decides it."""
+"""Access reviews: the API server's decision whether an account may do something."""
 
 from __future__ import annotations
 

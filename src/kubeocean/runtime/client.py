@@ -1,9 +1,9 @@
 """Client for the resources of one cluster, with one method per API verb.
 
 Preconditions are part of the verbs: an update without a resourceVersion is refused, and a delete
-names a UID or states explicitly that it has none. An empty name is refused, so a verb on one object
-never becomes a verb on a collection. Partial objects cannot be sent back: bodies are mappings, not
-the structs that reads return.
+names a UID or states explicitly that there is none. An empty name is refused, so a verb on one
+object never becomes a verb on a collection. Partial objects cannot be sent back: bodies are
+mappings, not the structs that reads return.
 
 Every verb raises the `ApiError` of the server's answer, also if that answer is malformed.
 `timeout_s` bounds all attempts together, without the time spent waiting for the QPS limit.
@@ -94,7 +94,7 @@ _decode_json = msgspec.json.Decoder(dict[str, Any]).decode
 class Listing(Generic[ObjectT]):
     """Objects that matched a list request at resourceVersion `version`, or one page of them.
 
-    A page that `begins` is the first one: what came before it is void.
+    A page that `begins` is the first one: pages before are void.
     """
 
     items: list[ObjectT]
@@ -103,7 +103,7 @@ class Listing(Generic[ObjectT]):
 
 
 class Client:
-    """Client of one cluster over one transport; `cluster` names it in logs and metrics."""
+    """Client of one cluster over one transport; `cluster` is its name in logs and metrics."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Client:
         query: Iterable[tuple[str, str]] = (),
         metadata_only: bool = False,
     ) -> AbstractAsyncContextManager[Stream]:
-        """The raw stream of a watch; `runtime.watch` makes sense of it."""
+        """The raw stream of a watch, for `runtime.watch`."""
         parameters = (("watch", "true"), *_selection(labels, fields), *query)
         path = resource.path(namespace)
         accept = _METADATA.format("") if metadata_only else _JSON
@@ -272,9 +272,9 @@ class Client:
     async def update(
         self, resource: Resource[ObjectT], body: Mapping[str, Any], *, subresource: str = ""
     ) -> ObjectT:
-        """Replace the whole object, if it is still the version that `body` was made from.
+        """Replace the whole object, if the server still has the version that `body` was made from.
 
-        :raises Conflict: it is not.
+        :raises Conflict: the object has changed since.
         """
         meta = _metadata(body)
         if not meta.get("resourceVersion"):
@@ -298,7 +298,7 @@ class Client:
     ) -> ObjectT:
         """Patch an object or its subresource.
 
-        :raises Conflict: its precondition, or another field manager, stands against it.
+        :raises Conflict: the precondition does not hold, or another manager owns a field.
         """
         applies = isinstance(patch, ApplyPatch)
         force = _if("force", "true" if isinstance(patch, ApplyPatch) and patch.force else "")
@@ -462,7 +462,7 @@ def connect(
     qps: float | None = None,
     allow_exec: bool = False,
 ) -> Client:
-    """A client for a kubeconfig file, which is followed when it changes.
+    """A client for a kubeconfig file, whose changes are followed.
 
     Credential plugins run only with `allow_exec`.
     """

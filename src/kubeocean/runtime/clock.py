@@ -1,7 +1,7 @@
 """Clocks, deadlines on a clock, the local time zone, and Kubernetes' time format.
 
 All code that waits or measures takes a `Clock`. `RealClock` reads the machine's clock;
-`VirtualClock` advances only when a test advances it, and then wakes sleepers in the order of their
+`VirtualClock` advances only by a test's `advance`, and then wakes sleepers in the order of their
 deadlines. Durations are measured with `monotonic`, which an administrator cannot set; `now` is for
 calendars and for times shown to users.
 
@@ -9,7 +9,7 @@ calendars and for times shown to users.
 clock, which a test cannot advance.) When `within` returns or raises, the coroutine has ended.
 
 `local_zone` finds the time zone as Go programs do: TZ names a zone of the tz database or a zone
-file; set but empty it means UTC; without TZ, /etc/localtime decides, or UTC if there is none.
+file; an empty TZ is UTC; without TZ, /etc/localtime decides, or UTC if that does not exist.
 Unlike Go, a TZ that is neither is an error: UTC instead would lend and reclaim nodes at the wrong
 hour.
 """
@@ -71,8 +71,8 @@ class RealClock:
 class VirtualClock:
     """A clock that stands still until `advance`.
 
-    After each deadline that it passes it lets the event loop run until nothing is ready any more,
-    so that what a sleeper starts (another sleep, too) is seen within the same `advance`.
+    After each passed deadline the event loop runs until no task is ready any more, so that tasks
+    and sleeps which a sleeper starts are part of the same `advance`.
     """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
@@ -108,7 +108,9 @@ class VirtualClock:
             self._elapsed = max(self._elapsed, deadline)
             wake.set_result(None)
             await _settle()
-        self._elapsed = max(self._elapsed, target)  # another may have advanced it meanwhile
+        self._elapsed = max(
+            self._elapsed, target
+        )  # another task may have advanced the clock meanwhile
         await _settle()
 
 
@@ -125,11 +127,11 @@ _NOW: Final = float("-inf")  # a time that the event loop's clock has always pas
 
 
 async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the result of `work`; at the limit cancel it, await its end and raise TimeoutError."""
+    """Return the result of `work`; at the limit, cancel and await it, then raise TimeoutError."""
     result: _T
     failure: Exception | None = None
     async with asyncio.TaskGroup() as group:
-        # The group would wrap an error of the work, so the error is carried around it.
+        # The group would wrap an error of the work, so the error is carried around the group.
         try:
             async with asyncio.timeout(None) as limit:
                 alarm = group.create_task(_expire(clock, seconds, limit))
@@ -147,7 +149,7 @@ async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[_T]]
 
 async def _expire(clock: Clock, seconds: float, limit: asyncio.Timeout) -> None:
     await clock.sleep(seconds)
-    # The limit still stands: `within` cancels this task before it leaves the limit's context.
+    # The limit still stands: `within` cancels this task before leaving the limit's context.
     limit.reschedule(_NOW)
 
 
@@ -155,7 +157,7 @@ LOCALTIME: Final = Path("/etc/localtime")
 
 
 def local_zone(environ: Mapping[str, str] = os.environ, *, localtime: Path = LOCALTIME) -> tzinfo:
-    """The zone, called by its name or by the file that it comes from.
+    """Return the zone, named after its entry in the tz database or its file.
 
     :raises ConfigError: TZ is neither a zone nor a zone file.
     """

@@ -1,6 +1,6 @@
 """Protocols and adapters for the components that a service runs.
 
-Any object with a coroutine method `run` is a component. It may also have
+Any object with a coroutine method `run` is a component. A component may also have
 
 - `ready`, a bool or a callable: whether the component is ready (`has_synced` is used if present);
 - `stop`, plain or async: asks `run` to return. Without `stop`, `run` is cancelled.
@@ -35,7 +35,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part of a service: how to run it, ask whether it is ready, and stop it."""
+    """A part of a service: functions that run it, report readiness, and stop it."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -72,7 +72,7 @@ def _component(part: Part) -> Component:
 
 def _readiness(part: Runnable) -> Callable[[], bool]:
     def ready() -> bool:
-        # Looked up each time: on most classes it is a property.
+        # Looked up each time: most classes have a property of this name.
         ready = getattr(part, "ready", getattr(part, "has_synced", True))
         return bool(ready() if callable(ready) else ready)
 
@@ -84,11 +84,11 @@ class Lifespan(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Return when it runs."""
+        """Wait until the component runs."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Return when nothing of it runs any more."""
+        """Wait until the component has ended."""
 
     async def __aenter__(self) -> Self:
         await self.start()

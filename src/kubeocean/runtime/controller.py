@@ -1,6 +1,6 @@
 """Controller: workers that reconcile the keys of one queue, and the outcomes of a reconcile.
 
-A worker takes a key, reconciles it, and maps the outcome to queue, metric, log and hook:
+A worker takes and reconciles a key, and maps the outcome to queue, metric, log and hook:
 
     Done()                  forget the key until its next event             success
     After(seconds)          requeue the key after that time                 requeue_after
@@ -11,8 +11,8 @@ A worker takes a key, reconciles it, and maps the outcome to queue, metric, log 
 The backoff doubles from 5 ms to 5 minutes and is never shorter than a server's Retry-After.
 
 A key is not reconciled while its gate reports that the cache has not caught up with our own writes,
-nor if another replica owns the key. An interrupted reconcile leaves its key in the queue, so the
-next run of the controller repeats it. Metrics have the names of controller-runtime.
+nor if another replica owns the key. An interrupted reconcile leaves its key in the queue, so that
+the next run of the controller repeats the reconcile. Metrics have the names of controller-runtime.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = ["After", "Controller", "Done", "Outcome", "Reconcile", "Stuck", "Stuc
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The world is as it should be."""
+    """Nothing is left to do for the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """The world is as it should be until a time comes; a change still comes first."""
+    """Nothing is left to do until a time comes; a change of the object comes first."""
 
     seconds: float
 
@@ -63,7 +63,7 @@ StuckHook: TypeAlias = Callable[[K, Stuck], Awaitable[None] | None]
 _Result: TypeAlias = Literal["success", "error", "requeue", "requeue_after"]
 
 _RESULTS: Final[tuple[_Result, ...]] = ("success", "error", "requeue", "requeue_after")
-_STUCK_S: Final = 1.0  # what only a person can change does not change in milliseconds
+_STUCK_S: Final = 1.0  # a cause that only a person can remove lasts longer than milliseconds
 _LONGEST_S: Final = 300.0
 _DOUBLINGS: Final = 16
 _BEHIND_S: Final = 1.0  # flat: a cache that was behind for long must not stay unused for long
@@ -136,11 +136,16 @@ class Controller(Generic[K]):
         """Ask for a reconcile of `key`, running or not."""
         self.queue.add(key, priority=priority)
 
+    def retry_failed(self) -> None:
+        """Reconcile now every key whose last reconcile failed: the cause of failure is over."""
+        self._stuck.clear()
+        self.queue.retry_failed()
+
     async def run(self) -> None:
         """Work until `stop`, or until the queue is closed.
 
-        Cancelled, it cancels the running reconciles at once and awaits them. It may be run again
-        afterwards: the queue keeps its keys.
+        A cancellation cancels the running reconciles at once and awaits them. The controller may be
+        run again afterwards: the queue keeps its keys.
         """
         if not self._ended.is_set():
             raise InvariantError("controller was run twice at a time", controller=self.name)
@@ -166,7 +171,7 @@ class Controller(Generic[K]):
         busy = [worker for worker in workers if worker in self._busy]
         for worker in workers:
             if worker not in busy:
-                worker.cancel()  # it waits for a key, and holds none
+                worker.cancel()  # this worker waits for a key, and holds none
         try:
             if busy:
                 await within(self._clock, self._drain_s, lambda: asyncio.wait(busy))
@@ -208,7 +213,7 @@ class Controller(Generic[K]):
                 self._forget(key)
             else:
                 about = {"controller": self.name, "key": str(key)}
-                ident = f"{random.getrandbits(32):08x}"  # tells lines of a log apart
+                ident = f"{random.getrandbits(32):08x}"  # groups the log lines of one reconcile
                 with (
                     bound(**about, reconcile=ident),
                     span("reconcile", **about) as trace,

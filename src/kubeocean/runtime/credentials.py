@@ -1,10 +1,10 @@
-"""Credentials: an Access that keeps up with what it comes from.
+"""Credentials: an Access that follows changes of its source.
 
-An `AccessSource` has a current Access and looks for a newer one on `refresh`. It may come from
-kubeconfig files, from the files that Kubernetes mounts into a pod, and from a credential plugin.
+An `AccessSource` has a current Access and looks for a newer one on `refresh`. Sources are
+kubeconfig files, the files that Kubernetes mounts into a pod, and credential plugins.
 
-What is broken on the way – a file half written, a key that does not match its certificate yet, a
-plugin that fails – keeps the last good Access in use and is reported once. As long as nothing
+After a failure – a file half written, a key that does not match its certificate yet, a plugin that
+fails – the last good Access stays in use, and the failure is reported once. As long as nothing
 changes, `current()` is the very same object.
 """
 
@@ -38,8 +38,8 @@ __all__ = [
 
 SERVICE_ACCOUNT_ROOT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_LOOK_S: Final = 10.0  # how often files are looked at; a look is a few stat calls
-_TOKEN_S: Final = 60.0  # how often a token file is read whatever it looks like, as in client-go
+_LOOK_S: Final = 10.0  # between two checks of files, each a few stat calls
+_TOKEN_S: Final = 60.0  # between two reads of a token file, as in client-go
 _NEVER_S: Final = 3600.0
 _AGAIN_S: Final = 5.0  # between two runs of a plugin, whatever happens
 _EARLY_S: Final = 60.0  # how long before its end a plugin's credential is replaced…
@@ -52,13 +52,17 @@ _log: Final = get_logger(__name__)
 class AccessSource(Protocol):
     """Source of the Access of a transport.
 
-    A transport awaits `refresh()` before its first request, then every `interval_s`, and with
+    A transport calls `refresh()` for its first request, then every `interval_s`, and with
     `rejected=True` whenever the server answered 401.
     """
 
     @property
     def interval_s(self) -> float:
-        """Seconds until `refresh` should be called again; may differ each time it is read."""
+        """Seconds until `refresh` should be called again; may differ at each read."""
+
+    @property
+    def refresh_first(self) -> bool:
+        """Whether requests wait for a due refresh: refreshing is quick, or no Access is valid."""
 
     def current(self) -> Access:
         """The newest Access known; no IO."""
@@ -67,8 +71,8 @@ class AccessSource(Protocol):
         """Look for a newer Access; whether `current()` is another one than before the call.
 
         Raises ConfigError only while there has never been a usable Access. Any number of tasks may
-        call it at once; the work is done once. A task whose 401 comes late, when another one has
-        refreshed already, gets False: it compares `current()` with the Access that it used.
+        call at once; the work is done once. A task whose 401 comes late, after a refresh for
+        another task, gets False and compares `current()` with the Access of its request.
         """
 
 
@@ -81,6 +85,10 @@ class StaticAccess:
     @property
     def interval_s(self) -> float:
         return _NEVER_S
+
+    @property
+    def refresh_first(self) -> bool:
+        return True
 
     def current(self) -> Access:
         return self._access
@@ -124,14 +132,19 @@ class KubeconfigAccess:
             return 0.0
         return min(_LOOK_S, self._minter.renew_in()) if self._minter else _LOOK_S
 
+    @property
+    def refresh_first(self) -> bool:
+        # A plugin may take a minute, and runs beside requests as long as its credential is valid.
+        return not self._complete or self._minter is None or self._minter.expired
+
     def current(self) -> Access:
         return self._access
 
     async def refresh(self, *, rejected: bool = False) -> bool:
         before = self._access
-        # Held while a plugin runs, so that it runs once, and for one state of the files.
+        # Held while a plugin runs, so that one run serves all tasks, for one state of the files.
         async with self._flight:
-            # Whoever waited here for another task has got its result already.
+            # A task that waited here for another has the result of that task already.
             if self._access is before:
                 self._files.refresh(force=rejected)
                 await self._follow(self._files.loaded, rejected=rejected)
@@ -183,6 +196,10 @@ class FileAccess:
     def interval_s(self) -> float:
         return _LOOK_S
 
+    @property
+    def refresh_first(self) -> bool:
+        return True
+
     def current(self) -> Access:
         return self._files.loaded.access
 
@@ -191,9 +208,9 @@ class FileAccess:
 
 
 class InClusterAccess(FileAccess):
-    """The ServiceAccount of the pod that this runs in, as Kubernetes mounts it.
+    """The mounted ServiceAccount of the pod of this process.
 
-    The constructor reads; it raises ConfigError outside a cluster.
+    The constructor reads the files, and raises ConfigError outside a cluster.
     """
 
     def __init__(
@@ -236,7 +253,7 @@ def default_access(
 
 
 class _Trouble:
-    """Problem that is logged when it begins and when it ends."""
+    """Problem whose begin and end are logged."""
 
     def __init__(self) -> None:
         self.message = ""
@@ -294,7 +311,12 @@ class _Minter:
         self._clock = clock
         self._ran_at = float("-inf")
         self._last: Credential | ConfigError | None = None
-        self._renew_at = float("inf")
+        self._renew_at = self._expires_at = float("inf")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the last credential is not valid any more."""
+        return self._clock.monotonic() >= self._expires_at
 
     def renew_in(self) -> float:
         """Seconds until there is a reason to ask again."""
@@ -318,18 +340,16 @@ class _Minter:
             self._last = error
         else:
             self._last = credential
-            self._renew_at = self._clock.monotonic() + self._useful_s(credential)
+            self._renew_at = self._expires_at = float("inf")
+            if credential.expires is not None:
+                life_s = (credential.expires - self._clock.now()).total_seconds()
+                self._expires_at = self._clock.monotonic() + life_s
+                self._renew_at = self._expires_at - min(_EARLY_S, life_s * _EARLY_SHARE)
         self._ran_at = self._clock.monotonic()
-
-    def _useful_s(self, credential: Credential) -> float:
-        if credential.expires is None:
-            return float("inf")
-        life_s = (credential.expires - self._clock.now()).total_seconds()
-        return life_s - min(_EARLY_S, life_s * _EARLY_SHARE)
 
 
 def _service(environ: Mapping[str, str]) -> str:
-    """The URL of the API server as a pod's environment has it."""
+    """Return the URL of the API server from a pod's environment."""
     host, port = (environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     if not host or not port:
         raise ConfigError(

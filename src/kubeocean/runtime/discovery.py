@@ -1,6 +1,6 @@
 """Discovery: which resources a server has, for kinds that are known only at run time.
 
-A look-up is answered from what was read last. A miss reads again, at most every few seconds, so
+A look-up is answered from the last read. A miss reads again, at most every few seconds, so
 that a resource whose definition was just created is found. A program that knows that definitions
 have changed calls `expire`, and the next look-up reads again. The objects of a discovered resource
 are `Untyped` and go through the same client and informer as all others.
@@ -31,7 +31,7 @@ _AGGREGATED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ApiResource:
-    """Resource of an API group in one version, as discovery reports it."""
+    """Resource of an API group in one version, as reported by discovery."""
 
     group: str
     version: str

@@ -76,7 +76,10 @@ class _Loader(_Base):  # type: ignore[misc]  # which base there is depends on ho
 
 
 def parse_yaml(content: bytes, *, source: str) -> object:
-    """The document in `content`, None if it is empty; a ConfigError if it is not one document."""
+    """Return the document in `content`, None if empty.
+
+    :raises ConfigError: `content` is not exactly one document.
+    """
     try:
         _check_depth(content, source)
         return yaml.load(content, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
@@ -127,7 +130,7 @@ class Fields:
         return f"{self.file} (context {_shown(self.context)})" if self.context else str(self.file)
 
     def error(self, name: str, message: str, *, value: object = None) -> ConfigError:
-        """An error about one of the fields; `value` only where it cannot be a secret."""
+        """Return an error about one of the fields; `value` only where no secret can be in it."""
         return ConfigError(message, field=self._at(name), value=value, source=self.source)
 
     def has(self, name: str) -> bool:

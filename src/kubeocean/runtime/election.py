@@ -1,17 +1,17 @@
 """Leader election on a Lease, by the rules of client-go.
 
-A leader renews its Lease every `retry_s`. It may act until `renew_s` after the *start* of its last
-successful renewal. A candidate acquires the Lease once it has seen the record unchanged for
-`lease_s`, the duration that the holder published, on the candidate's own monotonic clock. Times
-that other processes wrote are not used. As `lease_s` > `renew_s`, the leader has stopped before a
-candidate starts, even if the leader was frozen in between.
+A leader renews its Lease every `retry_s`, and may act until `renew_s` after the *start* of its last
+successful renewal. A candidate acquires the Lease when the record has not changed for `lease_s`,
+the duration that the holder published, on the candidate's own monotonic clock. Times that other
+processes wrote are not used. As `lease_s` > `renew_s`, the leader has stopped before a candidate
+starts, even if the leader was frozen in between.
 
     0            renew_s         lease_s          since the start of the leader's last renewal
     |--- may act --->|             |--- others may acquire the Lease --->
 
 The deadline is enforced: `check` raises from then on, the leading coroutine is cancelled, and
-nothing else starts before it has ended. Its writes during cancellation are refused by `check`, too.
-Only a request that was in flight when the process was frozen can still arrive; preconditions
+nothing else starts before that has ended. Its writes during cancellation are refused by `check`,
+too. Only a request that was in flight when the process was frozen can still arrive; preconditions
 (resourceVersion, UID) cover that case.
 
 One gap is inherent in the API: if a user deletes the Lease, a candidate that never saw its holder
@@ -79,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:
-    """A record, and the version that a write upon it has to name."""
+    """A record, and the version that the next write must name."""
 
     record: Record
     version: str
@@ -97,10 +97,10 @@ class LeaseAction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseSighting:
-    """Last record that this candidate read, and the monotonic time at which it first read it."""
+    """Last record that this candidate read, and the monotonic time of its first read."""
 
     record: Record | None  # None: there has never been one
-    version: str  # "": it does not exist now
+    version: str  # "": the Lease does not exist now
     at: float
 
 
@@ -118,7 +118,7 @@ def decide(
 ) -> LeaseAction:
     """Return the action of a candidate. `deadline` is that of its own leadership, None without one.
 
-    `lease_s` stands in for a holder that does not say how long it promises to renew.
+    `lease_s` is the default for a holder that publishes no duration.
     """
     record = seen.record
     if deadline is not None and now >= deadline:
@@ -140,19 +140,19 @@ class Lock(Protocol):
     """Register on which candidates compete."""
 
     async def read(self) -> LockEntry | None:
-        """Read the entry; None if it does not exist."""
+        """Read the entry; None if there is no Lease."""
 
     async def create(self, record: Record) -> LockEntry:
-        """Make it.
+        """Create the Lease.
 
-        :raises AlreadyExists: another candidate created it first.
+        :raises AlreadyExists: another candidate was first.
         """
 
     async def update(self, record: Record, version: str) -> LockEntry:
-        """Change it, if it is still at `version`.
+        """Change the Lease, if its version is still `version`.
 
-        :raises Conflict: it is not.
-        :raises NotFound: it does not exist any more.
+        :raises Conflict: the Lease has changed since.
+        :raises NotFound: the Lease was deleted.
         """
 
 
@@ -180,8 +180,8 @@ class LeaseLock:
         return _entry(await self._client.create(LEASES, body, namespace=self._namespace))
 
     async def update(self, record: Record, version: str) -> LockEntry:
-        # A resourceVersion in a patch is a precondition, as in an update; but a patch does not
-        # remove what we do not know.
+        # A resourceVersion in a patch is a precondition, as in an update; but a patch keeps
+        # unknown fields.
         patch = MergePatch({"metadata": {"resourceVersion": version}, "spec": _spec(record)})
         return _entry(await self._client.patch(LEASES, self._name, patch, self._namespace))
 
@@ -218,7 +218,7 @@ _log = get_logger(__name__)
 
 
 class LeadershipLost(KubeoceanError):
-    """This candidate does not lead, or cannot be sure that it still leads."""
+    """Raised where a candidate does not lead, or cannot be sure to lead still."""
 
 
 def unique_identity() -> str:
@@ -267,7 +267,7 @@ class Campaign:
 
     @property
     def deadline(self) -> float:
-        """Monotonic time until which this candidate may write; in the past if it does not lead."""
+        """Monotonic time until which this candidate may write; in the past without leadership."""
         return self._deadline
 
     @property
@@ -282,18 +282,18 @@ class Campaign:
     def check(self) -> None:
         """Call this before each write.
 
-        :raises LeadershipLost: it must not be made.
+        :raises LeadershipLost: the write must not be made.
         """
         if not self.may_write():
             raise LeadershipLost(f"{self.identity} does not lead {self.name}")
 
     async def run(self, lead: Callable[[], Awaitable[None]], *, rejoin: bool = False) -> None:
-        """Wait until elected, then `lead` until it ends; then let others in at once.
+        """Wait until elected, run `lead` to its end, then release the Lease at once.
 
         When leadership is lost, `lead` is cancelled and awaited. With `rejoin` we are a candidate
         again, and `lead` may be called again; without:
 
-        :raises LeadershipLost: and a program should end, for it can trust none of its state.
+        :raises LeadershipLost: the program should end, because its state may be outdated.
         """
         try:
             while True:
@@ -318,17 +318,17 @@ class Campaign:
         _log.info("Became leader", election=self.name, identity=self.identity)
 
     async def _reign(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Run `lead`; return whether it ended by itself rather than with the leadership."""
+        """Run `lead`; return whether `lead` ended by itself rather than with the leadership."""
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
-            # The group would wrap an error of `lead`, so the error is carried around it.
+            # The group would wrap an error of `lead`, so the error is carried around the group.
             try:
                 async with asyncio.timeout(None) as tenure:
                     keeper = group.create_task(self._keep(tenure))
                     try:
                         await lead()
                     finally:
-                        # Not earlier: a leader that is stopping leads until it has stopped.
+                        # Not earlier: a leader that is stopping leads until its end.
                         keeper.cancel()
             except Exception as error:
                 failure = error
@@ -348,7 +348,7 @@ class Campaign:
         tenure.reschedule(_NOW)
 
     async def _round(self, budget_s: float) -> LeaseAction:
-        """Read the record and act on it once. Errors of the API are ignored: the deadline
+        """Read the record and act once. Errors of the API are ignored: the deadline
         decides."""
         try:
             return await within(self._clock, budget_s, self._move)
@@ -375,7 +375,7 @@ class Campaign:
         except _RACES:
             if not self._fresh:
                 raise
-            # We wrote upon what we remembered. Look, and decide again.
+            # The write was based on an outdated record. Read again, and decide again.
             self._fresh = False
             return await self._move()
         return move
@@ -399,7 +399,8 @@ class Campaign:
         return self._seen
 
     async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:
-        """The lease is ours from the *start* of the request: whoever sees it, sees it later."""
+        """Count the lease from the *start* of the request: other candidates see the record
+        later."""
         started = self._clock.monotonic()
         record = self._record(seen.record, move)
         self._doubt = True
@@ -473,7 +474,7 @@ class Election(Campaign):
     """Candidate of an election on a Lease.
 
     `client` should not share a rate limit with the work: renewals cannot wait. `identity` must be
-    unique to this process; without one it is made up.
+    unique to this process; by default one is generated.
     """
 
     def __init__(

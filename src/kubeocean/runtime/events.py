@@ -1,9 +1,9 @@
-"""Event recorder: writes Kubernetes Events about objects, correlated as client-go does it.
+"""Event recorder: writes Kubernetes Events about objects, correlated as in client-go.
 
-`emit` takes microseconds and never fails or blocks: it passes the occurrence to the `Correlator`
-and marks the Event as changed. `run` writes changed Events one after the other. An Event that the
-server refuses, that fails too often, or that exceeds the queue is dropped and counted. On
-cancellation `run` writes the remaining Events within a deadline.
+`emit` takes microseconds and never fails or blocks: `emit` passes the occurrence to the
+`Correlator` and marks the Event as changed. `run` writes changed Events one after the other. An
+Event that the server refuses, that fails too often, or that exceeds the queue is dropped and
+counted. On cancellation `run` writes the remaining Events within a deadline.
 
 The correlator follows client-go's rules:
 
@@ -74,7 +74,7 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Occurrence about an object, as the caller of `emit` described it."""
+    """Occurrence about an object, described by the caller of `emit`."""
 
     regarding: ObjectReference
     type: EventType
@@ -97,7 +97,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """Happenings that are one Event. `stored`: the server is known to have it."""
+    """Occurrences that are one Event; `stored`: the server is known to have the Event."""
 
     name: str
     latest: Happening
@@ -130,7 +130,7 @@ class Correlator:
         self._buckets: _Recent[ObjectReference, _Bucket] = _Recent(self._limits.remembered)
 
     def observe(self, happening: Happening, *, at_s: float) -> Series | None:
-        """The series that this belongs to, now with it; None where it must not be written.
+        """Add an occurrence to its series; return the series, None where nothing must be written.
 
         `at_s` is a monotonic time.
         """
@@ -147,7 +147,8 @@ class Correlator:
         similar.messages.add(happening.message)
         if len(similar.messages) < self._limits.similar:
             return happening, (*alike, happening.regarding.field_path, happening.message)
-        # One too many: any of them goes, so that the set stays as it is until a quiet interval.
+        # One too many: any of them is dropped, so that the set stays the same until a quiet
+        # interval.
         similar.messages.pop()
         return replace(happening, message=COMBINED + happening.message), alike
 
@@ -204,7 +205,7 @@ class _Recent(Generic[_K, _V]):
 
 
 def _identity(regarding: ObjectReference) -> ObjectReference:
-    """The object, whatever its version (every write changes it) and whichever part of it."""
+    """Return the object without resourceVersion, which every write changes, and fieldPath."""
     if not (regarding.resource_version or regarding.field_path):
         return regarding
     return msgspec.structs.replace(regarding, resource_version="", field_path="")
@@ -225,7 +226,7 @@ def _event_name(happening: Happening, source: str) -> str:
 _ObjectT = TypeVar("_ObjectT", bound=Object)
 
 _DROPS: Final = ("queue", "spam", "refused", "failed", "stopped")
-_MESSAGE_LIMIT = 1024  # what the events.k8s.io API allows
+_MESSAGE_LIMIT = 1024  # limit of the events.k8s.io API
 _LONGEST_WAIT_S = 60.0  # other Events wait behind; a server may ask for an hour
 _PASSING: Final = (
     Conflict,

@@ -3,9 +3,9 @@
 The protocol is client.authentication.k8s.io, v1 and v1beta1: the plugin gets the cluster
 in KUBERNETES_EXEC_INFO and prints a token, a client certificate or both, perhaps with an expiry.
 
-It runs without a shell, without a terminal and for a bounded time; when it is stopped, so are its
-children. What it prints stays in memory. It runs only if an option allows it: a kubeconfig from
-elsewhere is a program from elsewhere.
+A plugin runs without a shell, without a terminal and for a bounded time; its children are stopped
+with it. Its output stays in memory. Plugins run only if an option allows them: a kubeconfig of
+another person may name any program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIMEOUT_S: Final = (
 _ANSWER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 15  # of its complaint, from the end…
 _SHOWN_CHARS: Final = 400  # …and how much of that is shown
-_SECRET_CHARS: Final = 4  # what is shorter is no secret but part of many words
+_SECRET_CHARS: Final = 4  # shorter texts are no secrets but parts of many words
 _OPAQUE = re.compile(r"[A-Za-z0-9+=_-]{24,}")  # no word is that long; tokens are
 
 
@@ -119,7 +119,7 @@ class ExecPlugin:
         to: tuple[BinaryIO, BinaryIO],
         clock: Clock,
     ) -> int | None:
-        """The exit code, or None if it took too long."""
+        """Return the exit code; None if the time was over."""
         try:
             # Files instead of pipes: a child that outlives the plugin cannot keep us waiting. A
             # session of its own: it cannot open our terminal, and it dies together with children.
@@ -159,7 +159,7 @@ class ExecPlugin:
         try:
             answer_document = _decode(answer)
         except msgspec.DecodeError as error:
-            # The library names what it expected and where, not what it found.
+            # The library names the expected type and its place, not the value.
             raise self._wrong(f"printed no ExecCredential: {error}") from None
         except UnicodeDecodeError:
             raise self._wrong("printed no ExecCredential: it is not UTF-8") from None

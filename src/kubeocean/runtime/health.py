@@ -1,16 +1,17 @@
-"""Health: is this program alive, and may it be sent work?
+"""Health: whether this program is alive, and whether requests may be sent to it.
 
 `/healthz` and `/readyz` run named checks and answer 200 or 500 in kube-apiserver's text form:
 `?verbose` lists the checks, `?exclude=NAME` leaves one out, `/readyz/NAME` asks for one alone.
 
-A check is a callable, plain or async. It is content if it returns None; a text that it returns is
-the reason why not, and is shown. If it raises or takes too long, it failed too; what it raised goes
+A check is a callable, plain or async. None means success; a returned text is the reason of a
+failure, and is shown. A check that raises or takes too long has failed, too; its exception goes
 to the log and not to the client, since these pages require no authentication.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ __all__ = ["Check", "Health", "Report", "metrics_app"]
 
 Check: TypeAlias = Callable[[], "str | Awaitable[str | None] | None"]
 
-_DEADLINE_S = 2.0  # a kubelet asks again long before; a check that hangs must not hold it up
+_DEADLINE_S = 2.0  # kubelets probe more often; a check that hangs must not delay the answer
+_FRESH_S: Final = 1.0  # for so long a rendering of the metrics is served again
+_SCRAPES: Final = 20  # at a time; Prometheus scrapes once in many seconds
 _WITHHELD = "reason withheld"
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache, no-store"}
 
@@ -49,7 +52,7 @@ class Report:
         return all(reason is None for reason in self.reasons.values())
 
     def text(self, *, verbose: bool) -> str:
-        """As kube-apiserver words it; a failure is always verbose."""
+        """Return the page in the words of kube-apiserver; a failure is always verbose."""
         if self.ok and not verbose:
             return "ok"
         lines = [f"[+]{name} excluded: ok" for name in self.excluded]
@@ -144,24 +147,70 @@ class Health:
         return _answer(reason is None, "ok" if reason is None else f"{name} failed: {reason}\n")
 
 
-def metrics_app(metrics: Metrics) -> web.Application:
-    """The page `/metrics`."""
-
-    async def page(request: web.Request) -> web.Response:
-        accept = request.headers.get("Accept", "")
-        # Ten thousand series take longer than the loop may be held up.
-        body = await asyncio.to_thread(metrics.render, accept)
-        response = web.Response(body=body, headers={"Content-Type": metrics.content_type(accept)})
-        response.enable_compression()
-        return response
-
+def metrics_app(metrics: Metrics, *, clock: Clock | None = None) -> web.Application:
+    """Return the web application with `/metrics`."""
     app = web.Application()
-    app.router.add_get("/metrics", page)
+    app.router.add_get("/metrics", _MetricsPage(metrics, clock or RealClock()).serve)
     return app
 
 
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """The page in one format, plain and compressed."""
+
+    at: float
+    content_type: str
+    plain: bytes
+    compressed: bytes
+
+
+class _MetricsPage:
+    """The page `/metrics`, rendered at most once a second whatever the number of requests.
+
+    The page costs CPU and may be open to every pod of the cluster, so requests within a second
+    share a rendering, and only a few are served at a time.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._rendered: dict[str, _Rendered] = {}  # by format; there are two
+        self._rendering = asyncio.Lock()
+        self._serving = 0
+
+    async def serve(self, request: web.Request) -> web.Response:
+        """Answer a request."""
+        if self._serving >= _SCRAPES:
+            text = "too many requests for metrics at a time\n"
+            raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
+        self._serving += 1
+        try:
+            page = await self._render(request.headers.get("Accept", ""))
+        finally:
+            self._serving -= 1
+        headers = {"Content-Type": page.content_type, "Vary": "Accept, Accept-Encoding"}
+        if "gzip" not in request.headers.get("Accept-Encoding", "").lower():
+            return web.Response(body=page.plain, headers=headers)
+        return web.Response(body=page.compressed, headers=headers | {"Content-Encoding": "gzip"})
+
+    async def _render(self, accept: str) -> _Rendered:
+        content_type = self._metrics.content_type(accept)
+        async with self._rendering:
+            page = self._rendered.get(content_type)
+            if page is None or self._clock.monotonic() - page.at >= _FRESH_S:
+                # Ten thousand series take longer than the loop may be held up.
+                plain, compressed = await asyncio.to_thread(self._bodies, accept)
+                page = _Rendered(self._clock.monotonic(), content_type, plain, compressed)
+                self._rendered[content_type] = page
+            return page
+
+    def _bodies(self, accept: str) -> tuple[bytes, bytes]:
+        plain = self._metrics.render(accept)
+        return plain, gzip.compress(plain, compresslevel=1)
+
+
 def _ping() -> None:
-    """Whoever can run this is alive."""
+    """Succeed: a process that runs this check is alive."""
 
 
 async def _ask(check: Check) -> str | None:

@@ -1,11 +1,11 @@
-"""Informer: what a cluster holds, kept at hand.
+"""Informer: a cache of a cluster's objects that follows their changes.
 
 One cache for one resource and selection. Reads cost no request; handlers hear every change,
 synchronously and in order, and only enqueue. After `synced` the cache is the server's state at some
-recent moment; it never goes back in time, except when the server itself did.
+recent moment, and never goes back in time, except when the server itself did.
 
-*Read your own writes*: after a write, `wrote` tells the informer which version the server gave, and
-`caught_up` holds the next reconcile of that key until the cache has seen it.
+*Read your own writes*: after a write, `wrote` records the version that the server returned, and
+`caught_up` holds the next reconcile of that key until the cache has reached that version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 
 __all__ = ["Handler", "Informer"]
 
-# Longer than any healthy delivery; after it the server is asked for the object.
+# Longer than any healthy delivery; then the object is read from the server.
 CATCH_UP_S: Final = 5.0
 FREEZE_EVERY: Final = 2_000
 
@@ -39,9 +39,9 @@ Indexer: TypeAlias = Callable[[ObjectT], Iterable[str]]
 class Informer(Generic[ObjectT]):
     """A cache of the objects that one watch selects.
 
-    - `prune`: what is kept of an object.
-    - `keep`: whether it is kept at all, for what no selector can tell.
-    - `keep_raw`: whether its bytes are kept beside it.
+    - `prune`: returns the part of an object that is kept.
+    - `keep`: whether an object is kept at all, where no selector can decide.
+    - `keep_raw`: whether the bytes of each object are kept, too.
     - `metadata_only`: whether the server sends only the metadata of objects.
     """
 
@@ -73,7 +73,8 @@ class Informer(Generic[ObjectT]):
         self._indexes = {name: _Index(of) for name, of in (indexes or {}).items()}
         self._handlers: list[Handler[ObjectT]] = []
         self._version = ""
-        self._unseen: set[Key] | None = None  # while listing: what the listing has not named yet
+        # While listing: keys that the listing has not named yet
+        self._unseen: set[Key] | None = None
         self._began_at = self._listed_from = float("-inf")  # monotonic
         self._listed_handlers: list[Callable[[], None]] = []
         self._growth = 0
@@ -119,8 +120,8 @@ class Informer(Generic[ObjectT]):
     def on_change(self, handler: Handler[ObjectT]) -> None:
         """Call `handler(old, new)` for each change; None stands for absence.
 
-        It is called for objects that are cached already. It runs on the event loop between two
-        changes: it must be quick, and must not change the cache. What it raises is logged and
+        Handlers are called for objects that are cached already. They run on the event loop between
+        two changes: they must be quick, and must not change the cache. An exception is logged and
         counted, and concerns neither other handlers nor other objects.
         """
         self._handlers.append(handler)
@@ -259,10 +260,9 @@ class Informer(Generic[ObjectT]):
     def _grew(self) -> None:
         """A listing made the cache larger.
 
-        What it brings lives long and holds no cycles. The collector would walk over all of it again
-        and again while it fills, for a tenth of a second at a time with 50,000 pods, so the cache
-        tells it now and then to leave alone what is there. Only growth by listings counts: changes
-        come and go.
+        Cached objects live long and hold no cycles. The garbage collector would walk over all of
+        them again and again during a listing, for a tenth of a second at a time with 50,000 pods,
+        so they are frozen now and then. Only growth by listings counts: changes come and go.
         """
         self._growth += 1
         if self._growth % FREEZE_EVERY == 0:

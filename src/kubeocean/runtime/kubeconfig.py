@@ -1,9 +1,9 @@
 """Kubeconfig: from the files that kubectl reads to an `Access`.
 
-Several files are merged as kubectl does it: the first to name a cluster, a user, a context or the
-current context wins, whole entries at a time, and a relative file name starts at the file it stands
-in. Then one context is chosen and everything that it leads to is read and checked: what comes back
-works, or a ConfigError says which field of which file for which context does not.
+Several files are merged as in kubectl: the first to name a cluster, a user, a context or the
+current context wins, whole entries at a time, and a relative file name starts at its own file. Then
+one context is chosen and all files that it names are read and checked: the result is usable, or a
+ConfigError names context, file and field.
 
 Over plain HTTP no credentials are sent, as in client-go; they are then not read either.
 Nothing is run here: a credential plugin is returned as data.
@@ -49,7 +49,7 @@ _HEADER_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 class Loaded:
     """One context of kubeconfig files, loaded."""
 
-    access: Access  # without what `plugin` is going to add
+    access: Access  # without the credential of `plugin`
     plugin: ExecPlugin | None = None
     token_file: Path | None = None
 
@@ -97,9 +97,9 @@ def _open(file: Path, read: Callable[[Path], bytes]) -> Fields | None:
     except OSError as error:
         raise ConfigError(f"cannot be read: {_why(error)}", source=str(file)) from None
     document = Fields.of(parse_yaml(content, source=str(file)), file)
-    for field, wanted in (("apiVersion", "v1"), ("kind", "Config")):
-        if document.text(field) not in ("", wanted):
-            raise document.error(field, f"must be {wanted}: this is no kubeconfig")
+    for field, expected in (("apiVersion", "v1"), ("kind", "Config")):
+        if document.text(field) not in ("", expected):
+            raise document.error(field, f"must be {expected}: this is no kubeconfig")
     return document
 
 
@@ -209,7 +209,7 @@ class _Chosen:
         return Loaded(access, token_file=user.file_path("tokenFile"))
 
     def _plugin(self, access: Access) -> ExecPlugin:
-        # Refused before anything else of it is looked at.
+        # Refused before any other field is read.
         if not self.allow_exec:
             raise self.user.error(
                 "exec",

@@ -1,7 +1,7 @@
 """Zap flags: logging flags of controller-runtime.
 
-Existing templates pass these flags, so all of them are taken. What they choose that our logs do not
-have (another form of time, a level for stack traces) changes nothing: times are RFC 3339, and an
+Existing templates pass these flags, so all of them are taken. Choices that our logs do not have
+(another form of time, a level for stack traces) change nothing: times are RFC 3339, and an
 unexpected error always comes with its traceback.
 """
 
@@ -71,8 +71,8 @@ class ZapFlags:
 
     @property
     def log_format(self) -> logs.Format:
-        wanted = self.zap_encoder or ("console" if self.zap_devel else "json")
-        return "console" if wanted == "console" else "json"
+        encoder = self.zap_encoder or ("console" if self.zap_devel else "json")
+        return "console" if encoder == "console" else "json"
 
     @property
     def log_level(self) -> str:

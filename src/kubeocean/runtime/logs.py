@@ -1,7 +1,7 @@
 """Logs: one line for each thing that happened, for machines or for people.
 
 `configure` decides once, where a program starts: JSON (`ts`, `level`, `logger`, `msg`, then the
-fields) or text for a terminal. What libraries say through the standard `logging` comes out in the
+fields) or text for a terminal. Messages of libraries through the standard `logging` have the
 same form. The level can change while the program runs.
 
     log = get_logger(__name__)

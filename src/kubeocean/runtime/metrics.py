@@ -1,8 +1,9 @@
-"""Metrics: what a program counts, in one registry of its own.
+"""Metrics of a program, in one registry of its own.
 
-A part that counts something takes a `Metrics` and asks it for instruments by name. Asking twice for
-the same name, kind, labels and buckets gives the same instrument, so parts that exist several times
-(one informer for each cluster) share their series; asking for another shape is a bug and says so.
+A part that counts something takes a `Metrics` and gets instruments from it by name. Asking twice
+for the same name, kind, labels and buckets gives the same instrument, so parts that exist several
+times (one informer for each cluster) share their series; asking for another shape is a bug and says
+so.
 
 Nothing is kept in prometheus_client's process-wide registry: two programs in one process, or two
 tests, never see each other's numbers.
@@ -11,8 +12,8 @@ On hot paths resolve the labels once and keep the child:
 
     self._seconds = metrics.histogram("x_seconds", "How long x took", ["cluster"]).labels(cluster)
 
-What a cache knows anyway is not kept a second time: `read_gauges` reads it at each scrape,
-and what is gone from the cache is gone from the page.
+Values that a cache has are not kept a second time: `read_gauges` reads the cache at each scrape,
+so that series of deleted objects disappear.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ Readings: TypeAlias = Mapping[str, Iterable[tuple[Sequence[str], float]]]
 
 
 class Metrics:
-    """A registry and the instruments in it.
+    """A registry and its instruments.
 
-    `constant` labels are put on every sample when it is rendered; `process` adds CPU, memory, file
+    `constant` labels are added to every rendered sample; `process` adds CPU, memory, file
     descriptors and garbage collection of this process.
     """
 
@@ -110,8 +111,8 @@ class Metrics:
     def read_gauges(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:
         """Register gauges that are read together at each scrape.
 
-        `read` is called in another thread than the event loop's: it takes copies of what may change
-        meanwhile, and waits for nothing.
+        `read` is called in another thread than the event loop's: `read` copies values that may
+        change meanwhile, and does not block.
         """
         for family in families:
             if clash := self._constant.keys() & set(family.labels):
@@ -133,8 +134,8 @@ class Metrics:
         return choose_encoder(_form(accept))[1]
 
     def render(self, accept: str = "") -> bytes:
-        """Render all metrics in the text format, or in OpenMetrics if the Accept header asks for
-        it."""
+        """Render all metrics in the text format, or in OpenMetrics if the Accept header
+        says so."""
         return choose_encoder(_form(accept))[0](self)
 
     def collect(self) -> Iterator[Metric]:

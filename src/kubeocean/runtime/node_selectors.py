@@ -42,7 +42,7 @@ class NodeTerm:
     names: tuple[NameRequirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node of this name, with these labels, meets it."""
+        """Return whether the node of this name, with these labels, matches the selector."""
         if not self.labels and not self.names:
             return False
         return all(each.matches(labels) for each in self.labels) and all(

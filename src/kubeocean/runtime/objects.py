@@ -97,7 +97,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
     """Base of every kind."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
-    # Filled by whoever decodes, never from a document: no Kubernetes field has a space in its name.
+    # Set by decoders, never from a document: no Kubernetes field has a space in its name.
     raw: bytes = msgspec.field(default=b"", name=" raw")
 
     @property
@@ -179,7 +179,7 @@ class Resource(Generic[ObjectT]):
         """The URL path; an empty namespace of a namespaced kind means all namespaces.
 
         Names come from users and other clusters: a slash or a dot segment must not reach the server
-        as one, where it would name another object.
+        unescaped, where the path would name another object.
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{_segment(namespace)}" if self.namespaced and namespace else ""
@@ -222,7 +222,7 @@ def set_condition(
 
 
 def controller_of(obj: Object) -> OwnerReference | None:
-    """The owner that manages this object, if it has one."""
+    """Return the owner that manages this object, if any."""
     return next((o for o in obj.metadata.owner_references or () if o.controller), None)
 
 
@@ -288,7 +288,7 @@ def decode_object(type_: type[ObjectT], body: bytes, *, keep_raw: bool) -> Objec
 def decode_list(
     type_: type[ObjectT], body: bytes, *, keep_raw: bool
 ) -> tuple[ListMeta, list[ObjectT]]:
-    """A list or one page of it."""
+    """A list, or one page of a list."""
     if not keep_raw:
         typed: _List[ObjectT] = _decoder(_List[type_]).decode(body)  # type: ignore[valid-type]
         return typed.metadata, typed.items or []

@@ -2,8 +2,8 @@
 
 A write is *pending* from the server's answer until the watch has passed the version that the answer
 named. A deletion is pending until the watch has passed the version that was deleted and that very
-object (by UID) is gone or shows that it is going. Writes to one key are pending together: whoever
-waits for the key waits for the last of them, in whatever order the answers came.
+object (by UID) is gone or shows that it is going. Writes to one key are pending together: a
+wait for the key is a wait for the last of them, in whatever order the answers came.
 
 Entries leave when the watch passes them, so there are never more than the writes of the last
 minute, the time between two bookmarks.
@@ -31,8 +31,10 @@ class _Pending:
 
     key: Key
     since: float
-    version: int | None = None  # what the watch has yet to pass
-    exactly: str = ""  # what the object has yet to be, of a server whose versions are not numbers
+    version: int | None = None  # version that the watch has yet to pass
+    exactly: str = (
+        ""  # version that the object has yet to get, of a server whose versions are not numbers
+    )
     doomed: str = ""  # the UID that has yet to go
     shown: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -120,7 +122,7 @@ class PendingWrites(Generic[ObjectT]):
             heapq.heappush(self._by_version, (version, self._added, entry))
 
     def _check(self, entry: _Pending) -> list[_Pending]:
-        """The entry, if the cache shows all of it now."""
+        """Return the entry, if the cache shows all of its writes now."""
         cached = self._items.get(entry.key)
         if entry.version is not None:
             return []

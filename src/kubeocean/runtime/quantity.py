@@ -1,20 +1,20 @@
 """Quantities: exact amounts of resources, read and printed as Kubernetes does.
 
-An amount is a whole number of nano-units; nothing here is ever a float. What is finer than a nano
-is rounded away from zero, so that a small request is not rounded to nothing; an amount with a
+An amount is a whole number of nano-units; nothing here is ever a float. Amounts finer than a nano
+are rounded away from zero, so that a small request is not rounded to nothing; an amount with a
 binary suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
 
 `str` gives the text that an API server would: the largest suffix that needs no fraction, in the
-format that the amount was written in. Like the server it keeps the text of a number that already
-looks canonical to it (`1.500`, `+1`); `canonical` does not.
+format that the amount was written in. As on the server, a number that looks
+canonical already keeps its text (`1.500`, `+1`); `canonical` does not keep that text.
 
 In three corners we differ from Kubernetes on purpose: a text without a digit (`Ki`) is an error
-and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; what is
-too large for the last suffix (`1000E`) is printed with it and not without any.
+and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; an amount
+that is too large for the last suffix (`1000E`) is printed with that suffix and not without any.
 
 `parse` refuses such a text, which is right for settings and policies. An API server stores more
-(`1e5000` as `100e4998`), and any tenant may write it: amounts of objects on a server are read with
-`stored`, which caps.
+(`1e5000` as `100e4998`), and any tenant may write such amounts: amounts of objects on a server are
+read with `stored`, which caps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ZERO", "Format", "Quantity"]
 
 
 class Format(Enum):
-    """Notation of an amount, which is kept when it is printed."""
+    """Notation of an amount, which is kept in print."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
     BINARY_SI = "BinarySI"  # 12Mi
@@ -149,7 +149,7 @@ _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
     r"(?P<suffix>[numkMGTPE]?|[KMGTPE]i|[eE][+-]?[0-9]+)"
 )
-# Far beyond any resource, and far below what would make a number costly to hold or to print.
+# Far beyond any resource, and far below numbers that are costly to hold or to print.
 _LONGEST: Final = 1000
 _LARGEST_EXPONENT: Final = 999
 _CAPPED_POWER: Final = 20  # a number from 10^20 on is above the cap, whatever its other digits are
@@ -206,7 +206,7 @@ def _within_bounds(match: re.Match[str]) -> str:
     sign, suffix, fraction = match["sign"], match["suffix"], match["fraction"] or ""
     digits = match["digits"].lstrip("0")
     if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
-        # Written as 0.<significant digits> with the exponent that goes with it.
+        # Written as 0.<significant digits> with the matching exponent.
         significant = (digits + fraction).lstrip("0")
         if not significant:
             return "0"
@@ -237,8 +237,8 @@ def _exponent(suffix: str) -> tuple[int, int, Format]:
 def _looks_canonical(digits: str, fraction: str, tens: int, twos: int) -> bool:
     """Whether an API server keeps the text of this number, by the test that its parser makes.
 
-    The test is a shortcut for short numbers and lets a few through that are not canonical. It is
-    repeated here because what passes is what a server stores, sends and compares.
+    The test is a shortcut for short numbers and lets a few through that are not canonical. The
+    same test is made here, because servers store, send and compare the texts that pass.
     """
     if twos:
         short = len(digits) + twos * 3 // 10 < 15
@@ -254,7 +254,8 @@ def _divide_away(amount: int, by: int) -> int:
 
 
 def _print(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
-    """The amount with the largest suffix that divides it; suffixes ascend by factors of `base`."""
+    """Return the amount with the largest suffix that divides without a rest; suffixes ascend by
+    factors of `base`."""
     if amount == 0:
         return "0"
     step = 0

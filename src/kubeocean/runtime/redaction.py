@@ -82,9 +82,9 @@ class Secret(Generic[AnyStr]):
 
 Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain] | None"
 
-_DEPTH = 8  # deeper than any document we log; also what ends a cycle
+_DEPTH = 8  # deeper than any document that is logged; also ends a cycle
 
-# A name means a secret if it ends in one of these, whatever its case and separators:
+# A name that ends in one of these means a secret, whatever its case and separators:
 # `accessToken`, `X-Api-Key` and `client_secret` do; `token_file` and `secretName` do not.
 _SECRET_ENDINGS: Final = (
     "token", "tokens", "bearer", "jwt", "password", "passwords", "passwd", "passphrase", "secret",
@@ -102,8 +102,8 @@ _NEEDLES = ("token", "passw", "passphrase", "secret", "authorization", "cookie",
 # Opaque credentials are distinguished from prose ("bearer authentication") by digits or by length.
 _OPAQUE = r"(?=[\w.~+/=-]*[0-9]|[\w.~+/=-]{24})[\w.~+/=-]{8,}"
 
-# What a pattern needs to be worth trying, in lower case, and the pattern: it keeps its group `keep`
-# and hashes its group `hide`. Repeats that could run over the same text twice are bounded, so that
+# A text in lower case that each match contains, and the pattern: group `keep` is kept, group
+# `hide` is hashed. Repeats that could run over the same text twice are bounded, so that
 # no text takes long.
 _RULES: Final = tuple(
     (frozenset(needles), re.compile(pattern, re.IGNORECASE | re.MULTILINE | re.DOTALL))
@@ -180,7 +180,7 @@ def redact_text(text: str) -> str:
 
 
 def redact(value: object, *, name: str = "") -> Plain:
-    """The value as plain JSON data without secrets; `name` is the field that it is in."""
+    """Return the value as plain JSON data without secrets; `name` is the name of its field."""
     return _plain(value, is_secret_name(name), _DEPTH)
 
 
@@ -189,7 +189,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def _hash_once(text: str) -> str:
-    # What hides itself already, or was hidden by an earlier pattern, keeps its own hash.
+    # A value that was hidden by its type or by an earlier pattern keeps its hash.
     return text if _HASHED.fullmatch(text) else fingerprint(text)
 
 

@@ -1,11 +1,11 @@
 """Retry rules of requests, classification of connection failures, and a token bucket.
 
-Reads are retried. A write is retried only if the server cannot have executed it: the connection was
-not established, or the server answered 429 before processing. An apply is idempotent and is
-retried, too. In all other cases the caller decides, after reading the objects again.
+Reads are retried. A write is retried only if the server cannot have executed the request: the
+connection was not established, or the server answered 429 before processing. An apply is idempotent
+and is retried, too. In all other cases the caller decides, after reading the objects again.
 
 `explain` describes a failure of sockets, TLS or HTTP in one sentence, for pooled connections and
-tunnels alike; `never_sent` tells whether the request can have reached the server.
+tunnels alike; `never_sent` returns whether the request cannot have reached the server.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "repeatable",
 ]
 
-_DOUBLINGS: Final = 64  # beyond any cap, below what a float can hold
+_DOUBLINGS: Final = 64  # beyond any cap, below the limit of floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def backoff_s(failures: int, first_s: float, last_s: float) -> float:
 
 
 def jittered(seconds: float) -> float:
-    """Return a random delay between half of it and all of it, to spread simultaneous retries."""
+    """Return a random delay of half to all of `seconds`, to spread simultaneous retries."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - spreading load is not cryptography
 
 
 def explain(error: Exception) -> str:
     """Describe a failure, as the end of a sentence about the server."""
-    # An error of TLS has its reason only where OpenSSL itself raised it.
+    # An error of TLS has a reason only if OpenSSL itself raised the error.
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorSSLError):
@@ -117,8 +117,8 @@ def never_sent(error: Exception) -> bool:
 class TokenBucket:
     """Lets `rate` through a second on average, and `burst` at once after a pause.
 
-    Callers are served in the order they came: each takes its token at once, possibly one that is
-    not there yet, and sleeps until it is. Who is cancelled gives it back.
+    Callers are served in order: each takes its token at once, possibly a future one, and sleeps
+    until the time of that token. A cancelled caller returns its token.
     """
 
     def __init__(self, rate: float, burst: int, *, clock: Clock) -> None:

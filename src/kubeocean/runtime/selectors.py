@@ -6,10 +6,10 @@ value.
 
 A requirement is one condition on one label. Operators have their meaning in an API server: `NotIn`
 holds for an object without the label, `Gt` and `Lt` for labels that are integers. A label selector
-is a set of requirements that must all hold. It is parsed from the text that `kubectl -l` accepts,
-from a LabelSelector document, or from plain labels; `str` returns an equivalent text for the API.
+is a set of requirements that must all hold, parsed from the text that `kubectl -l` accepts, from a
+LabelSelector document, or from plain labels; `str` returns an equivalent text for the API.
 Requirements are unordered and `a=b` equals `a in (b)`, so equivalent selectors are equal. An API
-server follows the documented grammar except that it refuses an even run of commas before a
+server follows the documented grammar except that servers refuse an even run of commas before a
 parenthesis (`a in (x,,)`).
 
 A field selector is a set of terms `field=value` or `field!=value` that must all hold; a missing
@@ -112,7 +112,7 @@ class Requirement:
     def of(
         cls, key: str, operator: Operator, values: Iterable[str] = (), *, field: str = ""
     ) -> Requirement:
-        """A requirement that makes sense; `field` is where it was found."""
+        """Return a valid requirement; `field` is its path in errors."""
         given = list(values)
         at = join_path(field, ".values")
         check_label_key(key, field=join_path(field, ".key"))
@@ -128,7 +128,7 @@ class Requirement:
         return cls(key, operator, tuple(sorted(set(given))))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels meets it."""
+        """Return whether an object with these labels meets the requirement."""
         match self.operator:
             case Operator.IN:
                 return labels.get(self.key) in self.values
@@ -164,9 +164,9 @@ class Requirement:
 
 
 class Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A requirement as documents have it.
+    """A requirement of a LabelSelector document.
 
-    A field that we do not know is an error: to ignore it could only select more than was meant.
+    An unknown field is an error: without that field more might be selected than was meant.
     """
 
     key: str
@@ -174,7 +174,7 @@ class Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: list[str] | None = None
 
     def requirement(self, operators: Iterable[Operator], *, field: str = "") -> Requirement:
-        """The requirement, if its operator is one of these and it makes sense."""
+        """Return the requirement; an operator other than these, or invalid values, are errors."""
         known = {str(operator): operator for operator in operators}
         if self.operator not in known:
             message = f"must be one of {', '.join(known)}"
@@ -186,7 +186,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 def _integer(text: str) -> int | None:
-    """The number, if it is one and fits 64 bits; a server compares no others."""
+    """Return the text as a number of 64 bits, else None; servers compare no others."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -242,8 +242,10 @@ class LabelSelector:
             expression.requirement(_IN_DOCUMENTS, field=f"{at}[{index}]")
             for index, expression in enumerate(content.match_expressions or ())
         )
-        wanted = cls.from_labels(content.match_labels or {}, field=join_path(field, ".matchLabels"))
-        return cls.of([*wanted.requirements, *expressions])
+        selector = cls.from_labels(
+            content.match_labels or {}, field=join_path(field, ".matchLabels")
+        )
+        return cls.of([*selector.requirements, *expressions])
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str], *, field: str = "labels") -> LabelSelector:
@@ -265,7 +267,7 @@ class LabelSelector:
 
 EVERYTHING: Final = LabelSelector()
 
-# A contradiction, so that even the text of it selects nothing: the empty text would select all.
+# A contradiction, so that even its text selects nothing: the empty text would select all.
 NOTHING: Final = LabelSelector(
     (Requirement("nothing", Operator.DOES_NOT_EXIST), Requirement("nothing", Operator.EXISTS))
 )
@@ -295,7 +297,7 @@ class _Tokens:
         return self._rest[-1] if self._rest else None
 
     def skip(self, symbol: str) -> bool:
-        """Whether `symbol` came next; if so it is read."""
+        """Read `symbol` if that comes next; return whether it did."""
         if self.peek() != symbol:
             return False
         self._rest.pop()
@@ -358,7 +360,7 @@ class FieldTerm:
             raise ConfigError("must be a path of a field", field="fieldSelector", value=self.field)
 
     def matches(self, actual: str) -> bool:
-        """Whether a field with this value meets it."""
+        """Return whether a field with this value meets the requirement."""
         return (actual == self.value) is self.equal
 
     def __str__(self) -> str:

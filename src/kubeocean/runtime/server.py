@@ -1,7 +1,7 @@
 """Server: a web application on one address.
 
-It listens when `start` returns or raises a ConfigError that names the address and the flag it came
-from. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and
+`start` returns when the server listens, or raises a ConfigError that names the address and its
+flag. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and
 IPv6 through one socket where the machine has both.
 """
 

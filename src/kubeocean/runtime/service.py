@@ -1,14 +1,15 @@
 """Service: start, readiness, signals and shutdown of a program.
 
 Components start in the given order and stop in reverse order, so that components on which others
-depend (an event recorder, informers) come first. The program is ready when all components are. It
-stops
+depend (an event recorder, informers) come first. The program is ready when all components are. The
+program stops
 
 - on SIGTERM or SIGINT, or when `stop` is called: exit code 0;
 - when a component fails, or ends without a request to stop: exit code 1.
 
 On shutdown readiness is withdrawn first, then each component ends, all within `deadline_s`. A
-second signal ends the program at once. SIGUSR1 raises the log level by one step, SIGUSR2 lowers it.
+second signal ends the program at once. SIGUSR1 raises the log level by one step, SIGUSR2 lowers the
+level.
 
     sys.exit(run(Service("syncer", [recorder, informer, controller]).run))
 
@@ -40,7 +41,7 @@ __all__ = ["SIGNALLED", "Component", "Service", "cancelled_by_signals", "freeze"
 
 _COLLECT_AFTER: Final = 20_000  # new objects
 _NOW: Final = float("-inf")  # a time that the event loop's clock has always passed
-_LAST_S = 2.0  # what cancelled components may take; then the process ends without them
+_LAST_S = 2.0  # time for cancelled components; then the process ends without them
 _RESERVE_S = 2.0  # of the deadline, kept for each component that may have to be cancelled
 _LOOK_S = 0.1  # how often we look whether all are ready, until they are
 
@@ -54,16 +55,16 @@ def freeze() -> None:
 
 
 def relax() -> None:
-    """Let the garbage collector look less often than it would by itself.
+    """Let the garbage collector run less often than by default.
 
-    What we make and drop is freed by counting references; looking for cycles after every 700 new
-    objects took a tenth of a busy process, and found next to none.
+    Objects are freed by counting references; searching for cycles after every 700 new objects took
+    a tenth of the time of a busy process, and found next to none.
     """
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
 def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
-    """Run `main` in an event loop, uvloop's where it is installed; its result."""
+    """Run `main` in an event loop, uvloop's where installed; return its result."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -119,11 +120,11 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether every component does its work, and goes on with it."""
+        """Whether every component is ready, and the service is not stopping."""
         return self._unfit() is None and all(part.ready() for part in self.components)
 
     def stop(self, why: str = "stop was called") -> None:
-        """End the service as a signal does; a second call ends it at once."""
+        """End the service as a signal does; a second call skips the shutdown."""
         if not self._stopping.is_set():
             _log.info("Stopping service", service=self.name, why=why, deadline_s=self._deadline_s)
             self._stopping.set()
@@ -175,8 +176,8 @@ class Service:
                 await self._end_all()
 
     async def _run(self, part: Component) -> None:
-        """Run one component. Whatever ends it ends the service, in order: nothing is raised here
-        that would make the task group cancel the others all at once."""
+        """Run one component. Its end, for any reason, ends the service in order: nothing is raised
+        here that would make the task group cancel the others all at once."""
         try:
             await part.run()
         except asyncio.CancelledError:
@@ -191,7 +192,7 @@ class Service:
 
     def _fail(self, part: Component, what: str, error: Exception | None = None) -> None:
         self._code = 1
-        # What the user can put right needs no traceback: it says what and where.
+        # An error that the user can correct names field and value, and needs no traceback.
         traced = None if isinstance(error, ConfigError) else error
         _log.error(what, service=self.name, component=part.name, error=error, exc_info=traced)
         if not self._stopping.is_set():
@@ -305,7 +306,7 @@ async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.wait(tasks)
 
 
-SIGNALLED: Final = 128  # plus the number of the signal: the exit code of a process that it ended
+SIGNALLED: Final = 128  # plus the number of the signal: exit code of a process that a signal ended
 _NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 

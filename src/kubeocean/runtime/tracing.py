@@ -3,10 +3,10 @@
     with span("reconcile", controller="pods", key=key) as current:
         current.set(outcome="done")
 
-Off unless an OTLP endpoint is given, by setting or by `OTEL_EXPORTER_OTLP_ENDPOINT`. While it is
-off, OpenTelemetry is not even imported and a span is one look into a dict. While it is on, spans
-are sent in batches by a thread of the SDK (the extra `tracing`), attributes and errors are redacted
-as in logs, and every log line inside a span has its `trace_id`.
+Off unless an OTLP endpoint is given, by setting or by `OTEL_EXPORTER_OTLP_ENDPOINT`. Without one,
+OpenTelemetry is not imported and a span is one look into a dict. With one, spans are sent in
+batches by a thread of the SDK (the extra `tracing`), attributes and errors are redacted as in logs,
+and every log line inside a span has its `trace_id`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Span(Protocol):
     """A piece of work that is being measured."""
 
     def set(self, **attributes: object) -> None:
-        """Say more about it."""
+        """Add attributes to the span."""
 
 
 def configure(
@@ -57,8 +57,8 @@ def configure(
     """Send spans to `endpoint` or to the environment's target; return the function that flushes
     them.
 
-    That function may take some seconds: it belongs in a thread. Where nothing says where to send
-    spans, or the program has a tracer provider already, nothing happens.
+    That function may take some seconds and belongs in a thread. Without an endpoint, or with a
+    tracer provider of the program, nothing happens.
     """
     source, url = _target(endpoint, os.environ if environ is None else environ)
     if not url or enabled():
@@ -91,8 +91,8 @@ def configure(
 
 
 def enabled() -> bool:
-    """Whether spans go anywhere."""
-    # Whoever sends spans has imported the API first; so have we, in `configure`.
+    """Return whether spans are sent."""
+    # A program that sends spans has imported the API first; so has `configure`.
     if _API not in sys.modules:
         return False
     from opentelemetry import trace
@@ -108,7 +108,7 @@ def tracer(name: str) -> Tracer:
 
 
 def span(name: str, /, **attributes: object) -> AbstractContextManager[Span]:
-    """Measure the block; an exception that leaves it marks it as failed."""
+    """Measure the block; an exception that leaves the block marks the span as failed."""
     return _recorded(name, attributes) if enabled() else _OFF
 
 
@@ -138,7 +138,7 @@ class _Off:
         """Leave."""
 
     def set(self, **attributes: object) -> None:
-        """Forget it."""
+        """Drop the attributes: no span is recorded."""
 
 
 _OFF: Final = _Off()
@@ -156,7 +156,7 @@ class _Recording:
 def _recorded(name: str, attributes: Mapping[str, object]) -> Iterator[Span]:
     from opentelemetry.trace import format_trace_id
 
-    # OpenTelemetry would send the text of an error as it is: `_fail` does it redacted.
+    # OpenTelemetry would send the plain text of an error: `_fail` sends it redacted.
     started = tracer("kubeocean").start_as_current_span(
         name,
         attributes=_plain(attributes),
@@ -191,7 +191,7 @@ def _plain(attributes: Mapping[str, object]) -> dict[str, _Attribute]:
 
 def _target(endpoint: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the source of the setting and the URL of the span target, empty if unset."""
-    # The names and their meaning are OpenTelemetry's: an endpoint for traces is taken as it is.
+    # The names and their meaning are OpenTelemetry's: an endpoint for traces is used unchanged.
     off = (environ.get("OTEL_SDK_DISABLED"), environ.get("OTEL_TRACES_EXPORTER"))
     choices = [("tracing endpoint", _with_path(endpoint))]
     if off[0] != "true" and off[1] != "none":

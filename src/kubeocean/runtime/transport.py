@@ -1,12 +1,12 @@
 """Transport: requests to one API server as data, answers as bytes.
 
 `Transport` is the seam: `HttpTransport` is the real one, and fault injection wraps any other. A
-transport knows nothing of objects. It raises `Unreachable` and nothing else; every HTTP status is
+transport knows nothing of objects, and raises `Unreachable` and nothing else; every HTTP status is
 an answer.
 
-Credentials may change while it runs. A new token is used from the next request on. A new
+Credentials may change at any time. A new token is used from the next request on. A new
 certificate gets new connections, while watches that run on the old ones end when the server ends
-them. A new server, or another way to know it (CA, name), cuts the old connections at once and
+them. A new server, or a new CA or name of the server, cuts the old connections at once and
 begins a new `generation`. So a change never drops a watch more than once.
 """
 
@@ -25,12 +25,14 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kubeocean import __version__
-from kubeocean.errors import Unauthorized, Unreachable
+from kubeocean.errors import KubeoceanError, Unauthorized, Unreachable
 from kubeocean.runtime import tracing
 from kubeocean.runtime.access import Access, ssl_context
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.retries import explain, never_sent
+from kubeocean.runtime.sockets import request_socket
 from kubeocean.runtime.tunnel import HANDSHAKE_S, Tunnel, open_tunnel
 
 __all__ = ["HttpTransport", "Request", "Response", "Stream", "Transport"]
@@ -43,10 +45,11 @@ UNARY_CONNECTIONS: Final = 64
 # A handshake costs as much as many requests. API servers drop an idle connection after 90 s, some
 # that balance load in front of them after 60 s.
 KEEP_S: Final = 55.0
-# Large, because pausing and resuming a connection costs more than it saves; one fill of it is
-# decoded in some milliseconds.
+# Large, because pausing and resuming a connection costs more than a small buffer saves;
+# a full one is decoded in some milliseconds.
 STREAM_BUFFER: Final = 1 << 20
 LARGE: Final = 1 << 19
+_log: Final = get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,7 +59,7 @@ class Request:
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = field(default=None, repr=False)  # it may be a Secret
+    body: bytes | None = field(default=None, repr=False)  # may be a Secret
     content_type: str = "application/json"
     accept: str = "application/json"
     timeout_s: float | None = 30.0
@@ -118,7 +121,7 @@ class Transport(Protocol):
         """
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        """Send a request and stream its answer; leaving the context ends it."""
+        """Send a request and stream its answer; leaving the context closes the stream."""
 
     def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
         """Switch protocols: bytes both ways after the server's 101.
@@ -133,8 +136,8 @@ class Transport(Protocol):
 class HttpTransport:
     """HTTP/1.1 over TLS with a pool of connections.
 
-    Whole answers of more than `largest` bytes are none: who talks to many strangers must not let
-    one of them fill its memory.
+    Answers of more than `largest` bytes are refused as `Unreachable`, so that no foreign server can
+    fill the memory of this process.
     """
 
     def __init__(
@@ -147,40 +150,41 @@ class HttpTransport:
         self._link: _Link | None = None
         self._old: set[_Link] = set()
         self._refresh_at = self._clock.monotonic()
+        self._refreshing: asyncio.Task[None] | None = None  # ended by `close`
         self._closed = False
 
     async def send(self, request: Request) -> Response:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
         response = await link.send(request)
         if response.status == 401 and await self._has_newer(used):
             # A 401 is answered before anything is done, so that repeating is safe for any verb.
-            response = await (await self._current()).send(request)
+            response = await (await self._current(request)).send(request)
         return response
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
         async with link.stream(request) as stream:
             if stream.status != 401 or not await self._has_newer(used):
                 yield stream
                 return
-        async with (await self._current()).stream(request) as stream:
+        async with (await self._current(request)).stream(request) as stream:
             yield stream
 
     @asynccontextmanager
     async def upgrade(self, request: Request, protocol: str) -> AsyncIterator[Tunnel]:
-        link = await self._current()
+        link = await self._current(request)
         used = link.access
-        # A stack, so that what the block raises is not taken for the server's answer.
+        # A stack, so that exceptions of the block are not taken for the server's answer.
         async with AsyncExitStack() as stack:
             try:
                 tunnel = await stack.enter_async_context(link.upgrade(request, protocol))
             except Unauthorized:
                 if not await self._has_newer(used):
                     raise
-                again = (await self._current()).upgrade(request, protocol)
+                again = (await self._current(request)).upgrade(request, protocol)
                 tunnel = await stack.enter_async_context(again)
             yield tunnel
 
@@ -193,13 +197,12 @@ class HttpTransport:
         async with AsyncExitStack() as stack:
             for link in links:
                 stack.push_async_callback(link.cut)
+            if self._refreshing is not None:
+                self._refreshing.cancel()
+                await asyncio.wait([self._refreshing])
 
-    async def _current(self) -> _Link:
-        if self._clock.monotonic() >= self._refresh_at and not self._closed:
-            # Moved before the await, so that only one of many waiting requests looks.
-            self._refresh_at = self._clock.monotonic() + self._source.interval_s
-            await self._source.refresh()
-            self._refresh_at = self._clock.monotonic() + self._source.interval_s
+    async def _current(self, request: Request) -> _Link:
+        await self._renew_credentials(request)
         if self._closed:
             raise Unreachable("the connection was closed by its owner", sent=False)
         access = self._source.current()
@@ -214,7 +217,34 @@ class HttpTransport:
         if link is None:
             return self._link
         await self._retire(link, access)
-        return await self._current()  # much may have happened while the old one was closed
+        return await self._current(request)  # much may have happened while the old one was closed
+
+    async def _renew_credentials(self, request: Request) -> None:
+        """Start a refresh that is due; wait for its end only if requests must not precede that."""
+        if self._clock.monotonic() < self._refresh_at or self._closed:
+            return
+        task = self._refreshing
+        if task is None or task.done():
+            # One task for all requests, so that a request that gives up does not end the refresh.
+            task = self._refreshing = asyncio.create_task(self._refresh())
+        if not self._source.refresh_first:
+            return
+        done, _ = await asyncio.wait([task], timeout=request.timeout_s)
+        if not done:
+            server, limit = self._source.current().server, f"{request.timeout_s:g} s"
+            message = f"could not reach {server}: its credentials were not renewed within {limit}"
+            raise Unreachable(message, sent=False)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _refresh(self) -> None:
+        try:
+            await self._source.refresh()
+        except KubeoceanError as error:
+            if self._source.refresh_first:
+                raise
+            _log.warning("Could not renew credentials", error=str(error))
+        self._refresh_at = self._clock.monotonic() + self._source.interval_s
 
     async def _has_newer(self, rejected: Access) -> bool:
         """Whether there are other credentials than the rejected ones, found now or by another."""
@@ -399,6 +429,7 @@ class _Link:
             limit=connections,
             keepalive_timeout=KEEP_S,
             ttl_dns_cache=30,
+            socket_factory=request_socket,
         )
         session = aiohttp.ClientSession(
             connector=connector,
@@ -408,7 +439,7 @@ class _Link:
             trust_env=False,
         )
         # aiohttp would send PUT and DELETE again when a connection breaks, though the server may
-        # have carried them out. Who may repeat what is decided in one place, `retries`.
+        # have carried them out. Repeating is decided in one place, `retries`.
         session._retry_connection = False
         return session
 

@@ -1,4 +1,4 @@
-"""Transports that wrap another transport: request counting and write fencing.
+"""Transports that wrap another transport: request counting, write fencing, ends of outages.
 
 `CountedTransport` exports client-go's metric `rest_client_requests_total` by method, host and
 status code, with `<error>` for requests without an answer. When the server's host changes, the
@@ -7,6 +7,9 @@ series of the old host are removed.
 `FencedTransport` refuses writes while its fence is closed. A leader that was frozen and resumes
 does not know yet that another replica leads; the fence is checked before each write, so a stale
 write does not leave the process.
+
+`RecoveryTransport` calls its handlers when a server serves again after an outage. Keys whose
+reconciles failed meanwhile have long backoffs by then, and are retried at once by the handlers.
 """
 
 from __future__ import annotations
@@ -17,14 +20,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubeocean.errors import ApiError, KubeoceanError, Unreachable
+from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Counter, Metrics
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 
-__all__ = ["CountedTransport", "Fenced", "FencedTransport"]
+__all__ = ["CountedTransport", "Fenced", "FencedTransport", "RecoveryTransport"]
 
 _NONE: Final = "<error>"
+_OUTAGE_S: Final = 10.0  # shorter failures leave short backoffs behind
+
+_log: Final = get_logger(__name__)
 
 
 class CountedTransport:
@@ -132,3 +140,72 @@ class FencedTransport:
         except KubeoceanError as error:
             what = f"{request.method} {request.path}"
             raise Fenced(f"could not {what}: {error}") from error
+
+
+class RecoveryTransport:
+    """Transport that calls handlers at the first success after an outage.
+
+    An outage is at least ten seconds of failures (no answer, or a server error) without a success.
+    Watches are opened anew every few seconds, so the end of an outage is noticed without a probe.
+    """
+
+    def __init__(self, inner: Transport, *, cluster: str, clock: Clock | None = None) -> None:
+        self._inner = inner
+        self._cluster = cluster
+        self._clock = clock or RealClock()
+        self._failing_since: float | None = None
+        self._handlers: list[Callable[[], None]] = []
+
+    def on_recovery(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when the server serves again after an outage."""
+        self._handlers.append(handler)
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        try:
+            response = await self._inner.send(request)
+        except Unreachable:
+            self._failed()
+            raise
+        self._answered(response.status)
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        try:
+            async with self._inner.stream(request) as stream:
+                self._answered(stream.status)
+                yield stream
+        except Unreachable:
+            self._failed()
+            raise
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _answered(self, status: int) -> None:
+        if status >= 500:
+            self._failed()
+        elif status < 300:
+            self._succeeded()
+
+    def _failed(self) -> None:
+        if self._failing_since is None:
+            self._failing_since = self._clock.monotonic()
+
+    def _succeeded(self) -> None:
+        if self._failing_since is None:
+            return
+        outage_s = self._clock.monotonic() - self._failing_since
+        self._failing_since = None
+        if outage_s < _OUTAGE_S:
+            return
+        _log.info("Reached cluster again", cluster=self._cluster, outage_s=round(outage_s, 1))
+        for handler in self._handlers:
+            handler()

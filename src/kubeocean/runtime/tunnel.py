@@ -26,8 +26,9 @@ from yarl import URL
 
 from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
 from kubeocean.runtime.retries import explain
+from kubeocean.runtime.sockets import connect
 
-__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "connect", "open_tunnel"]
+__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "open_tunnel"]
 
 _FILL: Final = 64 * 1024
 
@@ -39,16 +40,16 @@ class Pipe(Protocol):
         """Return data that has arrived, at most `size` bytes; empty at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Return when it is on its way; that waits for a slow reader."""
+        """Send data; return when the kernel has taken all of it, which waits for a slow reader."""
 
     def write_eof(self) -> None:
         """Signal the end of the outgoing stream, where the protocol can."""
 
     def cut(self) -> None:
-        """End it for whoever is using it."""
+        """Break the connection, also for tasks that use it."""
 
     def close(self) -> None:
-        """Close the connection; no task may be using it."""
+        """Close the connection, which no task may use any more."""
 
 
 class SocketPipe:
@@ -67,7 +68,7 @@ class SocketPipe:
         self._socket.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
-        # Not closed: the event loop may be waiting for it, and another socket may get its number.
+        # Not closed: the event loop may wait for this socket, and another may get its number.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -123,7 +124,7 @@ class TlsPipe:
             while len(taken) < most and (more := self._tls.read(most - len(taken))):
                 taken += more
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            pass  # end of the stream either way; reading meets it after the buffered data
+            pass  # end of the stream either way, after the buffered data
         except ssl.SSLWantReadError:
             if not taken:
                 raise
@@ -158,31 +159,6 @@ class TlsPipe:
                 await self._under.write(data)
 
 
-async def connect(host: str, port: int) -> SocketPipe:
-    """A connection to the first address that accepts one.
-
-    :raises OSError: none does.
-    """
-    loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    failure: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in addresses:
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        try:
-            await loop.sock_connect(made, address)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            made.close()
-            failure = error
-        except BaseException:  # cancelled: no other task would close it
-            made.close()
-            raise
-        else:
-            return SocketPipe(made)
-    raise failure
-
-
 HEAD_LIMIT: Final = 64 * 1024
 BODY_LIMIT: Final = 64 * 1024
 HANDSHAKE_S: Final = 30.0
@@ -201,7 +177,7 @@ class Tunnel:
         self._aborted = False
 
     async def read(self, limit: int = 64 * 1024) -> bytes:
-        """The next bytes; empty when the other side has no more to say.
+        """Return the next bytes; empty at the end of the peer's stream.
 
         :raises Unreachable: the connection broke.
         """
@@ -226,18 +202,18 @@ class Tunnel:
             raise _lost(error) from error
 
     def write_eof(self) -> None:
-        """Say that no more will come, where the connection can say it: TLS cannot."""
-        with suppress(OSError):  # the peer is gone
+        """Send the end of the outgoing stream, where the protocol has one: TLS has none."""
+        with suppress(OSError):  # the peer has disconnected
             self._line.pipe.write_eof()
 
     def abort(self) -> None:
-        """Break the connection, whoever is using it."""
+        """Break the connection, also for tasks that use it."""
         self._aborted = True
         self._line.pipe.cut()
 
 
 class Line:
-    """A pipe that is read line by line until it is read as it comes."""
+    """A pipe that is read up to a delimiter first, and later in pieces of any size."""
 
     def __init__(self, pipe: Pipe) -> None:
         self.pipe = pipe
@@ -315,7 +291,7 @@ async def _connect(
     """A connection to the server, which the stack gives back."""
     host, port = server.host or "", server.port or 443
     if proxy_url is None:
-        pipe: Pipe = await connect(host, port)
+        pipe: Pipe = SocketPipe(await connect(host, port))
         stack.callback(pipe.close)
     else:
         pipe = await _proxied(URL(proxy_url), host, port, stack)
@@ -332,7 +308,7 @@ async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
 
 async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> Pipe:
     """A connection through an HTTP proxy."""
-    pipe: Pipe = await connect(proxy.host or "", proxy.port or 80)
+    pipe: Pipe = SocketPipe(await connect(proxy.host or "", proxy.port or 80))
     stack.callback(pipe.close)
     if proxy.scheme == "https":
         pipe = await _secured(pipe, ssl.create_default_context(), proxy.host or "")
@@ -341,7 +317,7 @@ async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> P
 
 
 async def _pass_through(proxy: URL, line: Line, host: str, port: int) -> None:
-    """Have the proxy connect; after its answer it is not in the way."""
+    """Let the proxy connect; after its answer all bytes go to the server."""
     lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
     if proxy.user is not None:
         pair = base64.b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
@@ -398,25 +374,25 @@ async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
 
 
 async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
-    """Read enough of an error answer to describe it."""
+    """Read enough of an error answer for a description."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))
-    wanted = BODY_LIMIT if length is None else min(length, BODY_LIMIT)
+    size = BODY_LIMIT if length is None else min(length, BODY_LIMIT)
     body = b""
     try:
         async with asyncio.timeout(BODY_S):
-            while len(body) < wanted and not (chunked and body.endswith(b"\r\n0\r\n\r\n")):
-                more = await line.read(wanted - len(body))
+            while len(body) < size and not (chunked and body.endswith(b"\r\n0\r\n\r\n")):
+                more = await line.read(size - len(body))
                 if not more:
                     break
                 body += more
     except OSError:
-        pass  # what has arrived must do
+        pass  # the data that has arrived is used
     return _joined(body) if chunked else body
 
 
 def _joined(chunks: bytes) -> bytes:
-    """The content of an HTTP body in chunks, as far as it goes."""
+    """Return the content of an HTTP body in chunks, up to the first broken chunk."""
     content = b""
     while chunks:
         size, _, rest = chunks.partition(b"\r\n")

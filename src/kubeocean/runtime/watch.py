@@ -1,14 +1,14 @@
 """Watch: a list that stays true.
 
 `follow` gives an endless account of a set of objects: `Restarted` (a new listing begins), `Changed`
-(objects and their fate, many at a time), `Listed` (the listing is whole: what it did not name is
-gone), then more `Changed` for ever. It survives everything that an API server does:
+(objects and their fate, many at a time), `Listed` (the listing is whole: other objects are
+gone), then more `Changed` for ever. A watch survives everything that an API server does:
 
-- It lists by a streaming watch where the server offers it, else in pages. A streaming list that
+- A watch lists by a streaming watch where the server has that, else in pages. A streaming list that
   does not end, or fails twice, is counted, and a list in pages takes its place that time.
-- It resumes after the last version it saw, which bookmarks keep fresh, and lists again on 410.
-- It drops what it has seen already: a stream that repeats or rewinds changes nothing.
-- It lists again on request (`relist`), whatever is under way.
+- A watch resumes after the last version seen, which bookmarks keep fresh, and lists again on 410.
+- Events that were seen already are dropped: a stream that repeats or rewinds changes nothing.
+- `relist` makes a watch list again, whatever is under way.
 - It cannot go silent: a server that says nothing for `SILENCE_S`, not even the bookmark that is due
   every minute, is taken for dead, counted, and asked again on a new connection.
 """
@@ -56,12 +56,12 @@ __all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
 # A bookmark is due every 60 s. With the reconnect this stays below the 70 s that we promise.
 SILENCE_S: Final = 65.0
 # The server ends each watch after a time between these two, so that they do not all come back at
-# once. It is what a server chooses for who does not ask (--min-request-timeout, and up to twice
-# that). Not sooner: a dead watch is known by its silence, and dozens of them add up.
+# once. Servers choose the same by default (--min-request-timeout, and up to twice that). Not
+# sooner: a dead watch is known by its silence, and dozens of them add up.
 SHORTEST_S: Final = 1_800
 LONGEST_S: Final = 3_600
 BACKOFF_S: Final = (0.2, 5.0)
-# A page that announces maintenance may ask for a day; what it stands for may be over in a minute.
+# A page that announces maintenance may ask for a day, and the maintenance may end in a minute.
 LONGEST_WAIT_S: Final = 30.0
 # How long the end of a streaming list may take after its last object, and how often one may fail,
 # before everything is listed in pages.
@@ -166,7 +166,7 @@ class Watch(Generic[ObjectT]):
             self._reading.reschedule(asyncio.get_running_loop().time())
 
     async def follow(self) -> AsyncGenerator[Restarted | Changed[ObjectT] | Listed, None]:
-        """The account; it ends only when it is closed."""
+        """Yield the account, which ends only by `aclose`."""
         while True:
             try:
                 if not self._listed or self._relisting or self._moved():
@@ -196,7 +196,7 @@ class Watch(Generic[ObjectT]):
                 await self._again("failed", error)
 
     def _note_listing(self) -> None:
-        """Count a streaming list that was not whole when it ended."""
+        """Count a streaming list that ended before the listing was whole."""
         if not self._listed:
             self._stream_failures += 1
 
@@ -276,8 +276,8 @@ class Watch(Generic[ObjectT]):
             except _Silence as error:
                 if initial and heard and not self._listed:
                     raise _Endless(f"a listing has no end: {error}") from None
-                # Not one word, not even a bookmark: it may be waiting for a version that it will
-                # not have for long, as a server does that was restored from a backup.
+                # No data, not even a bookmark: the server may wait for a version in the far future,
+                # as one does that was restored from a backup.
                 self._listed = self._listed and heard
                 raise
             if not heard:
@@ -307,12 +307,11 @@ class Watch(Generic[ObjectT]):
             stream.status, body, doing=f"watch {self._scope.resource}", retry_after=after
         )
         if initial and isinstance(error, Invalid | BadRequest):
-            # The server does not know streaming lists; it will not learn while we run.
+            # The server does not support streaming lists, and is not asked for one again.
             self._streaming = False
             return
         if isinstance(error, ServerTimeout):
-            # It has not seen the version that we have: another server, or one restored from a
-            # backup.
+            # The server has not reached our version: another server, or one restored from a backup.
             self._listed = False
         raise error
 
@@ -396,13 +395,13 @@ class Watch(Generic[ObjectT]):
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             obj = decode_object(self._scope.resource.type, raw, keep_raw=self._scope.keep_raw)
         else:
-            # A Status or a bookmark: only what all objects have in common.
+            # A Status or a bookmark: only the fields that all objects have.
             meta = decode_object(_Marker, raw, keep_raw=False).metadata
             obj = with_raw(self._scope.resource.type(metadata=meta), raw)
         return WatchEvent(event.type, obj)
 
     def _advance(self, version: str) -> bool:
-        """Go on to this version, if it is newer than ours: versions of one resource only grow.
+        """Advance to this version, unless ours is newer: versions of one resource only grow.
 
         One that does not grow is a repetition.
         """

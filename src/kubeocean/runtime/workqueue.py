@@ -1,9 +1,9 @@
 """Work queue: which key next.
 
 - Fair: keys of one priority are handed out in the order in which they were added.
-- Stingy: a key that is added many times before it is handed out is handed out once.
-- Exclusive: a key that is handed out is not handed out again before `done`; if it was added in
-  between, it then waits again, once.
+- Stingy: a key that is added many times before being handed out is handed out once.
+- Exclusive: a key that is handed out is not handed out again before `done`; a key that was added in
+  between then waits again, once.
 - Prompt: of several delays for one key the shortest counts, and an immediate `add` ends a delay. So
   a delay is a promise to look again *by then*, not at that time.
 - Patient: `retry` doubles a key's delay from 5 ms to 5 minutes until `forget`.
@@ -48,7 +48,7 @@ class WorkQueue(Generic[K]):
     """Keys that want work.
 
     A key is in at most one of `_ready`, `_processing` (and then perhaps in `_again`), and besides
-    in `_delayed` only if it is not in `_ready` or `_again`: what comes at once needs no delay.
+    in `_delayed` only if not in `_ready` or `_again`: a key that is due at once needs no delay.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class WorkQueue(Generic[K]):
     def retry(self, key: K, *, at_least: float = 0.0) -> float:
         """Ask for `key` again after its backoff, which doubles; returns the delay in seconds.
 
-        The key keeps the priority that it was handed out with.
+        The key keeps the priority with which the queue handed it out.
         """
         failures = self._failures.get(key, 0)
         delay = max(min(self._base_s * 2.0 ** min(failures, _DOUBLINGS), self._max_s), at_least)
@@ -145,12 +145,20 @@ class WorkQueue(Generic[K]):
         """The key is well: its next `retry` starts from the shortest delay again."""
         self._failures.pop(key, None)
 
+    def retry_failed(self) -> None:
+        """Make keys that wait for a retry ready now, with the shortest backoff for the next."""
+        failed, self._failures = self._failures, {}
+        for key in failed:
+            if key in self._delayed:
+                self.add(key)
+
     def failures(self, key: K) -> int:
         """Return the number of calls of `retry` since the last `forget`."""
         return self._failures.get(key, 0)
 
     def priority(self, key: K) -> int:
-        """Return the priority with which the key was handed out; 0 if it is not being processed."""
+        """Return the priority with which the key was handed out; 0 if the key is not being
+        processed."""
         handed = self._processing.get(key)
         return 0 if handed is None else handed[1]
 
@@ -229,7 +237,7 @@ class WorkQueue(Generic[K]):
         self._wake()
 
     def _unlist(self, key: K, priority: int) -> float:
-        """Take a waiting key out of its line; since when it waits."""
+        """Take a waiting key out of its line; return the time since which the key waits."""
         line = self._lines[priority]
         since = line.pop(key)
         if not line and priority:
@@ -237,7 +245,7 @@ class WorkQueue(Generic[K]):
         return since
 
     def _take(self) -> K:
-        # Only the line of priority 0 is kept while it is empty, so the next one is not.
+        # Only the line of priority 0 is kept while empty, so the next one is not empty.
         line = self._lines[-self._order[0]] or self._lines[-self._order[1]]
         key, since = line.popitem(last=False)
         priority = self._ready.pop(key)
@@ -260,7 +268,7 @@ class WorkQueue(Generic[K]):
                 return
 
     def _abandon(self, getter: asyncio.Future[None]) -> None:
-        """A consumer was cancelled; if it had been woken for a key, another one has to take it."""
+        """Remove a cancelled consumer; if it was woken for a key, wake another one."""
         getter.cancel()
         if getter in self._getters:
             self._getters.remove(getter)

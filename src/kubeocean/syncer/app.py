@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sized
 
 from kubeocean.runtime.components import Runnable
+from kubeocean.runtime.controller import Controller
 from kubeocean.syncer.cleanup.binding_deletion import BindingDeletion
 from kubeocean.syncer.cleanup.deletion_progress import Leftovers, Unconfirmed
 from kubeocean.syncer.cleanup.sweep import Sweep
@@ -119,6 +120,12 @@ class Syncer:
             *self.pods.parts,
             *self.sweep.parts,
         )
+
+    def retry_failed(self) -> None:
+        """Retry what failed during an outage of the computing cluster."""
+        for part in self.parts:
+            if isinstance(part, Controller):
+                part.retry_failed()
 
     async def run(self) -> None:
         """Run all controllers until cancelled."""

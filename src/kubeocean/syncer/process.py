@@ -122,6 +122,7 @@ class Program:
         clusters.bindings.on_change(self._rotation.follow)
         clusters.bindings.on_change(LogLevel(domain).follow)
         self.syncer = Syncer(clusters, settings.given)
+        self._replica.on_recovery(self.syncer.retry_failed)
         return Service(
             domain.syncer,
             self._components(),

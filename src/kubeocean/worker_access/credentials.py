@@ -4,8 +4,8 @@ Changes of the Secret are followed; one that is not valid is ignored, and the la
 
 A kubeconfig may name files: of a token, a certificate, a key, a CA. A writer of Secrets could have
 any file of this process sent to a server of theirs, so no file may be named unless the operator
-sets a directory in the environment. Each Secret has a directory of its own in it,
-`<namespace>/<name>`, and may name files in there and nowhere else. Changes of these files are
+sets a directory in the environment. Each Secret has a directory of its own below,
+`<namespace>/<name>`, and may name files there and nowhere else. Changes of these files are
 followed, too.
 """
 
@@ -51,7 +51,7 @@ KUBECONFIG_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, Kubeco
 
 
 class SecretAccess:
-    """An `AccessSource` that follows a Secret and the files that it names."""
+    """An `AccessSource` that follows a Secret and the files named in its kubeconfig."""
 
     def __init__(
         self, secret: KubeconfigSecret, *, environ: Mapping[str, str] = os.environ
@@ -67,6 +67,10 @@ class SecretAccess:
     def interval_s(self) -> float:
         return _POLL_FILES_S if self._files.any or self._error else _NEVER_S
 
+    @property
+    def refresh_first(self) -> bool:
+        return True
+
     def current(self) -> Access:
         return self._access
 
@@ -79,7 +83,7 @@ class SecretAccess:
         """Read changed files again; `follow` handles changes of the Secret."""
         before = self._access
         if self._error:
-            self._use(self._latest)  # a file that it names may exist by now
+            self._use(self._latest)  # a missing file may exist by now
         if self._files.any and (rejected or self._files.changed()):
             self._use(self._used)
         return self._access is not before
@@ -96,7 +100,7 @@ class SecretAccess:
         try:
             access = _read(secret, files)
         except ConfigError as error:
-            if str(error) != self._error:  # logged once, though it is read again and again
+            if str(error) != self._error:  # logged once, though the Secret is read again and again
                 _log.warning("Kept old worker credentials", secret=name, error=str(error))
             self._error = str(error)
             return
@@ -118,9 +122,9 @@ class _NamedFiles:
         self.any = False
 
     def read(self, path: Path) -> bytes:
-        """Read a file, if the Secret may name it.
+        """Read a file, if the Secret may name this path.
 
-        :raises ConfigError: the Secret may not name it.
+        :raises ConfigError: the Secret may not name this path.
         :raises OSError: the file cannot be read.
         """
         source, key = f"Secret {self._secret.key}", self._secret.key

@@ -1,15 +1,16 @@
 """Identity of a worker cluster, and a transport that sends nothing to another one.
 
-A cluster is identified by the UID of its namespace `kube-system`, which lives as long as it does.
+A cluster is identified by the UID of its namespace `kube-system`, which lives as long as the
+cluster.
 
 A kubeconfig is edited by people, and may come to lead to another cluster. Taking that for the
 worker, we would find all pods missing and create them again in a cluster of others. So before the
-first request, and before the first one to another address or CA, the cluster is asked for its
-identity. While it is another one, requests fail with `Unreachable` and are not sent, and handlers
-are called with the reason. When the kubeconfig is right again, requests are sent again.
+first request, and before the first one to another address or CA, the identity of the cluster is
+read. While that is another one, requests fail with `Unreachable` and are not sent, and handlers are
+called with the reason. When the kubeconfig is right again, requests are sent again.
 
-The right worker is the one recorded on the binding, where the syncer has written it at the first
-contact; else the one on the Secret, where `join` writes it; else the first that this process met. A
+The right worker is the one recorded on the binding by the syncer at its first contact; else the one
+recorded on the Secret by `join`; else the first that this process met. A
 cluster that does not let us read its identity is accepted at the start, and later on while its
 address or its CA stays the same.
 """
@@ -38,7 +39,7 @@ __all__ = ["IdentityCheckedTransport", "WorkerIdentity", "identity_of", "recorde
 
 _TIMEOUT_S: Final = 5.0
 _HIDDEN: Final = (
-    "hidden"  # the identity of a cluster that does not let us read it, and is not accepted
+    "hidden"  # the identity of a cluster that does not let us read its identity, not accepted
 )
 
 _log = get_logger(__name__)
@@ -50,7 +51,7 @@ async def identity_of(cluster: Client) -> str:
 
 
 def recorded_worker(binding: ClusterBinding, access: SecretAccess, domain: Domain) -> str:
-    """The identity of a worker as recorded on the binding or its Secret; empty if it is not."""
+    """The identity of a worker as recorded on the binding or its Secret; empty if on neither."""
     key = domain.worker_cluster_id
     return binding.annotations.get(key, "") or access.annotations.get(key, "")
 
@@ -58,7 +59,7 @@ def recorded_worker(binding: ClusterBinding, access: SecretAccess, domain: Domai
 class WorkerIdentity:
     """An `AccessSource` that keeps the last access that led to the right worker.
 
-    `recorded` returns the identity of the right worker; empty if it is not recorded.
+    `recorded` returns the identity of the right worker; empty without a record.
     """
 
     def __init__(
@@ -72,26 +73,30 @@ class WorkerIdentity:
         self._recorded = recorded
         self._connect = connect
         self._accepted: Access | None = None  # the last access that led to the right worker…
-        self._worker_id = ""  # …and the worker's identity, once it is known
+        self._worker_id = ""  # …and the worker's identity, once known
         self._checked: Access | None = None  # the last access that was checked…
-        self._checked_id = ""  # …and the identity behind it; empty if hidden and accepted
+        self._checked_id = ""  # …and the identity of its cluster; empty if hidden and accepted
         self._error = ""
         self._checking = asyncio.Lock()
         self._handlers: list[Callable[[str], None]] = []
 
     @property
     def worker_id(self) -> str:
-        """The identity of the worker; empty while it is not known."""
+        """The identity of the worker; empty while unknown."""
         return self._worker_id
 
     def on_change(self, handler: Callable[[str], None]) -> None:
         """Call `handler` with the reason when the kubeconfig leads to another cluster, and with an
-        empty text when it leads to the worker again."""
+        empty text when that leads to the worker again."""
         self._handlers.append(handler)
 
     @property
     def interval_s(self) -> float:
         return self._source.interval_s
+
+    @property
+    def refresh_first(self) -> bool:
+        return self._source.refresh_first
 
     def current(self) -> Access:
         return self._accepted or self._source.current()
@@ -120,7 +125,7 @@ class WorkerIdentity:
 
     def _is_checked(self) -> bool:
         """Whether the source's access was checked, or leads to the same server as the accepted one,
-        which it then replaces."""
+        which is then replaced."""
         access = self._source.current()
         if access is self._checked:
             return True
@@ -155,7 +160,7 @@ class WorkerIdentity:
         self._checked, self._checked_id = access, identity
 
     def _assumed_identity(self, access: Access) -> str:
-        """The identity of a cluster that does not let us read it."""
+        """The identity assumed of a cluster that does not let us read its identity."""
         accepted = self._accepted
         if accepted is None or not (self._recorded() or self._worker_id):
             return ""
@@ -189,7 +194,7 @@ class WorkerIdentity:
 
 
 def _server(access: Access) -> tuple[object, ...]:
-    """The parts of an access that determine the cluster that it leads to."""
+    """The parts of an access that determine its cluster."""
     return access.server, access.ca, access.insecure, access.tls_server_name, access.proxy_url
 
 

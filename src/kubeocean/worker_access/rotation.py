@@ -1,11 +1,11 @@
 """Rotation of a worker's credentials: watches the Secret that the binding names.
 
-Only this Secret is watched. A change of it is used from the next request to the worker on; if the
+Only this Secret is watched. A change is used from the next request to the worker on; if the
 binding names another Secret, that one is watched instead. A Secret that is deleted or not valid
 changes nothing.
 
 Editors of a binding need not have the right to read Secrets, while this process may read those of
-all namespaces. So a binding is followed only into the namespace that it named at the start, the
+all namespaces. So a binding is followed only into the namespace named at the start, the
 system namespace, and those of a flag.
 """
 
@@ -53,9 +53,9 @@ def kubeconfig_namespaces(
 
 
 class Rotation:
-    """Follows the Secret of a binding and passes it to a `SecretAccess`.
+    """Follows the Secret of a binding and passes changes to a `SecretAccess`.
 
-    - `refused`: called with the binding and a message when it names a Secret in none of the
+    - `refused`: called with a binding that names a Secret in none of the
       `namespaces`.
     - `taken`: called when the access has changed.
     """

@@ -20,7 +20,9 @@ import pytest
 
 from kubeocean import __version__
 from kubeocean.local.assets import EVERYTHING
+from support.certificates import kubeconfig, write
 from support.commands import Home
+from support.servers import Server, head_of, serving
 from support.wait import until
 
 
@@ -90,6 +92,24 @@ async def test_a_failure_prints_one_line_and_exits_with_one(home: Home) -> None:
     assert result.out == ""
     assert result.err.startswith("error: ocean is not up; to start it, run: ")
     assert result.err.count("\n") == 1
+
+
+async def test_escape_sequences_of_a_server_do_not_reach_the_terminal(
+    home: Home, tmp_path: Path
+) -> None:
+    async def handle(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await head_of(server, reader)
+        body = b'{"kind": "Status", "message": "\\u001b[2Jall is well"}'
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async with serving(handle) as server:
+        config = write(tmp_path / "config", kubeconfig({}, {"server": server.url}))
+        result = await home.run("doctor", "--kubeconfig", str(config))
+    assert result.code == 1
+    assert "[2Jall is well" in result.err
+    assert "\x1b" not in result.err
 
 
 async def test_a_traceback_is_printed_only_on_request(home: Home) -> None:

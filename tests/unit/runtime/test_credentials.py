@@ -4,7 +4,10 @@ import asyncio
 import json
 import logging
 import os
+import ssl
 import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ConfigError, Unreachable
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.credentials import (
@@ -23,7 +26,9 @@ from kubeocean.runtime.credentials import (
     default_access,
 )
 from kubeocean.runtime.redaction import Secret
+from kubeocean.runtime.transport import HttpTransport, Request
 from support.certificates import encoded, identity, kubeconfig, write
+from support.servers import Server, head_of, serving
 from support.wait import until
 
 V1 = "client.authentication.k8s.io/v1"
@@ -231,15 +236,19 @@ class Plugin:
         self.directory = directory
         self.clock = clock
         self.path = directory / "config"
-        script = f"#!/bin/sh\necho run >> {directory}/runs\ncat {directory}/answer || exit 7\n"
+        script = (
+            f"#!/bin/sh\necho run >> {directory}/runs\n"
+            f"while [ -e {directory}/hold ]; do sleep 0.05; done\n"
+            f"cat {directory}/answer || exit 7\n"
+        )
         self.program = directory / "plugin"
         self.program.write_text(script)
         self.program.chmod(0o755)
         self.describe()
 
-    def describe(self, **more: object) -> None:
+    def describe(self, *, cluster: Mapping[str, object] | None = None, **more: object) -> None:
         exec_ = {"apiVersion": V1, "interactiveMode": "Never", "command": "./plugin"}
-        write(self.path, kubeconfig({"exec": exec_ | more}))
+        write(self.path, kubeconfig({"exec": exec_ | more}, cluster))
 
     def gives(self, token: str | None, lives_s: float | None = None, **status: object) -> None:
         if lives_s is not None:
@@ -250,6 +259,13 @@ class Plugin:
 
     def fails(self) -> None:
         (self.directory / "answer").unlink(missing_ok=True)
+
+    def hold(self) -> None:
+        """Let the next run last until `resume`."""
+        (self.directory / "hold").touch()
+
+    def resume(self) -> None:
+        (self.directory / "hold").unlink(missing_ok=True)
 
     @property
     def runs(self) -> int:
@@ -322,6 +338,73 @@ async def test_what_has_expired_already_is_not_asked_for_all_the_time(plugin: Pl
     await plugin.clock.advance(5)
     await source.refresh()
     assert plugin.runs == 2
+
+
+@asynccontextmanager
+async def server_for(plugin: Plugin) -> AsyncIterator[tuple[Server, HttpTransport]]:
+    """A server that answers every request, and a transport to it with the plugin's credential."""
+
+    async def handle(
+        server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            await head_of(server, reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    (plugin.directory / "pair").write_bytes(someone.certificate + someone.key)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(plugin.directory / "pair")
+    async with serving(handle, tls=tls) as server:
+        plugin.describe(cluster={"server": server.url, "insecure-skip-tls-verify": True})
+        transport = HttpTransport(plugin.source(), clock=plugin.clock)
+        try:
+            yield server, transport
+        finally:
+            plugin.resume()
+            await transport.close()
+
+
+async def test_a_slow_plugin_runs_beside_requests_while_its_old_credential_holds(
+    plugin: Plugin,
+) -> None:
+    request = Request("GET", "/version", timeout_s=10.0)
+    plugin.gives("old", lives_s=3600)
+    async with server_for(plugin) as (server, transport):
+        await transport.send(request)
+        plugin.gives("new", lives_s=7200)
+        plugin.hold()
+        await plugin.clock.advance(3550)  # the last minute
+        async with asyncio.timeout(5):
+            for _ in range(3):
+                await transport.send(request)
+        await until(lambda: plugin.runs == 2)
+        assert all("Bearer old" in head for head in server.heads)
+        plugin.resume()
+
+        async def sent_with_new() -> bool:
+            await transport.send(request)
+            return "Bearer new" in server.heads[-1]
+
+        await until(sent_with_new)
+        assert plugin.runs == 2
+
+
+async def test_requests_wait_for_a_plugin_whose_credential_ended_no_longer_than_they_may(
+    plugin: Plugin,
+) -> None:
+    plugin.gives("old", lives_s=3600)
+    async with server_for(plugin) as (server, transport):
+        await transport.send(Request("GET", "/version"))
+        plugin.gives("new", lives_s=7200)
+        plugin.hold()
+        await plugin.clock.advance(3600)
+        with pytest.raises(Unreachable, match=r"not renewed within 0\.3 s") as error:
+            await transport.send(Request("GET", "/version", timeout_s=0.3))
+        assert not error.value.sent
+        plugin.resume()
+        await transport.send(Request("GET", "/version"))
+        assert ["Bearer new" in head for head in server.heads] == [False, True]
+        assert plugin.runs == 2
 
 
 async def test_a_rejected_credential_is_replaced_at_once(plugin: Plugin) -> None:

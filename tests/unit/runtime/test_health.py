@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -17,8 +18,9 @@ from kubeocean.runtime import logs
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.health import Health, metrics_app
-from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.metrics import Family, Metrics, Readings
 from kubeocean.runtime.server import Server
+from support.wait import until
 
 
 @asynccontextmanager
@@ -194,3 +196,48 @@ async def test_metrics_are_served_as_openmetrics_and_gzip_where_asked() -> None:
             assert response.status == 404
         async with session.post("/metrics") as response:
             assert response.status == 405
+
+
+async def test_metrics_are_rendered_at_most_once_a_second() -> None:
+    clock, metrics, renderings = VirtualClock(), Metrics(), []
+
+    def read() -> Readings:
+        renderings.append(1)
+        return {"jobs": [((), float(len(renderings)))]}
+
+    metrics.read_gauges([Family("jobs", "Jobs")], read)
+    renderings.clear()  # registration may read once
+
+    async def scrape(session: ClientSession) -> str:
+        async with session.get("/metrics", headers={"Accept-Encoding": "identity"}) as response:
+            return await response.text()
+
+    async with served(metrics_app(metrics, clock=clock)) as session:
+        pages = await asyncio.gather(*(scrape(session) for _ in range(15)))
+        assert len(renderings) == 1
+        assert set(pages) == {pages[0]}
+        await clock.advance(1.0)
+        assert await scrape(session) != pages[0]
+        assert len(renderings) == 2
+
+
+async def test_many_requests_for_metrics_at_a_time_are_refused() -> None:
+    metrics, slow = Metrics(), threading.Event()
+
+    def read() -> Readings:
+        slow.wait(30)
+        return {}
+
+    slow.set()
+    metrics.read_gauges([Family("jobs", "Jobs")], read)
+    slow.clear()
+
+    async def scrape(session: ClientSession) -> int:
+        async with session.get("/metrics") as response:
+            return response.status
+
+    async with served(metrics_app(metrics)) as session, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(scrape(session)) for _ in range(30)]
+        await until(lambda: sum(task.done() for task in tasks) >= 10, what="refusals")
+        slow.set()
+    assert sorted(task.result() for task in tasks) == [200] * 20 + [503] * 10

@@ -48,6 +48,7 @@ class Source:
     """A source whose server may move."""
 
     interval_s = 60.0
+    refresh_first = True
 
     def __init__(self) -> None:
         self.server = ONE

@@ -91,6 +91,10 @@ class SecretTokenAccess:
     def interval_s(self) -> float:
         return max(self._renew_at - self._clock.monotonic(), 0.0)
 
+    @property
+    def refresh_first(self) -> bool:
+        return True
+
     def current(self) -> Access:
         return self._access
 

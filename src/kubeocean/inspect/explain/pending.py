@@ -148,14 +148,14 @@ def filter_nodes(snapshot: PodSnapshot) -> FilteredNodes:
     """Filter all virtual nodes that were read."""
     pod, domain = _pod(snapshot), snapshot.domain
     tolerations = pod.spec.tolerations or ()
-    wanted = _requests(pod)
+    requests = _requests(pod)
     pods = known(snapshot.node_pods, {})
     checks: tuple[tuple[Rule, str, Callable[[Node], str]], ...] = (
         (Rule.NOT_SELECTED, "match its selectors", _selector(pod.content()["spec"])),
         (Rule.NOT_TOLERATED, "are tolerated", lambda n: _taints(n, tolerations, domain)),
         (Rule.WINDOW_CLOSED, "are in their window", lambda n: _closed(n, tolerations, domain)),
         (Rule.CLOSED_TO_PODS, "take new pods", lambda n: _takes_pods(n, tolerations, domain)),
-        (Rule.TOO_LITTLE, "have enough left", lambda n: _shortage(n, wanted, pods)),
+        (Rule.TOO_LITTLE, "have enough left", lambda n: _shortage(n, requests, pods)),
     )
     nodes = known(snapshot.nodes, ())
     return FilteredNodes(len(nodes), tuple(_filters(nodes, checks)))
@@ -163,12 +163,12 @@ def filter_nodes(snapshot: PodSnapshot) -> FilteredNodes:
 
 def closest_node(snapshot: PodSnapshot, filtered: FilteredNodes) -> Node | None:
     """Return, of the nodes that passed most filters, the one with the smallest shortage."""
-    wanted = _requests(_pod(snapshot))
+    requests = _requests(_pod(snapshot))
     pods = known(snapshot.node_pods, {})
 
     def rank(node: Node) -> tuple[int, int, str]:
         free = _free(node, pods.get(node.name, ()))
-        short = _lacking(wanted, free)
+        short = _lacking(requests, free)
         return len(short), -sum(free.get(name, ZERO).nano for name in short), node.name
 
     return min(filtered.candidates, key=rank, default=None)
@@ -188,7 +188,7 @@ def _filters(
 
 
 def _selector(spec: Json) -> Callable[[Node], str]:
-    wanted: dict[str, str] = spec.get("nodeSelector") or {}
+    selector: dict[str, str] = spec.get("nodeSelector") or {}
     affinity: Json = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required: Json | None = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     try:
@@ -197,7 +197,7 @@ def _selector(spec: Json) -> Callable[[Node], str]:
         terms = None  # of a newer form than we know: the scheduler decides
 
     def why(node: Node) -> str:
-        for key, value in wanted.items():
+        for key, value in selector.items():
             if node.labels.get(key) != value:
                 return f"its label {key} is not {value}"
         if terms is not None and not terms.matches(node.name, node.labels):
@@ -325,13 +325,13 @@ def _window_verdict(
 def _resource_verdict(
     snapshot: PodSnapshot, closest: Node, evaluation: Evaluation | None
 ) -> tuple[str, tuple[str, ...]]:
-    wanted = _requests(_pod(snapshot))
+    requests = _requests(_pod(snapshot))
     pods = known(snapshot.node_pods, {}).get(closest.name, ())
     free, offered = _free(closest, pods), _free(closest, ())
-    short = _lacking(wanted, free)
-    name = next((each for each in short if wanted[each] > offered.get(each, ZERO)), short[0])
+    short = _lacking(requests, free)
+    name = next((each for each in short if requests[each] > offered.get(each, ZERO)), short[0])
     verdict = (
-        f"it is pending: it requests {name} {wanted[name]}, and no virtual node has more free"
+        f"it is pending: it requests {name} {requests[name]}, and no virtual node has more free"
         f" than {max(free.get(name, ZERO), ZERO)} ({closest.name})"
     )
     remedies = ["smaller requests"]

@@ -16,7 +16,7 @@ from kubeocean.api.group import Domain
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
 from kubeocean.inspect.kinds import Deployment
-from kubeocean.inspect.pod_counts import NodeUse, PodCounts, sum_counts
+from kubeocean.inspect.pod_counts import STAYING, NodeUse, PodCounts, merge_names, sum_counts
 from kubeocean.inspect.snapshot import NotRead, Snapshot, WorkerSnapshot, WorkerState, known
 from kubeocean.inspect.status.leases import lease_view, unseen_leases
 from kubeocean.inspect.status.model import (
@@ -31,6 +31,7 @@ from kubeocean.inspect.status.model import (
     NodeView,
     ProgramState,
     ProgramView,
+    ReclaimView,
     Resources,
     WorkerView,
 )
@@ -46,6 +47,7 @@ __all__ = ["installation_view"]
 _TROUBLES: Final = {conditions.PERMITTED: "False", conditions.CONFLICTED: "True"}
 _NOT_REPORTED: Final = Condition(conditions.READY, "Unknown")
 _SILENT: Final = timedelta(seconds=60)  # leaders renew every few seconds
+_OVERDUE: Final = timedelta(seconds=60)  # a deletion takes its time
 _NAMED: Final = 3  # names in a message; of the others, the number
 _NO_ANSWER: Final = (WorkerState.SILENT, WorkerState.REFUSED)
 _FAILURES: Final = {ProgramState.DEGRADED: "works in part", ProgramState.DOWN: "does not work"}
@@ -139,11 +141,18 @@ def _leases(
 
 def _nodes_by_binding(snapshot: Snapshot) -> dict[str, list[NodeView]]:
     views: dict[str, list[NodeView]] = {}
+    runs_daemons = {
+        naming.label_value(binding.name)
+        for binding in known(snapshot.bindings, ())
+        if binding.spec.running_daemonset_by_default
+    }
     for node in known(snapshot.nodes, ()):
         usage = snapshot.usage
         use = None if isinstance(usage, NotRead) else usage.get(node.name, NodeUse())
-        view = _node(node, use, snapshot.domain)
-        views.setdefault(node.labels.get(snapshot.domain.cluster_binding, ""), []).append(view)
+        binding = node.labels.get(snapshot.domain.cluster_binding, "")
+        if use is not None and binding in runs_daemons:
+            use = use.with_daemons()
+        views.setdefault(binding, []).append(_node(node, use, snapshot.domain))
     return views
 
 
@@ -169,6 +178,7 @@ def _node(node: Node, use: NodeUse | None, domain: Domain) -> NodeView:
             takes_pods=takes_pods,
         ),
         pods=use.pods if use is not None else PodCounts(),
+        pod_names=use.shown_names if use is not None else {},
     )
 
 
@@ -237,21 +247,21 @@ def _program(
 
 
 def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> ProgramView:
-    wanted, serving = deployment.spec.replicas, deployment.serving
+    desired, serving = deployment.spec.replicas, deployment.serving
     leader = _elected(lease, now) if lease is not None else ProgramView()
     state, message = ProgramState.RUNNING, ""
-    if not wanted:
+    if not desired:
         state, message = ProgramState.DOWN, f"Deployment {deployment.key} is scaled to 0"
-    elif serving < wanted:
+    elif serving < desired:
         state = ProgramState.DEGRADED if serving else ProgramState.DOWN
-        message = f"{serving} of {wanted} replicas of Deployment {deployment.key} serve"
+        message = f"{serving} of {desired} replicas of Deployment {deployment.key} serve"
     elif leader.state is ProgramState.DOWN:
         state, message = ProgramState.DOWN, leader.message
-    elif deployment.renewed < wanted:
+    elif deployment.renewed < desired:
         state = ProgramState.DEGRADED
-        message = f"{deployment.renewed} of {wanted} replicas of Deployment {deployment.key}"
+        message = f"{deployment.renewed} of {desired} replicas of Deployment {deployment.key}"
         message += " are new, the others serve as before"
-    return ProgramView(state, wanted, serving, leader.leader, message)
+    return ProgramView(state, desired, serving, leader.leader, message)
 
 
 def _elected(lease: Lease, now: datetime) -> ProgramView:
@@ -278,8 +288,9 @@ def _health(
     installation is not called healthy.
     """
     findings = list(_installation_findings(manager, strays, snapshot.unread))
+    findings += _misnamed_policies(snapshot)
     for cluster in clusters:
-        findings += _cluster_findings(cluster)
+        findings += _cluster_findings(cluster, snapshot.at)
     problems = tuple(each for each in findings if each.severity is Severity.ERROR)
     notes = tuple(each for each in findings if each.severity is Severity.NOTE)
     blind = isinstance(snapshot.nodes, NotRead) or isinstance(snapshot.usage, NotRead)
@@ -300,7 +311,25 @@ def _installation_findings(
         yield Finding(Severity.NOTE, "", f"{part.what} are not shown: {part.refusal}")
 
 
-def _cluster_findings(cluster: ClusterView) -> Iterator[Finding]:
+def _misnamed_policies(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield policies of workers that name no binding, and that no syncer of any cluster holds."""
+    if snapshot.only:
+        return
+    names = {binding.name for binding in known(snapshot.bindings, ())}
+    policies = {
+        policy.uid or policy.name: (policy, worker.name)
+        for worker in snapshot.workers.values()
+        for policy in known(worker.policies, ())
+        if policy.spec.cluster not in names
+        and snapshot.domain.finalizer_policy not in (policy.metadata.finalizers or ())
+    }
+    for policy, worker in policies.values():
+        message = f"policy {policy.name} of this worker lends nothing: its spec.cluster names the"
+        message += f" binding {policy.spec.cluster!r}, which does not exist here"
+        yield Finding(Severity.NOTE, worker, message)
+
+
+def _cluster_findings(cluster: ClusterView, now: datetime) -> Iterator[Finding]:
     name = cluster.name
     for message in _binding_problems(cluster):
         yield Finding(Severity.ERROR, name, message)
@@ -322,15 +351,36 @@ def _cluster_findings(cluster: ClusterView) -> Iterator[Finding]:
         message = f"{nodes} not Ready: {few(unready, shown=_NAMED)}"
         yield Finding(Severity.ERROR, name, message)
     for lease in cluster.leases:
-        yield from _lease_findings(name, lease)
-    if cluster.pods.late:
-        pods = counted(cluster.pods.late, "pod")
-        message = f"{pods} behind for minutes: neither started nor removed as it should be"
+        yield from _lease_findings(cluster, lease, now)
+    yield from _pod_findings(cluster)
+
+
+def _pod_findings(cluster: ClusterView) -> Iterator[Finding]:
+    name, pods = cluster.name, cluster.pods
+
+    def some(count: str) -> str:
+        names = merge_names(node.pod_names.get(count, ()) for node in cluster.nodes)
+        return _some(getattr(pods, count), names)
+
+    if pods.late:
+        message = f"{some('late')} behind for minutes: neither started nor removed as it should be"
         yield Finding(Severity.ERROR, name, f"{message}; kubeocean doctor {name}")
-    if cluster.pods.refused:
-        pods = counted(cluster.pods.refused, "pod")
-        message = f"{pods} could not be created in the worker; kubeocean explain pod says why"
+    why = "kubeocean explain pod says why"
+    if pods.refused:
+        message = f"{some('refused')} could not be created in the worker; {why}"
         yield Finding(Severity.NOTE, name, message)
+    if pods.waiting:
+        message = f"{some('waiting')} in the worker for minutes without running; {why}"
+        yield Finding(Severity.NOTE, name, message)
+    if pods.unreplicated:
+        message = f"{some('unreplicated')} of a DaemonSet or a system namespace, not run in workers"
+        yield Finding(Severity.NOTE, name, message)
+
+
+def _some(count: int, names: Sequence[str]) -> str:
+    """Return a number of pods with the names of the first."""
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return f"{counted(count, 'pod')} ({', '.join(names)}{more})"
 
 
 def _binding_problems(cluster: ClusterView) -> Iterator[str]:
@@ -367,15 +417,35 @@ def _worker_findings(cluster: ClusterView) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, name, message)
 
 
-def _lease_findings(cluster: str, lease: LeaseView) -> Iterator[Finding]:
+def _lease_findings(cluster: ClusterView, lease: LeaseView, now: datetime) -> Iterator[Finding]:
+    name = cluster.name
     if lease.state is LeaseState.INVALID:
         message = f"policy {lease.policy} is invalid: {lease.message}"
-        yield Finding(Severity.ERROR, cluster, message)
+        yield Finding(Severity.ERROR, name, message)
     elif lease.state is LeaseState.UNKNOWN:
-        yield Finding(Severity.ERROR, cluster, f"policy {lease.policy}: {lease.message}")
+        yield Finding(Severity.ERROR, name, f"policy {lease.policy}: {lease.message}")
     elif lease.overdue:
         message = f"policy {lease.policy} should have opened or closed; no syncer has acted on it"
-        yield Finding(Severity.ERROR, cluster, message)
+        yield Finding(Severity.ERROR, name, message)
     if lease.reclaim is not None:
-        message = f"policy {lease.policy} reclaims: {lease.reclaim.message}"
-        yield Finding(Severity.NOTE, cluster, message)
+        yield _reclaim_finding(cluster, lease, lease.reclaim, now)
+
+
+def _reclaim_finding(
+    cluster: ClusterView, lease: LeaseView, reclaim: ReclaimView, now: datetime
+) -> Finding:
+    """Return a problem if pods stay longer than their policy lends, else a note."""
+    own = (node for node in cluster.nodes if node.policy == lease.policy)
+    outside = (node for node in own if node.state in (NodeState.CLOSED, NodeState.LEAVING))
+    names = merge_names(node.pod_names.get(STAYING, ()) for node in outside)
+    pods = _some(reclaim.pods, names) if names else counted(reclaim.pods, "pod")
+    if reclaim.pods and not lease.force_reclaim and lease.seen:
+        message = f"policy {lease.policy}: {pods} outstay their lease, and the policy does not"
+        message += " evict them; set its spec.forceReclaim, or delete them"
+        return Finding(Severity.ERROR, cluster.name, message)
+    if reclaim.pods and reclaim.deadline is not None and reclaim.deadline + _OVERDUE < now:
+        message = f"policy {lease.policy}: {pods} still run after the deadline of their eviction"
+        message += f" at {text_of(reclaim.deadline)}; kubeocean explain node says why"
+        return Finding(Severity.ERROR, cluster.name, message)
+    message = f"policy {lease.policy} reclaims: {reclaim.message}"
+    return Finding(Severity.NOTE, cluster.name, message)

@@ -17,6 +17,7 @@ in nothing else. The fields are the keys of documents, and so an interface.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -133,6 +134,7 @@ class NodeView:
     offered: Amounts = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
     pods: PodCounts = field(default_factory=PodCounts)
+    pod_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # a few, by count
 
     @property
     def is_ready(self) -> bool:

@@ -54,8 +54,8 @@ class StatusReader(SnapshotReader):
             usage = group.create_task(read_part("pods", self._usage(now)))
             deployments = group.create_task(self.deployments())
             elections = group.create_task(self.leases(self.domain.system_namespace))
-            asked = bindings if self._ask_workers else ()
-            workers = group.create_task(concurrently(asked, self._worker))
+            to_read = bindings if self._ask_workers else ()
+            workers = group.create_task(concurrently(to_read, self._worker))
         return Snapshot(
             at=now,
             only=name,
@@ -83,7 +83,7 @@ class StatusReader(SnapshotReader):
             raise ConfigError(message, source="NAME", value=name) from None
 
     async def _usage(self, now: datetime) -> dict[str, NodeUse]:
-        counter = PodCounter(now)
+        counter = PodCounter(now, domain=self.domain)
         async for page in self.computing.pages(COUNTED_PODS, fields=bound_pods(self.domain)):
             if page.begins:
                 counter.clear()

@@ -1,7 +1,7 @@
 """Pod accounts: a pod's own ServiceAccount, as a kubeconfig with a token that never gets old.
 
-The token is bound to the pod, as any pod's is: it ends with the pod, or an hour after the last
-renewal. Whoever reads the file again has the new one.
+The token is bound to the pod: the pod's end, or an hour without renewal, ends the token. A program
+that reads the file again has the new token.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["PodAccount"]
 
-_LIFE_S: Final = 3607  # what kubelets ask for; from an hour on, clusters may give more
-_SPENT: Final = 0.8  # of its life: then there is a new one
+_LIFE_S: Final = 3607  # as kubelets request; from an hour on, clusters may grant more
+_SPENT: Final = 0.8  # share of a token's life after which the token is renewed
 _AGAIN_S: Final = 5.0
 
 _log = get_logger(__name__)
@@ -78,7 +78,7 @@ class PodAccount:
         write_private(self.path, content)
 
     async def run(self) -> None:
-        """Renew it in time, until cancelled."""
+        """Renew the token in time, until cancelled."""
         while True:
             await self._clock.sleep(max(self._renew_s, _AGAIN_S))
             try:

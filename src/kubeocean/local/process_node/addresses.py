@@ -1,8 +1,8 @@
 """Loopback: an address of this machine for each pod of a node.
 
 All of 127.0.0.0/8 is ours without any set-up, so pods that share the machine can all listen on the
-ports that they know. Which part of it a node uses follows from where it lives: nodes of different
-oceans keep apart.
+ports that they know. The part that a node uses follows from the path of its directory,
+so nodes of different oceans use different parts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Addresses:
 
     def __init__(self, root: Path) -> None:
         digest = zlib.crc32(str(root).encode())
-        # 127.0.0.0/16 and 127.1.0.0/16 are what everybody else uses.
+        # Other programs use 127.0.0.0/16 and 127.1.0.0/16.
         self._network = f"127.{2 + digest % 253}.{(digest >> 8) % 256}"
         self.node = f"{self._network}.1"
         self._taken: dict[str, str] = {}
 
     def take(self, uid: str, wanted: str = "") -> str:
-        """An address for the pod; the one it had, if that is free.
+        """Return an address for the pod: its previous one, if that is free.
 
         :raises LocalError: all of them are in use.
         """

@@ -46,14 +46,14 @@ class Probe:
 
 
 def probe(container: Json, kind: str, address: str, ports: Mapping[int, int]) -> Probe | None:
-    """A container's probe of a kind, such as `readinessProbe`; `ports` are where it really is."""
+    """A container's probe of a kind, such as `readinessProbe`; `ports` maps ports to real ones."""
     probe_spec = container.get(kind) or {}
     get = probe_spec.get("httpGet")
     if get is None:
         return None
     named = {each.get("name"): each["containerPort"] for each in container.get("ports") or ()}
-    wanted = get["port"]
-    port = int(named.get(wanted, wanted if str(wanted).isdigit() else 0))
+    named_port = get["port"]
+    port = int(named.get(named_port, named_port if str(named_port).isdigit() else 0))
     scheme = str(get.get("scheme") or "HTTP").lower()
     return Probe(
         f"{scheme}://{address}:{ports.get(port, port)}{get.get('path') or '/'}",
@@ -109,8 +109,8 @@ class ContainerRun:
         self._process: Process | None = None
 
     async def run(self) -> None:
-        """Restart the program as its pod asks, until it is finished or cancelled; it has ended
-        then."""
+        """Run the program, with restarts as its pod's restartPolicy says, until its end or a
+        cancellation; no process is left then."""
         pause_s = _PAUSE_S
         policy = self._pod["spec"].get("restartPolicy", "Always")
         try:
@@ -158,11 +158,13 @@ class ContainerRun:
         return code
 
     async def _start(self) -> Process:
-        wanted = listens(self._container)
-        # Nobody else has this address, but there are programs that listen on all of them.
-        with ports.reserve(*((self._place.address, port) for port in wanted.values())) as held:
-            given = dict(zip(wanted, held.ports, strict=True))
-        self._ports = {port: given[flag] for flag, port in wanted.items()}
+        default_ports = listens(self._container)
+        # The address is this pod's alone, but other programs may listen on all addresses.
+        with ports.reserve(
+            *((self._place.address, port) for port in default_ports.values())
+        ) as held:
+            given = dict(zip(default_ports, held.ports, strict=True))
+        self._ports = {port: given[flag] for flag, port in default_ports.items()}
         made = program(self._container, self._pod, self._place, given)
         self._process = Process(
             self.known.name,
@@ -185,25 +187,25 @@ class ContainerRun:
     def _probe(self, kind: str) -> Probe | None:
         return probe(self._container, kind, self._place.address, self._ports)
 
-    async def _follow(self, session: aiohttp.ClientSession, asked: Probe) -> None:
-        """Whether it is ready, as it changes."""
+    async def _follow(self, session: aiohttp.ClientSession, probe: Probe) -> None:
+        """Probe readiness until cancelled, and report each change."""
         bad = 0
         while True:
-            good = await ask(session, asked)
+            good = await ask(session, probe)
             bad = 0 if good else bad + 1
-            ready = good or (self.known.ready and bad < asked.failures)
+            ready = good or (self.known.ready and bad < probe.failures)
             if ready != self.known.ready:
                 self.known.ready = ready
                 self._changed()
-            await self._clock.sleep(asked.every_s if ready else asked.eager_s)
+            await self._clock.sleep(probe.every_s if ready else probe.eager_s)
 
-    async def _guard(self, session: aiohttp.ClientSession, asked: Probe) -> None:
-        """End it when it does not live any more."""
-        await self._clock.sleep(asked.delay_s)
+    async def _guard(self, session: aiohttp.ClientSession, probe: Probe) -> None:
+        """End the program when its liveness probe fails."""
+        await self._clock.sleep(probe.delay_s)
         bad = 0
-        while bad < asked.failures:
-            await self._clock.sleep(asked.every_s)
-            bad = 0 if await ask(session, asked) else bad + 1
+        while bad < probe.failures:
+            await self._clock.sleep(probe.every_s)
+            bad = 0 if await ask(session, probe) else bad + 1
         if self._process is not None:
             self._note(f"its liveness probe failed {bad} times: it is started again")
             await self._process.stop(within_s=self.grace_s)

@@ -1,6 +1,6 @@
-"""Pod logs: what a process node answers to `kubectl logs`.
+"""Pod logs: the answers of a process node to `kubectl logs`.
 
-Only the API server is answered: by TLS, and if it shows the certificate that is its own.
+Only the API server is answered: over TLS, with its own client certificate.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class LogServer:
         names = [value for rdn in (shown or {}).get("subject", ()) for _, value in rdn]
         if _CALLER not in names:
             raise web.HTTPForbidden(text="only the API server is answered\n")
-        asked = request.match_info
-        log = self._find(Key(asked["namespace"], asked["pod"]), asked["container"])
+        path = request.match_info
+        log = self._find(Key(path["namespace"], path["pod"]), path["container"])
         if log is None or not log.exists():
             raise web.HTTPNotFound(text="there is no such log\n")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -84,7 +84,7 @@ def tail(path: Path, lines: int) -> int:
     size = path.stat().st_size
     if not lines:
         return size
-    at, found = size, 0
+    at, newlines = size, 0
     with path.open("rb") as file:
         while at > 0:
             begin = max(0, at - _BLOCK)
@@ -92,8 +92,8 @@ def tail(path: Path, lines: int) -> int:
             block = file.read(at - begin)
             end = len(block) - (1 if at == size else 0)  # the last line ends in a line end
             while (newline := block.rfind(b"\n", 0, max(end, 0))) >= 0:
-                found += 1
-                if found == lines:
+                newlines += 1
+                if newlines == lines:
                     return begin + newline + 1
                 end = newline
             at = begin

@@ -1,8 +1,8 @@
 """Process node: a node of a local cluster that runs our own pods as processes of this machine.
 
-It is a kubelet for one image: it registers a node, renews its lease, and runs what the scheduler
-binds to it, each pod under its own ServiceAccount. So a Deployment of ours is rolled out here as it
-is anywhere, without containers. Its identity is that of a node: it may do what a kubelet may.
+A process node is a kubelet for one image: a registered Node with a lease that runs the pods bound
+by the scheduler, each under its own ServiceAccount. So Deployments of Kubeocean are rolled out
+without containers. The identity of a process node is that of a node, with the rights of a kubelet.
 
 A taint keeps other people's pods away. Processes are children of ours and end with us; the pods
 stay, and run again with the next start.
@@ -163,7 +163,8 @@ class ProcessNode:
         )
 
     async def _renew(self, client: Client) -> None:
-        """Renew the Lease, and restore the Ready condition if it may have changed."""
+        """Renew the Lease, and restore the Ready condition where another client may have changed
+        it."""
         while True:
             await self._clock.sleep(_RENEW_S)
             late = self._clock.monotonic() - self._renewed_at > _LATE_S

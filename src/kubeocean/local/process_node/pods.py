@@ -1,8 +1,8 @@
-"""Pod runs: one pod of a process node, from the moment it is bound to its end.
+"""Pod runs: one pod of a process node, from its binding to its end.
 
-What the pod needs is made first: its directory, its volumes, its account. Then its programs run,
-and their state is reported in the pod's status, once for each change. When the pod is deleted
-they are ended, with as much time as the pod says, and only then is it removed from the API.
+First the pod's directory, volumes and account are created. Then its programs run, and each change
+of their state is written to the pod's status. When the pod is deleted, its programs are ended
+within its grace period, and only then the pod is removed from the API.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["Host", "PodRun", "directory_name"]
 
-_AGAIN_S: Final = 0.5  # what a pod needs often comes a moment after it
+_AGAIN_S: Final = 0.5  # ConfigMaps and Secrets often arrive a moment after their pod
 _TELL_AGAIN_S: Final = 2.0
 _HURRY_S: Final = 10.0
 
@@ -60,11 +60,11 @@ class PodRun:
         self._host = host
         self._pod = pod
         self._wanted = pod.content()
-        self._told: Json = self._wanted.get("status") or {}
+        self._written: Json = self._wanted.get("status") or {}
         self._runs: list[ContainerRun] = []
         self._known = remembered(self._wanted)
         self._news = asyncio.Event()
-        self._over = asyncio.Event()  # it is to end, or is gone
+        self._over = asyncio.Event()  # the pod is to end, or was deleted
         self._gone = False
         self.update(pod)
 
@@ -86,12 +86,12 @@ class PodRun:
         self._over.set()
 
     async def run(self) -> None:
-        """Run the pod until it is deleted or cancelled; its programs have ended then."""
+        """Run the pod until its deletion or a cancellation; its programs have ended then."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._live()), group.create_task(self._tell())]
             try:
                 await self._over.wait()
-            except asyncio.CancelledError:  # the node ends, and whoever ends it waits
+            except asyncio.CancelledError:  # the node ends, and waits for its pods
                 for run in self._runs:
                     run.grace_s = min(run.grace_s, _HURRY_S)
                 raise
@@ -106,7 +106,7 @@ class PodRun:
 
     async def _live(self) -> None:
         if (self._pod.status.phase or "Pending") not in ("Pending", "Running"):
-            return  # it has ended, and waits to be deleted
+            return  # the pod has ended, and waits for its deletion
         if reason := refusal(self._wanted):
             waiting(self._known, "ErrImagePull", reason)
             return self._news.set()
@@ -188,7 +188,7 @@ class PodRun:
             try:
                 await self._write()
             except (NotFound, Conflict):
-                return  # it is gone, or another one has its name
+                return  # the pod was deleted, or another pod has its name
             except ApiError as error:
                 _log.warning("Could not write status", pod=str(self.key), error=str(error))
                 await self._host.clock.sleep(_TELL_AGAIN_S)
@@ -197,17 +197,19 @@ class PodRun:
     async def _write(self) -> None:
         host = self._host
         now = host.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        wanted = status(self._known, self._told, address=self.address, host=host.address, now=now)
-        if wanted == self._told:
+        new_status = status(
+            self._known, self._written, address=self.address, host=host.address, now=now
+        )
+        if new_status == self._written:
             return
         await host.client.patch(
             PODS,
             self.key.name,
-            StrategicPatch({"metadata": {"uid": self.uid}, "status": wanted}),
+            StrategicPatch({"metadata": {"uid": self.uid}, "status": new_status}),
             self.key.namespace,
             subresource="status",
         )
-        self._told = wanted
+        self._written = new_status
 
     async def _remove(self) -> None:
         """Write the pod's final status, and delete the pod from the API server."""
@@ -233,6 +235,6 @@ def directory_name(pod: Pod) -> str:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel it and wait for its end, whatever that takes."""
+    """Cancel a task and wait for its end, through further cancellations."""
     task.cancel()
     await asyncio.wait([task])

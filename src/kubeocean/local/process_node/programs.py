@@ -1,8 +1,11 @@
-"""Pod programs: what a container of ours is, run as an ordinary process of this machine. Pure.
+"""Pod programs: containers of Kubeocean, run as ordinary processes of this machine. Pure.
 
-Only our own image is run, and of it only our own program: whoever can make pods here cannot run
-whatever he likes. All pods share one network, so each has an address of its own and listens only
-there; ports stay what they are unless somebody else on this machine has them.
+A program here runs as the user of this machine, who has the administrators' kubeconfigs. So only
+pods of the system namespace run, only with our image, and only as manager, syncer or proxier; only
+known variables are passed on, and Python runs isolated from its environment and user packages.
+
+All pods share one network, so each has an address of its own and listens only there; ports stay the
+same unless another program of this machine uses them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.install.values import IMAGE
 from kubeocean.runtime.objects import Json
 
@@ -47,7 +51,13 @@ _TEMPLATES: Final = {
     group.ENV_SYNCER_TEMPLATES: group.SYNCER_TEMPLATES,
     group.ENV_PROXIER_TEMPLATES: group.PROXIER_TEMPLATES,
 }
-_INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "PYTHONWARNINGS")
+_INHERITED: Final = ("PATH", "HOME", "LANG", "TMPDIR")
+_VARIABLES: Final = frozenset(
+    {group.ENV_POD_NAME, group.ENV_POD_NAMESPACE, group.ENV_POD_IP, group.ENV_BINDING_NAME}
+)
+_OWN_VARIABLES: Final = "KUBEOCEAN_"
+# A kubeconfig of a pod could name any program of this machine.
+_REFUSED_FLAGS: Final = frozenset({"kubeconfig", "allow-exec-plugins"})
 _MAPPED: Final = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _REPOSITORY: Final = IMAGE.rpartition(":")[0]
 
@@ -70,21 +80,36 @@ class ContainerProgram:
     env: Mapping[str, str]
 
 
-def refusal(pod: Json) -> str:
-    """Why this pod is not run here; "" if it is."""
-    spec = pod["spec"]
+def refusal(pod: Json, domain: Domain = group.DEFAULT) -> str:
+    """Return why this pod is not run here; empty for a pod that is run."""
+    spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
+    if namespace != domain.system_namespace:
+        return f"only pods of namespace {domain.system_namespace} are run here, not of {namespace}"
     if spec.get("initContainers"):
         return "init containers are not run here"
-    for container in spec["containers"]:
-        image, command = container.get("image", ""), container.get("command") or ()
-        if image.rpartition(":")[0] != _REPOSITORY and image != _REPOSITORY:
-            return f"only {_REPOSITORY} is run here, not {image}"
-        if command and (len(command) > 1 or command[0] not in _ENTRIES):
-            return f"only our own programs are run here, not {' '.join(command)}"
-        for variable in container.get("env") or ():
-            source = variable.get("valueFrom") or {}
-            if source and "fieldRef" not in source:
-                return f"variable {variable['name']} comes from {next(iter(source))}"
+    reasons = (_container_refusal(container) for container in spec["containers"])
+    return next(filter(None, reasons), "")
+
+
+def _container_refusal(container: Json) -> str:
+    image, command = container.get("image", ""), container.get("command") or ()
+    if image.rpartition(":")[0] != _REPOSITORY and image != _REPOSITORY:
+        return f"only {_REPOSITORY} is run here, not {image}"
+    words = [*command, *(container.get("args") or ())]
+    if command and (len(command) > 1 or command[0] not in _ENTRIES):
+        return f"only our own programs are run here, not {' '.join(words)}"
+    program_name, *flags = _words(container) or ("",)
+    if program_name not in _LISTENS:
+        return f"only {', '.join(_LISTENS)} are run here, not {' '.join(words) or 'kubeocean'}"
+    for flag, _ in _flags(flags):
+        if flag in _REFUSED_FLAGS:
+            return f"flag --{flag} is not allowed here"
+    for variable in container.get("env") or ():
+        name, source = variable["name"], variable.get("valueFrom") or {}
+        if name not in _VARIABLES and not name.startswith(_OWN_VARIABLES):
+            return f"variable {name} is not passed on here"
+        if source and "fieldRef" not in source:
+            return f"variable {name} comes from {next(iter(source))}"
     return ""
 
 
@@ -94,12 +119,12 @@ def listens(container: Json) -> dict[str, int]:
     if not words or words[0] not in _LISTENS:
         return {}
     flags = dict(_flags(words[1:]))
-    found: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for flag, default in _LISTENS[words[0]].items():
         port = flags.get(flag, str(default)).rpartition(":")[2]
         if port.isascii() and port.isdigit() and int(port):
-            found[flag] = int(port)
-    return found
+            ports[flag] = int(port)
+    return ports
 
 
 def program(
@@ -113,8 +138,8 @@ def program(
     ]
     if words and words[0] == group.COMPONENT_PROXIER:
         listening.append(f"--listen-address={place.address}")
-    # -P: what lies in the directory that it runs in is not ours to import.
-    python = (sys.executable, "-P", "-X", f"{MARK}={place.root}", "-m", "kubeocean")
+    # -I: no variables of Python, no packages of the user, no modules of the working directory.
+    python = (sys.executable, "-I", "-X", f"{MARK}={place.root}", "-m", "kubeocean")
     return ContainerProgram((*python, *words, *listening), _variables(container, pod, place))
 
 
@@ -139,7 +164,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _variables(container: Json, pod: Json, place: PodPlace) -> dict[str, str]:
-    found = {
+    variables = {
         group.ENV_HOSTNAME: pod["metadata"]["name"],
         "KUBECONFIG": str(place.kubeconfig),
         **_TEMPLATES,
@@ -147,9 +172,9 @@ def _variables(container: Json, pod: Json, place: PodPlace) -> dict[str, str]:
     for variable in container.get("env") or ():
         path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
         value = _field(pod, path, place.address) if path else variable.get("value", "")
-        found[variable["name"]] = value
+        variables[variable["name"]] = value
     mounted = tuple(_mounted(container, place))
-    return {name: _moved(value, mounted) for name, value in found.items()}
+    return {name: _moved(value, mounted) for name, value in variables.items()}
 
 
 def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
@@ -159,7 +184,7 @@ def _mounted(container: Json, place: PodPlace) -> Iterable[tuple[str, Path]]:
 
 
 def _moved(value: str, mounted: Iterable[tuple[str, Path]]) -> str:
-    """A path in a container, as it is on this machine."""
+    """Return the path on this machine of a path in a container."""
     for path, directory in mounted:
         if value == path or value.startswith(f"{path}/"):
             return f"{directory}{value.removeprefix(path)}"

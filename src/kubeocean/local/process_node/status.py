@@ -22,12 +22,12 @@ class ContainerState:
     image: str
     ready: bool = False
     restarts: int = 0
-    started_at: str = ""  # it runs since then
-    reason: str = "ContainerCreating"  # why it does not run
+    started_at: str = ""  # start of the run; empty while the container does not run
+    reason: str = "ContainerCreating"  # why the container does not run
     message: str = ""
-    code: int | None = None  # of the last run, if it has ended
+    code: int | None = None  # exit code of the last run, after its end
     ended: tuple[str, str] = ("", "")  # from when to when that was
-    over: bool = False  # and it is not run again
+    over: bool = False  # whether the container is not restarted
 
     def end(self, code: int, now: str) -> None:
         """A run has ended."""
@@ -58,31 +58,31 @@ class ContainerState:
     def _terminated(self) -> Json:
         assert self.code is not None
         begun, ended = self.ended
-        found: Json = {
+        status: Json = {
             "exitCode": self.code if self.code >= 0 else 128 - self.code,
             "reason": _ERROR if self.code else _TERMINATED,
         }
         if self.code < 0:
-            found["signal"] = -self.code
-        return found | {"startedAt": begun, "finishedAt": ended}
+            status["signal"] = -self.code
+        return status | {"startedAt": begun, "finishedAt": ended}
 
 
 def remembered(pod: Json) -> list[ContainerState]:
     """Return the containers of a pod of which none runs, with their last reported state."""
     before = {each["name"]: each for each in _entries(pod)}
-    found = []
+    statuses = []
     for container in pod["spec"]["containers"]:
         known = ContainerState(container["name"], container.get("image", ""))
         if (old := before.get(known.name)) is not None:
-            # A run that nobody saw the end of was one: the node was restarted.
+            # A run whose end was not seen counts as a restart: the node was restarted meanwhile.
             known.restarts = old.get("restartCount", 0) + ("running" in (old.get("state") or {}))
-        found.append(known)
-    return found
+        statuses.append(known)
+    return statuses
 
 
 def _entries(pod: Json) -> list[Json]:
-    found: list[Json] = (pod.get("status") or {}).get("containerStatuses") or []
-    return found
+    statuses: list[Json] = (pod.get("status") or {}).get("containerStatuses") or []
+    return statuses
 
 
 def phase(containers: Iterable[ContainerState]) -> str:
@@ -133,5 +133,5 @@ def _condition(kind: str, holds: bool, before: Json | None, now: str) -> Json:
     value = "True" if holds else "False"
     same = before is not None and before.get("status") == value
     since = before.get("lastTransitionTime") if same and before is not None else None
-    found = {"type": kind, "status": value, "lastTransitionTime": since or now}
-    return found if holds else found | {"reason": "ContainersNotReady"}
+    condition = {"type": kind, "status": value, "lastTransitionTime": since or now}
+    return condition if holds else condition | {"reason": "ContainersNotReady"}

@@ -1,7 +1,7 @@
 """Pod volumes: ConfigMaps and Secrets of a pod as directories, followed as they change.
 
 A reader of a directory sees one state of the object or the next, never something in between: files
-are links into a directory that is replaced in one step, as a kubelet does it.
+are links into a directory that is replaced in one step, as by a kubelet.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Volume:
         self._chosen = {item["key"]: item["path"] for item in source.get("items") or ()}
         self._informer = informer
         self.optional = bool(source.get("optional"))
-        self.there = False
+        self.exists = False
         informer.on_change(self._changed)
 
     async def run(self) -> None:
-        """Follow it until cancelled."""
+        """Follow the object until cancelled."""
         await self._informer.run()
 
     async def ready(self) -> bool:
-        """Whether its content is there, or need not be; once it is known."""
+        """Wait until the object was read; return whether its content exists or is optional."""
         await self._informer.synced()
-        return self.there or self.optional
+        return self.exists or self.optional
 
     def _changed(self, old: Untyped | None, new: Untyped | None) -> None:
         if new is None:
-            return  # what was there stays, as on any node
-        self.there = True
+            return  # the files stay, as on any node
+        self.exists = True
         content = _content(new, secret=self._secret)
         if self._chosen:
             content = {path: content[key] for key, path in self._chosen.items() if key in content}
@@ -63,24 +63,24 @@ class Volume:
 def volumes(pod: Json, client: Client, root: Path) -> dict[str, Volume | Path]:
     """Return the mounted volumes of a pod by name; an emptyDir is only a path.
 
-    :raises LookupError: it names a kind of volume that there is not here.
+    :raises LookupError: a process node does not have this kind of volume.
     """
     namespace = pod["metadata"]["namespace"]
-    found: dict[str, Volume | Path] = {}
+    volumes: dict[str, Volume | Path] = {}
     for volume in pod["spec"].get("volumes") or ():
         name, directory = volume["name"], root / volume["name"]
         if "emptyDir" in volume:
-            found[name] = private_directory(directory)
+            volumes[name] = private_directory(directory)
         elif (source := volume.get("configMap")) is not None:
             informer = _informer(client, _CONFIG_MAPS, namespace, source["name"])
-            found[name] = Volume(directory, source, informer)
+            volumes[name] = Volume(directory, source, informer)
         elif (source := volume.get("secret")) is not None:
             informer = _informer(client, SECRETS, namespace, source["secretName"])
-            found[name] = Volume(directory, source, informer, secret=True)
+            volumes[name] = Volume(directory, source, informer, secret=True)
         elif _OWN not in volume:
             kind = next((key for key in volume if key != "name"), "nothing")
             raise LookupError(f"volume {name}: {kind} is not there for pods here")
-    return found
+    return volumes
 
 
 def fill(directory: Path, content: Mapping[str, bytes]) -> None:

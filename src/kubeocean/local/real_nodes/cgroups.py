@@ -27,14 +27,14 @@ _GIVE_UP_S: Final = 10.0
 
 def hierarchies(mountinfo: str) -> list[Path]:
     """Return the mount points of the cgroup file systems."""
-    found: dict[str, Path] = {}
+    hierarchies: dict[str, Path] = {}
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(" - ")
         fields = mount.split()
         root, place = fields[3], fields[4]
         if source.split()[0] in ("cgroup", "cgroup2") and root == "/":
-            found.setdefault(fields[2], Path(place))  # one file system may be mounted twice
-    return list(found.values())
+            hierarchies.setdefault(fields[2], Path(place))  # one file system may be mounted twice
+    return list(hierarchies.values())
 
 
 def create(name: str, *, roots: Sequence[Path] | None = None) -> str:
@@ -58,7 +58,7 @@ def leftovers() -> set[str]:
 
 
 def remove_dead(name: str) -> bool:
-    """Remove the cgroup of that name everywhere; False if processes are still in it."""
+    """Remove the cgroup of that name everywhere; False if one still has processes."""
     removed = [_remove_tree(root / PARENT / name) for root in _roots()]
     for root in _roots():
         with contextlib.suppress(OSError):  # other nodes are still below
@@ -69,7 +69,7 @@ def remove_dead(name: str) -> bool:
 async def remove(name: str, *, clock: Clock) -> None:
     """Remove the cgroup of a node whose processes were just killed.
 
-    :raises LocalError: they do not leave it.
+    :raises LocalError: processes remain in the cgroup.
     """
     deadline = clock.monotonic() + _GIVE_UP_S
     while not remove_dead(name):
@@ -83,14 +83,14 @@ def _roots() -> list[Path]:
 
 
 def _share_controllers(cgroup: Path) -> None:
-    """Enable controllers for child cgroups, which version 2 requires. (Where version 1 has the
-    memory controller, it has all others that matter.)"""
+    """Enable controllers for child cgroups, which version 2 requires. (A version 1
+    hierarchy with the memory controller has the other controllers, too.)"""
     try:
         available = (cgroup / "cgroup.controllers").read_text().split()
     except FileNotFoundError:
         return
     for controller in available if "memory" in available else ():
-        with contextlib.suppress(OSError):  # some do not nest; a kubelet names those it misses
+        with contextlib.suppress(OSError):  # some do not nest; a kubelet reports missing ones
             (cgroup / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
@@ -103,7 +103,7 @@ def _inherit(cgroup: Path) -> None:
 
 
 def _remove_tree(path: Path) -> bool:
-    """Remove it from the leaves up."""
+    """Remove a tree of cgroups, leaves first."""
     for directory, _, _ in os.walk(path, topdown=False):
         try:
             os.rmdir(directory)

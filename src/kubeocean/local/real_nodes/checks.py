@@ -1,6 +1,6 @@
 """Node checks: whether this machine can run real nodes, and if not, why.
 
-The named step `make real-nodes` installs what is missing on Debian.
+`make real-nodes` installs missing programs on Debian.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kubeocean.local.real_nodes.images import find_busybox
 
 __all__ = ["PACKAGES", "available", "cni_plugins", "missing_packages"]
 
-# What a node needs, by the Debian package that has it.
+# Programs that a node needs, by Debian package.
 PACKAGES: Final = {
     "containerd": ("containerd", "containerd-shim-runc-v2", "ctr"),
     "runc": ("runc",),

@@ -38,7 +38,8 @@ KUBELET_PORT: Final = 10250
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
 # The `kubernetes` service: the first address of the range that our API servers are given.
 SERVICE_ADDRESS: Final = "10.96.0.1"
-# This machine's loopback, as nodes and their pods see it. Link-local, so that it is nobody else's.
+# Address of this machine's loopback inside nodes and pods; link-local, so that no other host has
+# it.
 MACHINE_ADDRESS: Final = "169.254.77.1"
 CATCH_PORT: Final = 15001
 _CLUSTER_DOMAIN: Final = "cluster.local"
@@ -133,8 +134,8 @@ def kubelet(*, cgroup: str, overrides: Mapping[str, object] | None = None) -> by
         **_cgroup_entries(cgroup),
         **_disk_entries(),
         "clusterDomain": _CLUSTER_DOMAIN,
-        # Nobody serves names. Asking there is refused at once, and without a server to ask the
-        # kubelet would complain of every pod.
+        # There is no DNS server: queries to this address are refused at once. Without an address
+        # the kubelet would report an error for every pod.
         "clusterDNS": [MACHINE_ADDRESS],
         "resolvConf": f"{FILES}/resolv.conf",
         "makeIPTablesUtilChains": False,

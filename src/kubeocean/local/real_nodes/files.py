@@ -1,4 +1,4 @@
-"""Node files: what the programs of a real node find under `/run/kubeocean`."""
+"""Node files: the files under `/run/kubeocean` that the programs of a real node read."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Forwarder: how a real node, in its own network, reaches servers on this machine's loopback.
 
-It listens inside the node's network namespace and connects in the machine's. Two addresses exist
-only inside the node:
+The forwarder listens in the node's network namespace and connects in the machine's. Two addresses
+exist only inside the node:
 
-- the cluster's `kubernetes` service address, which is the API server: pods and kubelet use it as
-  they would in any cluster;
-- the machine itself: connections to any port of it arrive at one listener (the node's iptables see
-  to that) and go to the same port of the loopback, if a file names that port. The file is read for
+- the cluster's `kubernetes` service address, which leads to the API server, for pods and
+  kubelet;
+- the machine itself: connections to any of its ports arrive at one listener (by iptables rules of
+  the node) and go to the same port of the loopback, if a file names that port. The file is read for
   each connection, so ports can be opened at any time.
 
 A script of the standard library only, see `main` for its arguments.
@@ -38,7 +38,7 @@ def main(namespace: str, service: str, server: str, machine: str, ports: str) ->
     """Serve for ever.
 
     `namespace` is the file of the node's network namespace, `service` and `machine` the addresses
-    to listen on in it, `server` where the API server is, `ports` the file that names open ports.
+    to listen on, `server` the address of the API server, `ports` the file that names open ports.
     """
     listeners = _listen_inside(namespace, [_address(service), _address(machine)])
     asyncio.run(serve(*listeners, server=_address(server), ports=Path(ports)))
@@ -81,7 +81,7 @@ async def _forward(
         finally:
             far.close()
     except* OSError:
-        pass  # either side is gone; the other learns it from its own closed connection
+        pass  # one side has closed; the connection of the other side is closed next
     finally:
         writer.close()
 
@@ -95,7 +95,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 def _meant(accepted: socket.socket, ports: Path) -> Address | None:
-    """Return the original destination port of a redirected connection, if it is allowed."""
+    """Return the original destination port of a redirected connection; None if not allowed."""
     packed = accepted.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
     (port,) = struct.unpack_from("!2xH", packed)
     try:

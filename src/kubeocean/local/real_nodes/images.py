@@ -1,8 +1,8 @@
 """Images: container images as tar files, made on this machine without a registry.
 
-The same image is the same bytes, whenever and wherever it is built: files are sorted, times are
+The same image has the same bytes, whenever and wherever the build runs: files are sorted, times are
 zero, owners are root. The archive is an OCI layout that also carries the manifest of `docker
-save`, so that containerd, Docker and podman all import it.
+save`, so that containerd, Docker and podman can all import the archive.
 
 Two images are enough to run pods: `busybox`, with a shell and a few hundred tools, and
 `pause`, which holds a pod's namespaces.
@@ -44,12 +44,12 @@ PAUSE: Final = "kubeocean.local/pause:1"
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH: Final = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# It sleeps, and as the first process of a shared process namespace it reaps what others leave.
+# Sleeps; as the first process of a shared process namespace, reaps orphaned processes.
 _SLEEP_AND_REAP: Final = "trap 'exit 0' TERM INT; while :; do sleep 2147483647 & wait; done"
 _MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG: Final = "application/vnd.oci.image.config.v1+json"
 _LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
-_ELF_INTERPRETER: Final = 3  # PT_INTERP: the program header of what needs a loader
+_ELF_INTERPRETER: Final = 3  # PT_INTERP: program header of a dynamically linked program
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ def _index_entry(image: Image, manifest: bytes) -> Json:
 def find_busybox() -> Path:
     """The machine's busybox.
 
-    :raises LocalError: there is none, or it would need libraries that an image does not have.
+    :raises LocalError: the program does not exist, or needs libraries that an image does not have.
     """
-    found = shutil.which("busybox")
-    if found is None:
+    busybox = shutil.which("busybox")
+    if busybox is None:
         raise LocalError("there is no busybox on this machine; install busybox-static")
-    if not _is_static(Path(found).read_bytes()):
-        raise LocalError(f"{found} needs shared libraries; install busybox-static")
-    return Path(found)
+    if not _is_static(Path(busybox).read_bytes()):
+        raise LocalError(f"{busybox} needs shared libraries; install busybox-static")
+    return Path(busybox)
 
 
 def applets(busybox: Path) -> list[str]:

@@ -1,8 +1,8 @@
 """Linux namespaces that end with this process.
 
 A `World` is a set of new namespaces (network, mounts, processes, host name, IPC) around a first
-process, `node_init`. Programs are started in it from outside, so each is a `Process` of ours with a
-log; all of them end when the first process does, and that ends when we do.
+process, `node_init`. Programs are started from outside, each as a `Process` with a log. The end of
+the first process ends all of them, and the end of this process ends the first process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PYTHON: Final = (sys.executable, "-I", "-S")
 
 
 class NamespaceSet:
-    """The namespaces of one node, its first process and the programs in it."""
+    """The namespaces of one node, its first process and its programs."""
 
     def __init__(self, name: str, *, root: Path, kubelet: Path, logs: Path, clock: Clock) -> None:
         self._name = name
@@ -76,7 +76,7 @@ class NamespaceSet:
         )
 
     async def end(self) -> None:
-        """End everything in it. There is nothing to be gentle for: a world leaves no traces."""
+        """Kill all processes of the namespaces, whose mounts and interfaces end with them."""
         if self._init and self.processes["world"].running:
             # The first process, not its parent: that one ends by itself when all others are gone.
             _send(self._init, signal.SIGKILL)
@@ -96,7 +96,7 @@ class NamespaceSet:
         await self._enter(name, (*_PYTHON, *words), ("--pid",))
 
     async def _enter(self, name: str, argv: Sequence[str], namespaces: Sequence[str]) -> None:
-        # nsenter stays outside as the parent of the program; if it is killed, so is the program.
+        # nsenter stays outside as the parent of the program; the end of nsenter ends the program.
         enter = ("nsenter", f"--target={self.init}", *namespaces, "--")
         process = self._process(name, (*enter, "setpriv", "--pdeathsig=KILL", *argv))
         self.processes[name] = process
@@ -112,12 +112,12 @@ class NamespaceSet:
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """Let it go on."""
+        """Resume a paused program."""
         self._signal(name, signal.SIGCONT)
-        self.processes[name].resume()  # its parent stopped with it
+        self.processes[name].resume()  # nsenter, its parent, was paused, too
 
     async def restart(self, name: str) -> None:
-        """Kill it, if it runs, and start it again."""
+        """Kill a program if it runs, and start it again."""
         await self.kill(name)
         await self.processes[name].start()
 
@@ -146,7 +146,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _child_of(process: Process) -> int:
-    """The child that a process has, 0 if it has none (yet, or any more)."""
+    """Return the PID of a process's child; 0 without a child (yet, or any more)."""
     parent = process.pid
     numbers = filter(str.isdigit, os.listdir("/proc")) if parent is not None else ()
     return next((int(pid) for pid in numbers if _parent_of(pid) == parent), 0)
@@ -155,6 +155,6 @@ def _child_of(process: Process) -> int:
 def _parent_of(pid: str) -> int:
     try:
         stat = Path("/proc", pid, "stat").read_text()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return 0
     return int(stat.rpartition(")")[2].split()[1])

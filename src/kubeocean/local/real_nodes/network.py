@@ -3,10 +3,10 @@
 A node is at the far end of a veth pair, and has a /24 of its own: four addresses for the pair, the
 upper half for pods. The machine routes between nodes, so pods reach each other and the machine
 without address translation; nothing else is reachable from a node, and nothing of the machine's own
-network is changed. The near end belongs to the pair, so the kernel removes it, its addresses and
-its routes when the node's namespace ends.
+network is changed. With the node's namespace the kernel removes both ends of the pair, with their
+addresses and routes.
 
-The name of the near end, `kubeocean<slot>`, is what reserves a /24: the kernel gives a name once.
+The name of the near end, `kubeocean<slot>`, reserves a /24: the kernel allows each name once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ BLOCKS: Final = tuple(
 _SLOTS: Final = 256
 _PREFIX: Final = "kubeocean"
 _LINKS: Final = Path("/sys/class/net")
-_LOCK: Final = Path("/run/lock/kubeocean-nodes")
+_LOCK: Final = Path("/run/kubeocean-nodes/lock")  # in a directory of root: no user can hold it
+_LOCK_S: Final = 60.0
 _NAMESPACE: Final = Path("/proc/self/ns/net")
 _POLL_S: Final = 0.02
 _GONE_S: Final = 10.0
@@ -141,9 +142,16 @@ def _exists(subnet: Subnet) -> bool:
 
 @asynccontextmanager
 async def _alone(clock: Clock) -> AsyncIterator[None]:
-    _LOCK.parent.mkdir(exist_ok=True)
+    """Let one process of this machine at a time change its network.
+
+    :raises LocalError: another process did so for a minute.
+    """
+    _LOCK.parent.mkdir(mode=0o700, exist_ok=True)
+    deadline = clock.monotonic() + _LOCK_S
     with _LOCK.open("a+") as file:
         while not try_lock(file.fileno()):
+            if clock.monotonic() >= deadline:
+                raise LocalError(f"another process has held {_LOCK} for {_LOCK_S:g} s")
             await clock.sleep(_POLL_S)
         yield
 
@@ -179,7 +187,7 @@ def configure(subnet: Subnet, init: int, *, inside: Iterable[str]) -> None:
     enter = ("nsenter", f"--target={init}", "--net")
     run(*enter, "ip", "-batch", "-", stdin="\n".join(far).encode())
     run("ip", "-batch", "-", stdin="\n".join(near).encode())
-    # Only what comes from a node is routed on: the machine does not become a router.
+    # Only packets from nodes are forwarded: the machine does not become a router.
     Path(f"/proc/sys/net/ipv4/conf/{subnet.link}/forwarding").write_text("1")
 
 

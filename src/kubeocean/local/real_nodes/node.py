@@ -2,11 +2,11 @@
 
 Each node is a world of its own: network, mounts, processes, host name. Whatever ends us ends the
 first process of that world, and the kernel then ends all others, with their mounts and interfaces.
-The API server stays on the loopback: a forwarder carries the node's connections there, so pods find
-it at the `kubernetes` service. Other services are not routed and names are not served: no
-kube-proxy, no DNS.
+The API server stays on the loopback: a forwarder carries the node's connections there, so that pods
+find the API server at the `kubernetes` service. Other services are not routed and names are not
+served: no kube-proxy, no DNS.
 
-Needs root and some programs of the distribution; `available` says what is missing.
+Needs root and some programs of the distribution; `available` names those that are missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WATCH_EVERY_S: Final = 0.5
 
 
 class RealNode(Lifespan):
-    """Real node of `cluster`; `async with` starts and stops it.
+    """Real node of `cluster`; `async with` starts and stops the node.
 
     `taints` are `key=value:effect`; `kubelet` replaces entries of the kubelet's configuration;
     `reach` are ports of this machine's loopback, which pods find at `nodeconfig.MACHINE_ADDRESS`.
@@ -95,7 +95,7 @@ class RealNode(Lifespan):
 
     @property
     def world(self) -> NamespaceSet:
-        """The namespaces that it lives in."""
+        """The namespaces of the node."""
         if self._world is None:
             raise LocalError(f"node {self.name} does not run")
         return self._world
@@ -110,9 +110,10 @@ class RealNode(Lifespan):
     # The node as a whole.
 
     async def start(self) -> None:
-        """Start the node; return when it is Ready and has the images.
+        """Start the node; return when the node is Ready and has the images.
 
-        :raises LocalError: it cannot be; what was started is stopped again.
+        :raises LocalError: a program of the node does not start; started programs are stopped
+            again.
         """
         if (reason := available()) is not None:
             raise LocalError(f"could not start node {self.name}: {reason}")
@@ -128,7 +129,7 @@ class RealNode(Lifespan):
             raise
 
     async def stop(self) -> None:
-        """End it and everything in it. The Node object stays, as that of any node that is gone."""
+        """Kill all processes of the node. The Node object stays, as after the loss of any node."""
         if self._world is None:
             return
         self._asked_to_end.update(self._world.processes)
@@ -157,29 +158,29 @@ class RealNode(Lifespan):
     # One component: `forwarder`, `containerd` or `kubelet`.
 
     async def kill(self, component: str = "world") -> None:
-        """End it with SIGKILL: one component, or all of the node, as if its power were cut."""
+        """Kill one component with SIGKILL, or all of the node, as a power cut would."""
         if component == "world":
             return await self.stop()
         self._asked_to_end.add(component)
         await self.world.kill(component)
 
     def pause(self, component: str) -> None:
-        """Let it stand still; without its forwarder a node is cut off from its API server."""
+        """Pause a component; pausing the forwarder cuts the node off from its API server."""
         self.world.pause(component)
 
     def resume(self, component: str) -> None:
-        """Let it go on."""
+        """Resume a paused component."""
         self.world.resume(component)
 
     async def restart(self, component: str) -> None:
-        """Kill it, if it runs, and start it again; containers go on meanwhile."""
+        """Kill a component if it runs, and start it again; containers keep running."""
         self._asked_to_end.add(component)
         await self.world.restart(component)
         self._asked_to_end.discard(component)
         if component == "containerd":
             await self._until_containerd()
 
-    # What pods can use.
+    # Resources that pods can request.
 
     async def load(self, *wanted: Image) -> None:
         """Make images known to the node, for pods that do not insist on pulling them."""
@@ -238,7 +239,7 @@ class RealNode(Lifespan):
     async def _start_containerd(self) -> None:
         await self.world.start_program("containerd", node_config.containerd_command())
         await self._until_containerd()
-        # Before the kubelet starts: it remembers the mounts that it finds, and an import mounts.
+        # Before the kubelet starts, which records the mounts at its start; an import mounts, too.
         busybox = images.find_busybox()
         await self.load(images.busybox_image(busybox), images.pause_image(busybox))
 
@@ -289,7 +290,7 @@ def _accepts(path: Path) -> bool:
 
 
 async def _heartbeat(client: Client, name: str, *, ready: bool = False) -> str:
-    """Return the time of the node's last heartbeat; with `ready`, only if it was Ready.
+    """Return the time of the node's last heartbeat; with `ready`, only of a Ready node.
 
     A node that was here before has an object that says Ready until someone notices.
     """

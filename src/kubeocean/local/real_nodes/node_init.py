@@ -1,14 +1,14 @@
 """Node init: the first process of a real node, in new namespaces.
 
-It makes the inside of the node and then only reaps. When it ends, the kernel ends every process of
+It sets up the inside of the node and then only reaps. At its end the kernel ends every process of
 the node, and with them go all mounts, interfaces and files: nothing that a node writes lands on
 this machine's disk.
 
     /run        a memory file system: the machine's sockets and locks are not seen, ours not shared
-    /var        the machine's, with what the node writes laid over it in memory
-    /proc/sys   shows a kubelet the kernel settings it wants, so that it does not set the machine's
+    /var        the machine's; writes of the node go to a layer in memory
+    /proc/sys   shows a kubelet the expected kernel settings, so that the machine's stay unchanged
 
-A script of the standard library only: it runs as `python -I -S node_init.py NAME ROOT KUBELET`,
+Uses the standard library only; runs as `python -I -S node_init.py NAME ROOT KUBELET`,
 whatever the directory and the environment are.
 """
 
@@ -30,7 +30,7 @@ _MS_MOVE: Final = 1 << 13
 _MS_REC: Final = 1 << 14
 _MS_SHARED: Final = 1 << 20
 
-# What a kubelet would write at its start (its kernel tunables), by path under /proc/sys.
+# Kernel settings that a kubelet writes at its start, by path under /proc/sys.
 _WANTED_BY_KUBELET: Final = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -42,9 +42,9 @@ _WANTED_BY_KUBELET: Final = {
 
 
 def main(name: str, root: Path, kubelet: Path) -> None:
-    """Make the world and reap until SIGTERM."""
-    # Blocked from the start: the first process of a namespace never sees a signal it has no
-    # handler for, and what arrives before we wait for it must not be lost.
+    """Set up the mounts of the node, and reap until SIGTERM."""
+    # Blocked from the start: the first process of a namespace never receives a signal without a
+    # handler, and a signal that arrives before the wait must not be lost.
     signals = {signal.SIGTERM, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     socket.sethostname(name[:_HOST_NAME])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kubeocean.api.group import DEFAULT
 from kubeocean.inspect.pod_counts import PodCounter
 from kubeocean.inspect.snapshot import NotRead, Snapshot, WorkerState
 from kubeocean.inspect.status.build import installation_view
@@ -117,15 +118,97 @@ def test_pods_that_no_syncer_acts_on_are_a_problem() -> None:
     begun = [bound, condition("Initialized", "True")]
     counter.count(
         [
-            a_pod(NODE, "Pending", metadata=long_ago),
-            a_pod(NODE, metadata=gone),
+            a_pod(NODE, "Pending", metadata=long_ago | {"name": "unstarted"}),
+            a_pod(NODE, metadata=gone | {"name": "unremoved"}),
             a_pod(NODE, "Pending", metadata=soon),
-            a_pod(NODE, "Pending", metadata=long_ago, conditions=begun),
+            a_pod(NODE, "Pending", metadata=long_ago | {"name": "pulling"}, conditions=begun),
             a_pod(NODE, metadata=long_ago),
         ]
     )
-    (problem,) = problems(replace(well(), usage=counter.usage()))
-    assert problem.startswith("berlin: 2 pods behind for minutes")
+    snapshot = replace(well(), usage=counter.usage())
+    (problem,) = problems(snapshot)
+    late = "berlin: 2 pods (team/unstarted, team/unremoved) behind for minutes"
+    assert problem.startswith(late)
+    (note,) = notes(snapshot)
+    assert note.startswith("berlin: 1 pod (team/pulling) in the worker for minutes without running")
+
+
+def test_of_many_pods_the_first_three_are_named() -> None:
+    refused = condition("PhysicalPodCreated", "False")
+    counter = PodCounter()
+    counter.count(
+        a_pod(NODE, "Pending", metadata={"name": f"p{n}"}, conditions=[refused]) for n in range(5)
+    )
+    (note,) = notes(replace(well(), usage=counter.usage()))
+    assert note.startswith("berlin: 5 pods (team/p0, team/p1, team/p2 and 2 more) could not be")
+
+
+DAEMON = {"kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "conditions"),
+    [
+        ({"ownerReferences": [DAEMON]}, []),
+        ({"namespace": "kube-system"}, []),
+        ({}, [condition("PhysicalPodCreated", "False", "NotReplicated")]),
+    ],
+    ids=["daemon", "system", "reported"],
+)
+def test_pods_that_workers_do_not_run_are_no_problem(
+    metadata: dict[str, object], conditions: list[Json]
+) -> None:
+    counter = PodCounter(NOW)
+    long_ago = {"creationTimestamp": "2026-11-16T10:00:00Z", "name": "agent-1"}
+    counter.count([a_pod(NODE, "Pending", metadata=long_ago | metadata, conditions=conditions)])
+    snapshot = replace(well(), usage=counter.usage())
+    assert problems(snapshot) == []
+    (note,) = notes(snapshot)
+    assert "agent-1) of a DaemonSet or a system namespace, not run in workers" in note
+
+
+@pytest.mark.parametrize("by_default", [True, False])
+def test_a_daemon_pod_that_its_worker_should_run_is_late(by_default: bool) -> None:
+    requested = {} if by_default else {"kubeocean.io/running-daemonset": "true"}
+    created = {"creationTimestamp": "2026-11-16T10:00:00Z", "annotations": requested}
+    counter = PodCounter(NOW)
+    counter.count([a_pod(NODE, "Pending", metadata=created | {"ownerReferences": [DAEMON]})])
+    binding = a_binding(spec={"runningDaemonsetByDefault": by_default})
+    snapshot = replace(well(), bindings=(binding,), usage=counter.usage())
+    (problem,) = problems(snapshot)
+    assert problem.startswith("berlin: 1 pod (team/p) behind for minutes")
+
+
+CLOSED_WINDOW = {"timeWindows": [{"start": "08:00", "end": "17:59"}], "timeZone": "UTC"}
+
+
+def reclaiming(**policy: object) -> Snapshot:
+    """Return a snapshot in which one pod is left on a node whose window is closed."""
+    reclaim = {
+        "startTime": "2026-11-16T18:00:00Z",
+        "deadlineTime": policy.pop("deadline", None),
+        "pending": 1,
+        "pendingNodes": 1,
+    }
+    night = a_policy(status={"reclaim": reclaim}, **CLOSED_WINDOW, **policy)
+    closed = a_node(taints=["kubeocean.io/out-of-time-windows"])
+    worker = a_worker("berlin", WorkerState.ANSWERED, "", night)
+    return replace(well(), nodes=(closed,), workers={"berlin": worker})
+
+
+def test_pods_that_outstay_a_window_of_a_policy_without_force_are_a_problem() -> None:
+    (problem,) = problems(reclaiming())
+    assert problem.startswith("berlin: policy night: 1 pod (team/p) outstay their lease")
+    assert "spec.forceReclaim" in problem
+
+
+def test_a_forced_reclaim_is_a_note_until_its_deadline_and_then_a_problem() -> None:
+    snapshot = reclaiming(forceReclaim=True, deadline="2026-11-16T21:05:00Z")
+    assert problems(snapshot) == []
+    (note,) = notes(snapshot)
+    assert note.startswith("berlin: policy night reclaims")
+    (problem,) = problems(reclaiming(forceReclaim=True, deadline="2026-11-16T20:05:00Z"))
+    assert "1 pod (team/p) still run after the deadline" in problem
 
 
 def test_pods_are_counted_by_phase_and_by_their_troubles() -> None:
@@ -150,7 +233,7 @@ def test_pods_are_counted_by_phase_and_by_their_troubles() -> None:
     assert (pods.terminating, pods.refused, pods.total) == (1, 1, 6)
     assert str(view_of(snapshot).resources.used["cpu"]) == "2"
     assert notes(snapshot) == [
-        "berlin: 1 pod could not be created in the worker; kubeocean explain pod says why"
+        "berlin: 1 pod (team/p) could not be created in the worker; kubeocean explain pod says why"
     ]
     assert problems(snapshot) == []
 
@@ -233,8 +316,20 @@ def test_a_worker_that_cannot_be_read_is_a_problem(state: WorkerState) -> None:
     assert problems(snapshot) == ["berlin: the worker cannot be read: why"]
 
 
+def test_a_policy_that_names_no_binding_is_a_note_with_its_name() -> None:
+    misspelt = a_policy("day", "berln")
+    worker = a_worker("berlin", WorkerState.ANSWERED, "", a_policy(), misspelt)
+    snapshot = replace(well(), workers={"berlin": worker})
+    assert [lease.policy for lease in view_of(snapshot).clusters[0].leases] == ["night"]
+    (note,) = notes(snapshot)
+    assert note.startswith("berlin: policy day of this worker lends nothing: its spec.cluster")
+    assert "'berln', which does not exist here" in note
+    assert notes(replace(snapshot, only="berlin")) == []  # other bindings were not read
+
+
 def test_a_policy_of_another_binding_is_not_shown() -> None:
-    other = a_policy("other", "munich")
+    # The syncer of a binding in another computing cluster holds it.
+    other = a_policy("other", "munich", metadata={"finalizers": [DEFAULT.finalizer_policy]})
     snapshot = replace(
         well(), nodes=(), workers={"berlin": a_worker("berlin", WorkerState.ANSWERED, "", other)}
     )

@@ -46,6 +46,7 @@ def view() -> InstallationView:
         "day",
         timeWindows=[{"start": "08:00", "end": "17:59"}],
         timeZone="UTC",
+        forceReclaim=True,
         status={"reclaim": RECLAIM, "conditions": [EVICTING]},
     )
     snapshot = Snapshot(
@@ -86,10 +87,10 @@ Evicting: 2 pods on 1 node, deadline in 3m
 night    berlin    open     1       closes Tue 06:00 Europe/Berlin, in 8h   -
 night    munich    open     1       not seen                                -
 
-PODS     RUNNING   PENDING   SUCCEEDED   FAILED   UNKNOWN   TERMINATING   REFUSED
-berlin   1         0         0           0        0         0             0
-munich   0         1         0           0        0         0             0
-total    1         1         0           0        0         0             0
+PODS     RUNNING   PENDING   SUCCEEDED   FAILED   UNKNOWN   TERMINATING   WAITING   REFUSED   LATE
+berlin   1         0         0           0        0         0             0         0         0
+munich   0         1         0           0        0         0             0         0         0
+total    1         1         0           0        0         0             0         0         0
 
 problem: munich: The worker has not answered
 problem: munich: 1 of 1 node not Ready: vnode-munich-m1
@@ -224,9 +225,11 @@ KEYS = {
     "clusters.connection.": "state since reason message",
     "clusters.worker.": "state message",
     "clusters.syncer.": "state wanted serving leader message",
-    "clusters.nodes.": "name physical ready since reason state policy offered resources pods",
+    "clusters.nodes.": "name physical ready since reason state policy offered resources pods "
+    "podNames",
     "clusters.resources.": "lent used free",
-    "clusters.pods.": "pending running succeeded failed unknown terminating refused late",
+    "clusters.pods.": "pending running succeeded failed unknown terminating waiting refused late "
+    "unreplicated",
     "clusters.leases.": "policy state seen zone windows limits nextEdge overdue nodes "
     "forceReclaim reclaim message",
     "clusters.leases.nextEdge.": "time local zone opens",

@@ -22,7 +22,7 @@ PLACE = PodPlace(
 
 def pod(*containers: Json, **spec: object) -> Json:
     return {
-        "metadata": {"name": "m-1", "namespace": "ns", "labels": {"a": "b"}},
+        "metadata": {"name": "m-1", "namespace": "kubeocean-system", "labels": {"a": "b"}},
         "spec": {"containers": list(containers), "nodeName": "here", **spec},
     }
 
@@ -41,10 +41,29 @@ def container(*args: str, **more: object) -> Json:
         (pod(container(image="evil/kubeocean/kubeocean:1")), "only kubeocean/kubeocean is run"),
         (pod(container(command=["/bin/sh", "-c", "true"])), "only our own programs"),
         (pod(container(command=["/syncer", "x"])), "only our own programs"),
-        (pod(container(), initContainers=[container()]), "init containers are not run here"),
+        (pod(container("kubeconfig", "-o", "yaml")), "only manager, syncer, proxier are run here"),
+        (pod(container("up")), "only manager, syncer, proxier are run here, not up"),
+        (pod(container()), "only manager, syncer, proxier are run here, not kubeocean"),
+        (pod(container("syncer", "--kubeconfig=/cfg/x")), "flag --kubeconfig is not allowed"),
+        (pod(container("syncer", "--allow-exec-plugins")), "flag --allow-exec-plugins is not"),
         (
-            pod(container(env=[{"name": "A", "valueFrom": {"secretKeyRef": {}}}])),
-            "variable A comes from secretKeyRef",
+            pod(container("syncer"), container(env=[{"name": "X"}])),
+            "only manager, syncer, proxier are run",
+        ),
+        *(
+            (pod(container("syncer", env=[{"name": name}])), f"variable {name} is not passed on")
+            for name in ("PYTHONPATH", "KUBECONFIG", "LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY")
+        ),
+        (pod(container("syncer", env=[{"name": "KUBEOCEAN_WORKER_FILES"}])), ""),
+        (pod(container("syncer")) | {"metadata": {"namespace": "team"}}, "only pods of namespace"),
+        (pod(container("syncer")) | {"metadata": {}}, "only pods of namespace kubeocean-system"),
+        (
+            pod(container("syncer"), initContainers=[container()]),
+            "init containers are not run here",
+        ),
+        (
+            pod(container("syncer", env=[{"name": "POD_IP", "valueFrom": {"secretKeyRef": {}}}])),
+            "variable POD_IP comes from secretKeyRef",
         ),
     ],
 )
@@ -63,14 +82,14 @@ def test_what_is_installed_is_run_as_it_is() -> None:
     made = program(
         manager, whole, PLACE, {"metrics-bind-address": 8080, "health-probe-bind-address": 12_345}
     )
-    assert made.argv[1:6] == ("-P", "-X", "kubeocean_pod=/pods/x", "-m", "kubeocean")
+    assert made.argv[1:6] == ("-I", "-X", "kubeocean_pod=/pods/x", "-m", "kubeocean")
     assert made.argv[6] == "manager"
     assert made.argv[-2:] == (
         "--metrics-bind-address=127.9.8.7:8080",
         "--health-probe-bind-address=127.9.8.7:12345",
     )
     assert made.env["POD_NAME"] == made.env["HOSTNAME"] == "m-1"
-    assert made.env["POD_NAMESPACE"] == "ns"
+    assert made.env["POD_NAMESPACE"] == "kubeocean-system"
     assert made.env["POD_IP"] == "127.9.8.7"
     assert made.env["KUBECONFIG"] == "/pods/x/kubeconfig"
     assert made.env["KUBEOCEAN_SYNCER_TEMPLATE_DIR"] == "/pods/x/volumes/s"
@@ -133,5 +152,11 @@ def test_paths_of_mounts_are_those_of_this_machine() -> None:
 
 
 def test_little_of_our_environment_goes_along() -> None:
-    ours = {"PATH": "/bin", "HTTPS_PROXY": "http://x", "KUBECONFIG": "/home/x", "TZ": "Asia/Tokyo"}
+    ours = {
+        "PATH": "/bin",
+        "PYTHONPATH": "/x",
+        "HTTPS_PROXY": "http://x",
+        "KUBECONFIG": "/home/x",
+        "TZ": "Asia/Tokyo",
+    }
     assert environment(ours) == {"PATH": "/bin", "TZ": "UTC"}
