@@ -93,7 +93,7 @@ class SecretTokenAccess:
 
     @property
     def refresh_first(self) -> bool:
-        return True
+        return self._access.token is None
 
     def current(self) -> Access:
         return self._access
