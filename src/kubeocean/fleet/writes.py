@@ -21,6 +21,7 @@ __all__ = [
     "delete",
     "finalizers_patch",
     "in_parallel",
+    "in_thread",
     "status_patch",
     "write_status",
 ]
@@ -67,6 +68,11 @@ async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
     except (Conflict, NotFound):
         return False  # gone, or another object has the name
     return True
+
+
+async def in_thread(compute: Callable[[], T], *, many: bool) -> T:
+    """Return the result of a pure function; of `many` objects without holding up the loop."""
+    return await asyncio.to_thread(compute) if many else compute()
 
 
 async def in_parallel(

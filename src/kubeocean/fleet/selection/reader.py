@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kubeocean.api.fleet.placements import Placement
@@ -33,13 +34,13 @@ from kubeocean.fleet.selection.rules import (
     is_placeable,
 )
 from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries, selected
-from kubeocean.fleet.writes import in_parallel
+from kubeocean.fleet.writes import in_parallel, in_thread
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.components import Part
 from kubeocean.runtime.discovery import ApiResource, Discovery
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.informer_pool import InformerPool, Need
+from kubeocean.runtime.informer_pool import BY_NAMESPACE, InformerPool, Need
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES, Namespace
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
@@ -53,6 +54,7 @@ _API_SERVICES: Final = Resource(
 _ENDPOINTS: Final = GroupVersionKind("", "v1", "Endpoints")
 _READABLE: Final = frozenset({"get", "list", "watch"})
 _MOST_GETS: Final = 20  # objects of a kind in a namespace; more are listed
+_MANY: Final = 200  # objects; cleaning more takes longer than a turn of the event loop may
 _SYNC_S: Final = 20.0  # for the first listing of a kind
 _POLL_S: Final = 10.0  # while a placement names an unknown kind
 _SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server offers a new kind some time after its definition
@@ -168,12 +170,13 @@ class SelectionReader:
             raise
         self._follow(placement, wanted, hub)
         await self._synced(self._needs(wanted))
-        objects = await self._contents_of(wanted)
-        return selected(
-            objects,
+        choose = partial(
+            selected,
+            await self._contents_of(wanted),
             hub_runs_workloads=self._settings.hub_runs_workloads,
             services=self._services(wanted),
         )
+        return await in_thread(choose, many=len(choose.args[0]) > _MANY)
 
     def _hub(self) -> HubKinds:
         namespaces = {
@@ -349,7 +352,9 @@ class SelectionReader:
         if query.name:
             named = informer.get(Key(query.namespace, query.name))
             return [named] if named is not None else []
-        return [obj for obj in informer.items() if matches(query, obj)]
+        namespace = query.namespace
+        listed = informer.by(BY_NAMESPACE, namespace) if namespace else informer.items()
+        return [obj for obj in listed if matches(query, obj)]
 
     def _may_place(self, resource: Resource[Untyped], obj: Untyped) -> bool:
         return is_placeable(

@@ -39,7 +39,7 @@ from kubeocean.fleet.snapshots.plan import (
     plan_policy,
     plan_resources,
 )
-from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel
+from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -50,6 +50,7 @@ __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 
 _WORKERS: Final = 8
 _FINALIZERS: Final = (names.FINALIZER_PLACEMENT, names.FINALIZER_SCHEDULER)
+_MANY_OBJECTS: Final = 200  # encoding more takes longer than a turn of the event loop may
 _USER_ERROR_S: Final = 1800.0  # a mistake of the user is looked at again by then
 
 
@@ -138,10 +139,13 @@ class Snapshots:
             return Done()  # the patched placement comes as an event
         try:
             _check_namespace(placement)
-            content = selected_content(await self._reader.read(placement))
+            objects = await self._reader.read(placement)
         except ConfigError as error:
             self._report(placement, str(error))
             return After(_USER_ERROR_S)
+        content = await in_thread(
+            lambda: selected_content(objects), many=len(objects) > _MANY_OBJECTS
+        )
         outcome: Outcome = Done()
         if placement.spec.strategy.type != RolloutStrategyType.EXTERNAL:
             outcome = await self.ensure_resources(placement, content, self._delays)

@@ -217,6 +217,8 @@ class Statuses:
     ) -> PlacementStatus:
         """Write the copy of a status, and return the status with the condition about the copy."""
         namespace, source = selected_namespace(placement), source_status(status)
+        if not namespace:
+            return with_synced(placement, status, "", "no namespace is selected", now)
         mirror = self._caches.mirrors.get(Key(namespace, placement.name))
         resource, error = CLUSTER_RESOURCE_PLACEMENT_STATUSES, ""
         try:

@@ -60,6 +60,7 @@ __all__ = ["Works"]
 
 _WORKERS: Final = 32
 _PROCESSING_S: Final = 1.0  # a Work that was just written may be reported on by then
+_LONGEST_ERROR: Final = 2000  # characters; a server may repeat a whole object in its answer
 _PRESET: Final = "preset"
 _DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
 _REFUSED: Final = (BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
@@ -305,7 +306,7 @@ class Works:
         return Done()  # its deletion comes as an event
 
     async def _report_failure(self, placement: Key, binding: Binding, error: str) -> Outcome:
-        works = self._caches.works_of(binding.key)
+        works, error = self._caches.works_of(binding.key), error[:_LONGEST_ERROR]
         await self._write_status(placement, binding, works, error)
         return Stuck("SyncWorkFailed", error)
 

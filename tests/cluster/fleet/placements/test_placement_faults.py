@@ -144,7 +144,7 @@ async def _can_change(env: PlacementEnv) -> bool:
 
 async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: PlacementEnv) -> None:
     """A binding, a Work and the binding's status; the fourth write is the member's report."""
-    members = await env.join("a", "b", "c")
+    members = await env.join(*(f"m{number}" for number in range(20)))
     await env.config_map("settings")
     key = await env.place(config_map_selector("settings"), namespace=env.namespace)
     faults = Faults()
@@ -166,8 +166,8 @@ async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: Placement
         for request in faults.requests
         if request.writes
     )
-    assert writes["works"] == 3
-    assert writes[NAMESPACED.bindings.plural] == 6
+    assert writes["works"] == 20
+    assert writes[NAMESPACED.bindings.plural] == 40
     assert writes[NAMESPACED.policy_snapshots.plural] == 2
     assert writes[NAMESPACED.resource_snapshots.plural] == 1
-    assert writes[NAMESPACED.placements.plural] <= 8
+    assert writes[NAMESPACED.placements.plural] <= 12

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.errors import NotFound
+from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 from support.custom_resources import define
@@ -215,3 +220,29 @@ async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
             await env.completed(key, a, index=str(number))
             (snapshot,) = await env.resource_snapshots(key)
             assert snapshot.name == f"{key.name}-{number}-snapshot"
+
+
+async def test_changes_are_collected(env: PlacementEnv) -> None:
+    """Two groups of snapshots are at least as far apart as the settings say."""
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    key = await env.place(config_map_selector("settings"), namespace=env.namespace)
+    delays = Delays(collection=timedelta(seconds=2), interval=timedelta(seconds=4))
+    async with env.controlling(settings=PlacementSettings(delays=delays)), env.reporting():
+        await env.completed(key, a, index="0")
+        for value in ("2", "3", "4"):
+            await env.config_map("settings", value)
+        await until(lambda: _is_detected(env, key))
+        assert (await env.placement(key)).status.observed_resource_index == "0"
+        await env.completed(key, a, index="1")
+        first, second = sorted(await env.resource_snapshots(key), key=lambda each: each.name)
+        assert second.spec.selected_resources[0]["data"] == {"value": "4"}
+        times = [instant_of(each.metadata.creation_timestamp) for each in (first, second)]
+        assert times[0] is not None
+        assert times[1] is not None
+        assert times[1] - times[0] >= timedelta(seconds=4)
+
+
+async def _is_detected(env: PlacementEnv, key: Key) -> bool:
+    snapshots = await env.resource_snapshots(key)
+    return any(names.ANNOTATION_NEXT_SNAPSHOT_DETECTED in each.annotations for each in snapshots)
