@@ -13,7 +13,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kubeocean.api.fleet.schema import document
-from kubeocean.errors import Conflict, NotFound
+from kubeocean.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
 from kubeocean.runtime.client import Client, JsonPatch, MergePatch
 from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
 
@@ -22,6 +31,7 @@ __all__ = [
     "finalizers_patch",
     "in_parallel",
     "in_thread",
+    "is_refusal",
     "status_patch",
     "write_status",
 ]
@@ -59,6 +69,13 @@ def finalizers_patch(obj: Object, finalizers: Sequence[str]) -> MergePatch:
     """Return the patch that gives this version of an object exactly these finalizers."""
     metadata: Json = {"resourceVersion": obj.resource_version, "finalizers": list(finalizers)}
     return MergePatch({"metadata": metadata})
+
+
+def is_refusal(error: ApiError) -> bool:
+    """Whether a server refused an object for what it is: the same request is refused again."""
+    if isinstance(error, InternalError):
+        return "request is too large" in str(error)  # etcd's limit, not that of the API server
+    return isinstance(error, BadRequest | Forbidden | Invalid | NotFound | RequestTooLarge)
 
 
 async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:

@@ -55,7 +55,7 @@ _ENDPOINTS: Final = GroupVersionKind("", "v1", "Endpoints")
 _READABLE: Final = frozenset({"get", "list", "watch"})
 _MOST_GETS: Final = 20  # objects of a kind in a namespace; more are listed
 _MANY: Final = 200  # objects; cleaning more takes longer than a turn of the event loop may
-_SYNC_S: Final = 20.0  # for the first listing of a kind
+_SYNC_S: Final = 10.0  # for the first listing of a kind
 _POLL_S: Final = 10.0  # while a placement names an unknown kind
 _SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server offers a new kind some time after its definition
 

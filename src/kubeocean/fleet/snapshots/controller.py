@@ -18,7 +18,7 @@ from kubeocean.api.fleet import names
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement, StatusReportingScope
 from kubeocean.api.fleet.strategies import RolloutStrategyType
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ApiError, ConfigError
 from kubeocean.fleet.caches import HubCaches, ScopedCache, parent_of
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.selection.rules import GroupVersionKind
@@ -39,7 +39,7 @@ from kubeocean.fleet.snapshots.plan import (
     plan_policy,
     plan_resources,
 )
-from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread
+from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread, is_refusal
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -148,7 +148,13 @@ class Snapshots:
         )
         outcome: Outcome = Done()
         if placement.spec.strategy.type != RolloutStrategyType.EXTERNAL:
-            outcome = await self.ensure_resources(placement, content, self._delays)
+            try:
+                outcome = await self.ensure_resources(placement, content, self._delays)
+            except ApiError as error:
+                if not is_refusal(error):
+                    raise
+                self._report(placement, f"the selected objects cannot be stored: {error}")
+                return After(_USER_ERROR_S)
         # Last: the scheduler gives new bindings the release that it finds
         await self._ensure_policy(placement)
         self._report(placement)

@@ -121,6 +121,25 @@ async def test_lost_answers_and_bad_watches_end_in_the_same_state(env: Placement
         assert status.observed_resource_index == "1"
 
 
+async def test_two_leaders_end_in_the_same_state(env: PlacementEnv) -> None:
+    key, members = await start(env)
+    plans = Faults(), Faults()
+
+    async def is_empty() -> bool:
+        return not await env.exists(key) and not await env.objects_of(key)
+
+    async with env.reporting(), env.controlling(plans[0]), env.controlling(plans[1]):
+        await env.completed(key, *members, index="0")
+        await env.config_map("settings", "2")
+        await env.completed(key, *members, index="1")
+        assert len(await env.bindings(key)) == 2
+        assert len(await env.resource_snapshots(key)) == 2
+        await quiet(*plans)
+        await env.delete(key)
+        await until(is_empty)
+        await quiet(*plans)
+
+
 async def test_a_restart_of_the_server_loses_nothing(env: PlacementEnv) -> None:
     key, members = await start(env)
     faults = Faults()

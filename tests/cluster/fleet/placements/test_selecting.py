@@ -8,7 +8,7 @@ import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
-from kubeocean.errors import NotFound
+from kubeocean.errors import ApiError, NotFound
 from kubeocean.fleet.placement import PlacementSettings
 from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.runtime.client import MergePatch
@@ -246,3 +246,35 @@ async def test_changes_are_collected(env: PlacementEnv) -> None:
 async def _is_detected(env: PlacementEnv, key: Key) -> bool:
     snapshots = await env.resource_snapshots(key)
     return any(names.ANNOTATION_NEXT_SNAPSHOT_DETECTED in each.annotations for each in snapshots)
+
+
+async def test_an_object_that_no_snapshot_can_hold_is_a_mistake(env: PlacementEnv) -> None:
+    await env.join("a")
+    things: Resource[Untyped] = Resource(
+        f"large{env.unique}.example.com", "v1", "things", "Thing", True, Untyped
+    )
+    await define(env.client, things)
+    body = {"apiVersion": things.api_version, "kind": "Thing", "metadata": {"name": "large"}}
+
+    async def is_created() -> bool:
+        """Create the largest object that the server accepts, give or take a little."""
+        for size in range(1_572_500, 1_570_000, -250):
+            try:
+                content = body | {"spec": {"text": "x" * size}}
+                await env.client.create(things, content, namespace=env.namespace)
+            except NotFound:
+                return False  # not served yet
+            except ApiError:
+                continue  # too large
+            return True
+        raise AssertionError("the server accepts no large object")
+
+    await until(is_created)
+    selector = {"group": things.group, "version": "v1", "kind": "Thing"}
+    key = await env.place(selector, namespace=env.namespace)
+    async with env.controlling():
+        placement = await until(lambda: _with_condition(env, key))
+        (condition,) = placement.status.conditions
+        assert condition.reason == "InvalidResourceSelectors"
+        assert "cannot be stored" in condition.message
+        assert await env.resource_snapshots(key) == []
