@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -10,11 +11,14 @@ from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.components import components_of
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from support.background import running
 from support.custom_resources import define
 from support.placement_env import (
     PlacementEnv,
@@ -278,3 +282,23 @@ async def test_an_object_that_no_snapshot_can_hold_is_a_mistake(env: PlacementEn
         assert condition.reason == "InvalidResourceSelectors"
         assert "cannot be stored" in condition.message
         assert await env.resource_snapshots(key) == []
+
+
+async def test_a_late_event_of_a_deleted_namespace_does_no_harm(env: PlacementEnv) -> None:
+    """Objects vanish before the watch of namespaces shows that their namespace is deleted."""
+    for name in ("one", "two"):
+        await env.config_map(name)
+    key = await env.place(namespace_selector(env.namespace))
+    placement = await env.placement(key)
+    reader = SelectionReader(env.client)
+    namespaces, *others = components_of(reader.parts)
+    changed: asyncio.Event = asyncio.Event()
+    async with running(*others):
+        async with running(namespaces):
+            assert len(await reader.read(placement)) == 3
+        reader.on_change(lambda placement: changed.set())
+        changed.clear()
+        await env.client.delete(NAMESPACES, env.namespace, uid=None)
+        await changed.wait()
+        assert await reader.read(placement) == []
+        assert await reader.read(placement) == [], "the cache still shows the namespace"
