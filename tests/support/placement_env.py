@@ -276,6 +276,19 @@ class PlacementEnv:
         assert found is not None
         return found
 
+    async def scheduled(self, key: Key) -> Placement:
+        """Wait until the scheduler has decided on a placement."""
+
+        async def is_decided() -> Placement | None:
+            placement = await self.placement(key)
+            states = conditions_of(placement.status.conditions)
+            decided = states.get(f"{scope_of(key).prefix}Scheduled")
+            return placement if decided is not None and decided[0] != "Unknown" else None
+
+        found = await until(is_decided)
+        assert found is not None
+        return found
+
     # Programs
 
     @asynccontextmanager

@@ -14,8 +14,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
-
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import (
@@ -23,33 +21,21 @@ from kubeocean.api.fleet.clusters import (
     MEMBER_CLUSTERS,
     MemberCluster,
 )
-from kubeocean.api.fleet.conditions import WorkCondition
 from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED
 from kubeocean.api.fleet.placements import (
     CLUSTER_RESOURCE_PLACEMENT_STATUSES,
     ClusterResourcePlacementStatus,
     Placement,
 )
-from kubeocean.api.fleet.schema import Part
 from kubeocean.api.fleet.snapshots import PolicySnapshot
-from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
-from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkStatus
+from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, prune_work
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.informer import Handler, Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
 
-__all__ = [
-    "CACHED_WORKS",
-    "CachedWork",
-    "HubCaches",
-    "RecentContents",
-    "ScopedCache",
-    "binding_of_work",
-    "parent_of",
-    "placement_of_work",
-]
+__all__ = ["HubCaches", "RecentContents", "ScopedCache", "parent_of"]
 
 ContentT = TypeVar("ContentT")
 
@@ -61,18 +47,6 @@ def parent_of(obj: Object) -> Key | None:
     """Return the placement that a snapshot or binding belongs to; None if it names none."""
     name = obj.labels.get(names.LABEL_PARENT_PLACEMENT)
     return Key(obj.namespace, name) if name else None
-
-
-def placement_of_work(work: Object) -> Key | None:
-    """Return the placement that a Work belongs to; None if it names none."""
-    name = work.labels.get(names.LABEL_PARENT_PLACEMENT)
-    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
-
-
-def binding_of_work(work: Object) -> Key | None:
-    """Return the binding that a Work belongs to; None if it names none."""
-    name = work.labels.get(names.LABEL_PARENT_BINDING)
-    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
 
 
 class RecentContents(Generic[ContentT]):
@@ -199,41 +173,6 @@ class ScopedCache(Generic[ObjectT]):
         return self._namespaced if key.namespace else self._cluster
 
 
-class CachedWorkSpec(Part, frozen=True):
-    """Spec of a Work without its manifests."""
-
-    apply_strategy: ApplyStrategy = ApplyStrategy()
-    report_back_strategy: ReportBackStrategy = ReportBackStrategy()
-
-
-class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Work without its manifests."""
-
-    spec: CachedWorkSpec = CachedWorkSpec()
-    status: WorkStatus = WorkStatus()
-
-
-CACHED_WORKS: Final = Resource(
-    WORKS.group, WORKS.version, WORKS.plural, WORKS.kind, WORKS.namespaced, CachedWork
-)
-_GOOD: Final = frozenset(
-    {WorkCondition.APPLIED, WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED}
-)
-
-
-def _prune_work(work: CachedWork) -> CachedWork:
-    """Drop the reports of manifests that are applied, available and equal to the hub's."""
-    reports = tuple(filter(_is_notable, work.status.manifest_conditions))
-    status = msgspec.structs.replace(work.status, manifest_conditions=reports)
-    return msgspec.structs.replace(work, status=status)
-
-
-def _is_notable(report: ManifestCondition) -> bool:
-    if report.drift_details is not None or report.diff_details is not None:
-        return True
-    return any(each.status != "True" for each in report.conditions if each.type in _GOOD)
-
-
 class HubCaches:
     """Everything that the controllers of placements read.
 
@@ -287,7 +226,7 @@ class HubCaches:
             indexes={
                 _BY_BINDING: lambda work: [str(key)] if (key := binding_of_work(work)) else []
             },
-            prune=_prune_work,
+            prune=prune_work,
             clock=clock,
             metrics=metrics,
         )

@@ -13,7 +13,16 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kubeocean.api.fleet.schema import document
-from kubeocean.errors import Conflict, NotFound
+from kubeocean.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    RequestTooLarge,
+)
 from kubeocean.runtime.client import Client, JsonPatch, MergePatch
 from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
 
@@ -21,6 +30,8 @@ __all__ = [
     "delete",
     "finalizers_patch",
     "in_parallel",
+    "in_thread",
+    "is_refusal",
     "status_patch",
     "write_status",
 ]
@@ -60,6 +71,13 @@ def finalizers_patch(obj: Object, finalizers: Sequence[str]) -> MergePatch:
     return MergePatch({"metadata": metadata})
 
 
+def is_refusal(error: ApiError) -> bool:
+    """Whether a server refused an object for what it is: the same request is refused again."""
+    if isinstance(error, InternalError):
+        return "request is too large" in str(error)  # etcd's limit, not that of the API server
+    return isinstance(error, BadRequest | Forbidden | Invalid | NotFound | RequestTooLarge)
+
+
 async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
     """Delete this very object; return whether it was still there."""
     try:
@@ -67,6 +85,11 @@ async def delete(client: Client, resource: Resource[Any], obj: Object) -> bool:
     except (Conflict, NotFound):
         return False  # gone, or another object has the name
     return True
+
+
+async def in_thread(compute: Callable[[], T], *, many: bool) -> T:
+    """Return the result of a pure function; of `many` objects without holding up the loop."""
+    return await asyncio.to_thread(compute) if many else compute()
 
 
 async def in_parallel(

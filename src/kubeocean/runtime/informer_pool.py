@@ -18,11 +18,12 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Resource, Untyped
 
-__all__ = ["InformerPool", "Need"]
+__all__ = ["BY_NAMESPACE", "InformerPool", "Need"]
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 PoolHandler: TypeAlias = Callable[[Resource[Untyped], Untyped | None, Untyped | None], None]
 
+BY_NAMESPACE: Final = "namespace"  # index of all informers of a pool
 LINGER_S: Final = 60.0
 
 
@@ -139,6 +140,7 @@ class InformerPool(Generic[OwnerT]):
             self._client,
             need.resource,
             namespace=need.namespace,
+            indexes={BY_NAMESPACE: lambda obj: (obj.namespace,)},
             prune=self._prune,
             metadata_only=True,
             clock=self._clock,

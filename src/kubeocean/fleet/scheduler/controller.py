@@ -7,7 +7,7 @@ release if a rolling update allows it, which saves a write for each cluster.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -42,7 +42,7 @@ from kubeocean.fleet.scheduler.model import BindingView, MemberView
 from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
 from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy, usable_group
-from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, write_status
+from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread, write_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import Controller, Done, Outcome
@@ -147,16 +147,14 @@ class Scheduler:
         return Done()
 
     async def _schedule(self, placement: Placement, snapshot: PolicySnapshot) -> None:
-        arguments = (
+        cycle = partial(
+            schedule,
             view_policy(snapshot),
             list(self._views.values()),
             [view_binding(binding) for binding in self._caches.bindings.of(placement.key)],
             self._clock.now(),
         )
-        if len(self._views) > _MANY_CLUSTERS:
-            result = await asyncio.to_thread(schedule, *arguments)
-        else:
-            result = schedule(*arguments)
+        result = await in_thread(cycle, many=len(self._views) > _MANY_CLUSTERS)
         changes = result.changes
 
         async def unschedule_one(mark: Unscheduling) -> None:

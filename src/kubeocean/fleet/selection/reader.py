@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.schema import document
 from kubeocean.errors import ApiError, ConfigError, NotFound, ServerTimeout
 from kubeocean.fleet.caches import RecentContents
+from kubeocean.fleet.selection.kinds import ServedKinds
 from kubeocean.fleet.selection.matching import (
     concerns_content,
     matches,
@@ -33,13 +35,13 @@ from kubeocean.fleet.selection.rules import (
     is_placeable,
 )
 from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries, selected
-from kubeocean.fleet.writes import in_parallel
+from kubeocean.fleet.writes import in_parallel, in_thread
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.components import Part
 from kubeocean.runtime.discovery import ApiResource, Discovery
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.informer_pool import InformerPool, Need
+from kubeocean.runtime.informer_pool import BY_NAMESPACE, InformerPool, Need
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES, Namespace
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
@@ -53,7 +55,9 @@ _API_SERVICES: Final = Resource(
 _ENDPOINTS: Final = GroupVersionKind("", "v1", "Endpoints")
 _READABLE: Final = frozenset({"get", "list", "watch"})
 _MOST_GETS: Final = 20  # objects of a kind in a namespace; more are listed
-_SYNC_S: Final = 20.0  # for the first listing of a kind
+_MANY: Final = 200  # objects; cleaning more takes longer than a turn of the event loop may
+_SYNC_S: Final = 10.0  # for the first listing of a kind
+_INCOMPLETE_S: Final = 30.0  # for which a definition without a kind holds up the first reading
 _POLL_S: Final = 10.0  # while a placement names an unknown kind
 _SETTLE_S: Final = (0.5, 2.0, 5.0)  # a server offers a new kind some time after its definition
 
@@ -67,15 +71,6 @@ class SelectionSettings:
     apis: ApiFilter = field(default_factory=ApiFilter)
     namespaces: NamespaceFilter = field(default_factory=NamespaceFilter)
     hub_runs_workloads: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Kinds:
-    """The kinds that the server has and lets be read and watched."""
-
-    resources: dict[GroupVersionKind, Resource[Untyped]] = field(default_factory=dict)
-    namespaced: dict[GroupVersionKind, bool] = field(default_factory=dict)
-    preferred: frozenset[GroupVersionKind] = frozenset()
 
 
 @dataclass(slots=True)
@@ -102,10 +97,15 @@ class SelectionReader:
         self._settings = settings or SelectionSettings()
         self._clock = clock or RealClock()
         self._discovery = Discovery(client, clock=self._clock)
-        self._kinds = _Kinds()
+        self._kinds = ServedKinds()
+        self._began_at = self._clock.monotonic()
         self._by_resource: dict[Resource[Untyped], GroupVersionKind] = {}
         self._stale = asyncio.Event()
         self._selections: dict[Key, _Selection] = {}
+        # Namespaces that are deleted, with their UIDs, until the cache shows it
+        self._deleted: dict[str, str] = {}
+        # By placement, namespaces in which selected objects vanished
+        self._shrunk: dict[Key, set[str]] = {}
         self._handlers: list[Callable[[Key], None]] = []
         self._contents: RecentContents[Json] = RecentContents()
         options: dict[str, Any] = {"clock": self._clock, "metrics": metrics}
@@ -143,6 +143,7 @@ class SelectionReader:
     def forget(self, placement: Key) -> None:
         """Stop watching for a placement that is gone."""
         self._selections.pop(placement, None)
+        self._shrunk.pop(placement, None)
         self._pool.need(placement, ())
 
     def namespace_exists(self, name: str) -> bool:
@@ -157,9 +158,16 @@ class SelectionReader:
         :raises ApiError: objects cannot be read now.
         """
         await self._namespaces.synced()
-        if not self._kinds.resources:
-            self._take(await self._discovery.resources())
-        hub = self._hub()
+        await self._ensure_kinds()
+        shrunk = self._shrunk.pop(placement.key, set())
+        try:
+            await self._check_namespaces(shrunk)
+            return await self._read(placement, self._hub())
+        except BaseException:
+            self._shrunk.setdefault(placement.key, set()).update(shrunk)
+            raise
+
+    async def _read(self, placement: Placement, hub: HubKinds) -> list[Json]:
         selectors = [document(each) for each in placement.spec.resource_selectors]
         try:
             wanted = queries(selectors, placement.key, hub)
@@ -168,18 +176,34 @@ class SelectionReader:
             raise
         self._follow(placement, wanted, hub)
         await self._synced(self._needs(wanted))
-        objects = await self._contents_of(wanted)
-        return selected(
-            objects,
+        choose = partial(
+            selected,
+            await self._contents_of(wanted),
             hub_runs_workloads=self._settings.hub_runs_workloads,
             services=self._services(wanted),
         )
+        return await in_thread(choose, many=len(choose.args[0]) > _MANY)
+
+    async def _check_namespaces(self, namespaces: Iterable[str]) -> None:
+        """Note those of the namespaces that are deleted, or being deleted.
+
+        Objects that vanish may be the first that is seen of the deletion of their namespace; its
+        own event comes on another watch. A placement shall not lose them one by one.
+        """
+        for name in filter(None, namespaces):
+            cached = self._namespaces.get(Key("", name))
+            try:
+                is_deleted = (await self._client.get(NAMESPACES, name)).deleting
+            except NotFound:
+                is_deleted = True
+            if is_deleted and cached is not None:
+                self._deleted[name] = cached.uid
 
     def _hub(self) -> HubKinds:
         namespaces = {
             namespace.name: namespace.labels
             for namespace in self._namespaces.items()
-            if not namespace.deleting
+            if not namespace.deleting and self._deleted.get(namespace.name) != namespace.uid
         }
         return HubKinds(
             self._kinds.namespaced,
@@ -250,6 +274,9 @@ class SelectionReader:
             if any(
                 obj is not None and matches(query, obj) for query in wanted for obj in (old, new)
             ):
+                if new is None or new.deleting:
+                    namespace = subject.name if kind == NAMESPACE else subject.namespace
+                    self._shrunk.setdefault(owner, set()).add(namespace)
                 self._report(owner)
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -257,6 +284,8 @@ class SelectionReader:
             return
         subject = new if new is not None else old
         assert subject is not None
+        if new is None or new.deleting or self._deleted.get(new.name) != new.uid:
+            self._deleted.pop(subject.name, None)
         for placement, selection in list(self._selections.items()):
             if placement.namespace == subject.name or selection.namespaces & {"", subject.name}:
                 self._report(placement)
@@ -269,13 +298,13 @@ class SelectionReader:
 
     async def _follow_discovery(self) -> None:
         while True:
-            self._stale.clear()
             try:
                 await within(self._clock, _POLL_S, self._stale.wait)
             except TimeoutError:
                 if any(each.names_unknown_kind for each in self._selections.values()):
                     await self._refresh()
                 continue
+            self._stale.clear()
             for delay_s in _SETTLE_S:
                 await self._clock.sleep(delay_s)
                 await self._refresh()
@@ -300,20 +329,30 @@ class SelectionReader:
             ):
                 self._report(placement)
 
+    async def _ensure_kinds(self) -> None:
+        """Read discovery before its first use.
+
+        :raises ServerTimeout: the server does not offer all of its kinds yet.
+        """
+        await self._definitions.synced()
+        await self._api_services.synced()
+        if not self._kinds.resources:
+            self._take(await self._discovery.resources())
+        if self._clock.monotonic() - self._began_at > _INCOMPLETE_S:
+            return
+        if self._kinds.undiscovered(_names(self._definitions)):
+            await self._discovery.refresh()
+            self._take(await self._discovery.resources())
+        if missing := self._kinds.undiscovered(_names(self._definitions)):
+            raise ServerTimeout(f"the hub does not offer all kinds yet: {', '.join(missing)}")
+
     def _take(self, served: Iterable[ApiResource]) -> None:
-        resources: dict[GroupVersionKind, Resource[Untyped]] = {}
-        preferred: dict[tuple[str, str], GroupVersionKind] = {}
-        for each in served:  # preferred versions come first
-            if each.verbs >= _READABLE:
-                kind = GroupVersionKind(each.group, each.version, each.kind)
-                resources.setdefault(kind, each.untyped())
-                preferred.setdefault((each.group, each.kind), kind)
-        self._kinds = _Kinds(
-            resources,
-            {kind: resource.namespaced for kind, resource in resources.items()},
-            frozenset(preferred.values()),
+        self._kinds = self._kinds.updated(
+            (each.untyped() for each in served if each.verbs >= _READABLE),
+            _names(self._definitions),
+            _names(self._api_services),
         )
-        self._by_resource = {resource: kind for kind, resource in resources.items()}
+        self._by_resource = {each: kind for kind, each in self._kinds.resources.items()}
 
     # Content
 
@@ -321,7 +360,9 @@ class SelectionReader:
         """Return the objects that each query selects; one that several select comes as often."""
         chosen: list[tuple[Resource[Untyped], Untyped]] = []
         for query in wanted:
-            resource = self._kinds.resources[query.kind]
+            resource = self._kinds.resources.get(query.kind)
+            if resource is None:
+                continue  # its definition was deleted since
             informer = self._pool.informer(Need(resource, query.namespace))
             if informer is not None:
                 chosen += [
@@ -329,27 +370,26 @@ class SelectionReader:
                     for obj in self._candidates(informer, query)
                     if self._may_place(resource, obj)
                 ]
-        missing = {
-            (resource, obj.key): obj
+        contents = {
+            (resource, obj.key): self._contents.get(obj.uid, obj.resource_version)
             for resource, obj in chosen
-            if self._contents.get(obj.uid, obj.resource_version) is None
         }
-        read = await self._read_all(missing)
-        contents: list[Json] = []
-        for resource, obj in chosen:
-            content = read.get((resource, obj.key)) or self._contents.get(
-                obj.uid, obj.resource_version
-            )
-            if content is not None:
-                contents.append(content)
-        return contents
+        contents |= await self._read_all([key for key, held in contents.items() if held is None])
+        found = [contents[resource, obj.key] for resource, obj in chosen]
+        for (resource, obj), content in zip(chosen, found, strict=True):
+            if content is None:
+                # Deleted, and its event follows; or a server that does not offer the kind just now
+                raise ServerTimeout(f"{resource} {obj.key} could not be read")
+        return [content for content in found if content is not None]
 
     @staticmethod
     def _candidates(informer: Informer[Untyped], query: Query) -> list[Untyped]:
         if query.name:
             named = informer.get(Key(query.namespace, query.name))
             return [named] if named is not None else []
-        return [obj for obj in informer.items() if matches(query, obj)]
+        namespace = query.namespace
+        listed = informer.by(BY_NAMESPACE, namespace) if namespace else informer.items()
+        return [obj for obj in listed if matches(query, obj)]
 
     def _may_place(self, resource: Resource[Untyped], obj: Untyped) -> bool:
         return is_placeable(
@@ -359,7 +399,7 @@ class SelectionReader:
         )
 
     async def _read_all(
-        self, missing: dict[tuple[Resource[Untyped], Key], Untyped]
+        self, missing: Iterable[tuple[Resource[Untyped], Key]]
     ) -> dict[tuple[Resource[Untyped], Key], Json]:
         groups: dict[Need, set[Key]] = {}
         for resource, key in missing:
@@ -380,7 +420,7 @@ class SelectionReader:
             try:
                 keep(resource, await self._client.get(resource, *reversed(key), keep_raw=True))
             except NotFound:
-                return  # deleted since; its event follows
+                return
 
         singles: list[tuple[Resource[Untyped], Key]] = []
         for need, keys in groups.items():
@@ -406,3 +446,7 @@ class SelectionReader:
 
 def _is_same(old: Namespace, new: Namespace) -> bool:
     return (old.labels, old.deleting) == (new.labels, new.deleting)
+
+
+def _names(informer: Informer[Untyped]) -> set[str]:
+    return {obj.name for obj in informer.items()}

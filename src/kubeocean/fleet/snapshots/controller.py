@@ -18,7 +18,7 @@ from kubeocean.api.fleet import names
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement, StatusReportingScope
 from kubeocean.api.fleet.strategies import RolloutStrategyType
-from kubeocean.errors import ConfigError
+from kubeocean.errors import ApiError, ConfigError
 from kubeocean.fleet.caches import HubCaches, ScopedCache, parent_of
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.selection.rules import GroupVersionKind
@@ -39,7 +39,7 @@ from kubeocean.fleet.snapshots.plan import (
     plan_policy,
     plan_resources,
 )
-from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel
+from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread, is_refusal
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -50,6 +50,7 @@ __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 
 _WORKERS: Final = 8
 _FINALIZERS: Final = (names.FINALIZER_PLACEMENT, names.FINALIZER_SCHEDULER)
+_MANY_OBJECTS: Final = 200  # encoding more takes longer than a turn of the event loop may
 _USER_ERROR_S: Final = 1800.0  # a mistake of the user is looked at again by then
 
 
@@ -138,13 +139,22 @@ class Snapshots:
             return Done()  # the patched placement comes as an event
         try:
             _check_namespace(placement)
-            content = selected_content(await self._reader.read(placement))
+            objects = await self._reader.read(placement)
         except ConfigError as error:
             self._report(placement, str(error))
             return After(_USER_ERROR_S)
+        content = await in_thread(
+            lambda: selected_content(objects), many=len(objects) > _MANY_OBJECTS
+        )
         outcome: Outcome = Done()
         if placement.spec.strategy.type != RolloutStrategyType.EXTERNAL:
-            outcome = await self.ensure_resources(placement, content, self._delays)
+            try:
+                outcome = await self.ensure_resources(placement, content, self._delays)
+            except ApiError as error:
+                if not is_refusal(error):
+                    raise
+                self._report(placement, f"the selected objects cannot be stored: {error}")
+                return After(_USER_ERROR_S)
         # Last: the scheduler gives new bindings the release that it finds
         await self._ensure_policy(placement)
         self._report(placement)

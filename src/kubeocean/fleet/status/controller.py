@@ -8,6 +8,7 @@ condition about it is part of the placement's status.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kubeocean.api.fleet.kinds import scope_of
@@ -40,7 +41,7 @@ from kubeocean.fleet.status.placement import (
     placement_status,
     trimmed,
 )
-from kubeocean.fleet.writes import write_status
+from kubeocean.fleet.writes import in_thread, write_status
 from kubeocean.runtime.client import Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -51,6 +52,7 @@ __all__ = ["Statuses"]
 
 _WORKERS: Final = 8
 _INTERVAL_S: Final = 0.2  # between two writes of one status
+_MANY_CLUSTERS: Final = 100  # of which a status takes longer than a turn of the event loop may
 _INTERVAL_PER_CLUSTER_S: Final = 0.002
 
 
@@ -190,19 +192,23 @@ class Statuses:
                 )
             selected = await self._contents.identifiers_of(latest)
             return pending_status(placement, str(latest.index), selected, now)
-        entries = cluster_entries(
+        bindings = self._caches.bindings.of(placement.key)
+        many = len(bindings) > _MANY_CLUSTERS
+        list_clusters = partial(
+            cluster_entries,
             placement,
             snapshot,
-            self._caches.bindings.of(placement.key),
+            bindings,
             latest=_name_and_index(latest),
             index_of=lambda name: str(by_name[name].index) if name in by_name else "",
             now=now,
         )
+        entries = await in_thread(list_clusters, many=many)
         index = external_index(placement, entries) if external else _name_and_index(latest)[1]
         observed = next((each for each in by_name.values() if str(each.index) == index), None)
         selected = await self._selected(placement, observed, index)
-        status = placement_status(placement, snapshot, entries, index, selected, now)
-        return trimmed(status)
+        aggregate = partial(placement_status, placement, snapshot, entries, index, selected, now)
+        return await in_thread(lambda: trimmed(aggregate()), many=many)
 
     async def _selected(
         self, placement: Placement, group: Group | None, index: str
@@ -217,6 +223,8 @@ class Statuses:
     ) -> PlacementStatus:
         """Write the copy of a status, and return the status with the condition about the copy."""
         namespace, source = selected_namespace(placement), source_status(status)
+        if not namespace:
+            return with_synced(placement, status, "", "no namespace is selected", now)
         mirror = self._caches.mirrors.get(Key(namespace, placement.name))
         resource, error = CLUSTER_RESOURCE_PLACEMENT_STATUSES, ""
         try:

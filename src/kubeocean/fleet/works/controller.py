@@ -23,21 +23,8 @@ from kubeocean.api.fleet.strategies import (
     ReportBackStrategy,
     RolloutStrategyType,
 )
-from kubeocean.errors import (
-    BadRequest,
-    Forbidden,
-    Invalid,
-    NotFound,
-    RequestTooLarge,
-)
-from kubeocean.fleet.caches import (
-    CACHED_WORKS,
-    CachedWork,
-    HubCaches,
-    binding_of_work,
-    parent_of,
-    placement_of_work,
-)
+from kubeocean.errors import ApiError, NotFound
+from kubeocean.fleet.caches import HubCaches, parent_of
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.plan import Group, groups, usable_group
 from kubeocean.fleet.steps import fresh
@@ -49,7 +36,8 @@ from kubeocean.fleet.works.plan import (
     plan_works,
 )
 from kubeocean.fleet.works.report import awaits_works, report
-from kubeocean.fleet.writes import delete, finalizers_patch, write_status
+from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, placement_of_work
+from kubeocean.fleet.writes import delete, finalizers_patch, is_refusal, write_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
@@ -60,9 +48,9 @@ __all__ = ["Works"]
 
 _WORKERS: Final = 32
 _PROCESSING_S: Final = 1.0  # a Work that was just written may be reported on by then
+_LONGEST_ERROR: Final = 2000  # characters; a server may repeat a whole object in its answer
 _PRESET: Final = "preset"
 _DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
-_REFUSED: Final = (BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
 
 
 @dataclass(slots=True)
@@ -191,7 +179,9 @@ class Works:
         if decided:
             try:
                 await self._write(binding, decided)
-            except _REFUSED as error:
+            except ApiError as error:
+                if not is_refusal(error):
+                    raise
                 return await self._report_failure(placement, binding, str(error))
             self._records[binding.key] = _Record(self._clock.monotonic())
             return Done()  # the Works come as events
@@ -305,7 +295,7 @@ class Works:
         return Done()  # its deletion comes as an event
 
     async def _report_failure(self, placement: Key, binding: Binding, error: str) -> Outcome:
-        works = self._caches.works_of(binding.key)
+        works, error = self._caches.works_of(binding.key), error[:_LONGEST_ERROR]
         await self._write_status(placement, binding, works, error)
         return Stuck("SyncWorkFailed", error)
 

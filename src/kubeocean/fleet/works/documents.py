@@ -16,10 +16,10 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.schema import document
 from kubeocean.api.fleet.strategies import ReportBackStrategy, ReportBackType
 from kubeocean.api.fleet.works import WORKS
-from kubeocean.fleet.caches import CachedWork
 from kubeocean.fleet.rollout.plan import strategy_spec
 from kubeocean.fleet.snapshots.documents import owner_reference
 from kubeocean.fleet.works.plan import DesiredWork
+from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Json
 
 __all__ = ["adjust_patch", "replace_patch", "work_document"]

@@ -14,8 +14,8 @@ from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.hashes import names_hash
 from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
-from kubeocean.fleet.caches import CachedWork, binding_of_work
 from kubeocean.fleet.snapshots.plan import Group
+from kubeocean.fleet.works.views import CachedWork, binding_of_work
 from kubeocean.runtime.objects import Key, Untyped
 
 __all__ = [

@@ -33,8 +33,8 @@ from kubeocean.api.fleet.placements import (
 )
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.api.fleet.works import ManifestCondition, WorkResourceIdentifier
-from kubeocean.fleet.caches import CachedWork
 from kubeocean.fleet.steps import Judgement, chain_of, fresh, settle, walk
+from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Condition, Json, find_condition
 
 __all__ = ["awaits_works", "report"]

@@ -121,6 +121,25 @@ async def test_lost_answers_and_bad_watches_end_in_the_same_state(env: Placement
         assert status.observed_resource_index == "1"
 
 
+async def test_two_leaders_end_in_the_same_state(env: PlacementEnv) -> None:
+    key, members = await start(env)
+    plans = Faults(), Faults()
+
+    async def is_empty() -> bool:
+        return not await env.exists(key) and not await env.objects_of(key)
+
+    async with env.reporting(), env.controlling(plans[0]), env.controlling(plans[1]):
+        await env.completed(key, *members, index="0")
+        await env.config_map("settings", "2")
+        await env.completed(key, *members, index="1")
+        assert len(await env.bindings(key)) == 2
+        assert len(await env.resource_snapshots(key)) == 2
+        await quiet(*plans)
+        await env.delete(key)
+        await until(is_empty)
+        await quiet(*plans)
+
+
 async def test_a_restart_of_the_server_loses_nothing(env: PlacementEnv) -> None:
     key, members = await start(env)
     faults = Faults()
@@ -144,7 +163,7 @@ async def _can_change(env: PlacementEnv) -> bool:
 
 async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: PlacementEnv) -> None:
     """A binding, a Work and the binding's status; the fourth write is the member's report."""
-    members = await env.join("a", "b", "c")
+    members = await env.join(*(f"m{number}" for number in range(20)))
     await env.config_map("settings")
     key = await env.place(config_map_selector("settings"), namespace=env.namespace)
     faults = Faults()
@@ -166,8 +185,8 @@ async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: Placement
         for request in faults.requests
         if request.writes
     )
-    assert writes["works"] == 3
-    assert writes[NAMESPACED.bindings.plural] == 6
+    assert writes["works"] == 20
+    assert writes[NAMESPACED.bindings.plural] == 40
     assert writes[NAMESPACED.policy_snapshots.plural] == 2
     assert writes[NAMESPACED.resource_snapshots.plural] == 1
-    assert writes[NAMESPACED.placements.plural] <= 8
+    assert writes[NAMESPACED.placements.plural] <= 12

@@ -63,6 +63,7 @@ async def test_a_change_that_does_not_become_available_stays_on_one_cluster(
             }
             entries = placement.status.placement_statuses
             assert {each.observed_resource_index for each in entries} == {"1"}
+            assert [len(each.failed_placements) for each in entries].count(1) == 1
             (stuck,) = (each for each in entries if each.failed_placements)
             assert conditions_of(stuck.conditions)["Available"] == (
                 "False",
@@ -218,8 +219,14 @@ async def test_a_work_that_the_server_refuses_is_reported(env: PlacementEnv) -> 
 
         async def is_refused() -> Placement:
             placement = await env.placement(key)
-            (entry,) = placement.status.placement_statuses
-            (condition,) = (each for each in entry.conditions if each.type == "WorkSynchronized")
+            conditions = [
+                each
+                for entry in placement.status.placement_statuses
+                for each in entry.conditions
+                if each.type == "WorkSynchronized"
+            ]
+            assert conditions, placement.status
+            (condition,) = conditions
             assert (condition.status, condition.reason) == ("False", "SyncWorkFailed")
             assert condition.message.startswith("Failed to synchronize the work to the latest: ")
             return placement

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
-from kubeocean.errors import NotFound
+from kubeocean.errors import ApiError, NotFound
+from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.fleet.selection.reader import SelectionReader
+from kubeocean.fleet.snapshots.plan import Delays
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.components import components_of
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from support.background import running
 from support.custom_resources import define
 from support.placement_env import (
     PlacementEnv,
@@ -215,3 +224,81 @@ async def test_history_keeps_to_its_limit(env: PlacementEnv) -> None:
             await env.completed(key, a, index=str(number))
             (snapshot,) = await env.resource_snapshots(key)
             assert snapshot.name == f"{key.name}-{number}-snapshot"
+
+
+async def test_changes_are_collected(env: PlacementEnv) -> None:
+    """Two groups of snapshots are at least as far apart as the settings say."""
+    (a,) = await env.join("a")
+    await env.config_map("settings")
+    key = await env.place(config_map_selector("settings"), namespace=env.namespace)
+    delays = Delays(collection=timedelta(seconds=2), interval=timedelta(seconds=4))
+    async with env.controlling(settings=PlacementSettings(delays=delays)), env.reporting():
+        await env.completed(key, a, index="0")
+        for value in ("2", "3", "4"):
+            await env.config_map("settings", value)
+        await until(lambda: _is_detected(env, key))
+        assert (await env.placement(key)).status.observed_resource_index == "0"
+        await env.completed(key, a, index="1")
+        first, second = sorted(await env.resource_snapshots(key), key=lambda each: each.name)
+        assert second.spec.selected_resources[0]["data"] == {"value": "4"}
+        times = [instant_of(each.metadata.creation_timestamp) for each in (first, second)]
+        assert times[0] is not None
+        assert times[1] is not None
+        assert times[1] - times[0] >= timedelta(seconds=4)
+
+
+async def _is_detected(env: PlacementEnv, key: Key) -> bool:
+    snapshots = await env.resource_snapshots(key)
+    return any(names.ANNOTATION_NEXT_SNAPSHOT_DETECTED in each.annotations for each in snapshots)
+
+
+async def test_an_object_that_no_snapshot_can_hold_is_a_mistake(env: PlacementEnv) -> None:
+    await env.join("a")
+    things: Resource[Untyped] = Resource(
+        f"large{env.unique}.example.com", "v1", "things", "Thing", True, Untyped
+    )
+    await define(env.client, things)
+    body = {"apiVersion": things.api_version, "kind": "Thing", "metadata": {"name": "large"}}
+
+    async def is_created() -> bool:
+        """Create the largest object that the server accepts, give or take a little."""
+        for size in range(1_572_500, 1_570_000, -250):
+            try:
+                content = body | {"spec": {"text": "x" * size}}
+                await env.client.create(things, content, namespace=env.namespace)
+            except NotFound:
+                return False  # not served yet
+            except ApiError:
+                continue  # too large
+            return True
+        raise AssertionError("the server accepts no large object")
+
+    await until(is_created)
+    selector = {"group": things.group, "version": "v1", "kind": "Thing"}
+    key = await env.place(selector, namespace=env.namespace)
+    async with env.controlling():
+        placement = await until(lambda: _with_condition(env, key))
+        (condition,) = placement.status.conditions
+        assert condition.reason == "InvalidResourceSelectors"
+        assert "cannot be stored" in condition.message
+        assert await env.resource_snapshots(key) == []
+
+
+async def test_a_late_event_of_a_deleted_namespace_does_no_harm(env: PlacementEnv) -> None:
+    """Objects vanish before the watch of namespaces shows that their namespace is deleted."""
+    for name in ("one", "two"):
+        await env.config_map(name)
+    key = await env.place(namespace_selector(env.namespace))
+    placement = await env.placement(key)
+    reader = SelectionReader(env.client)
+    namespaces, *others = components_of(reader.parts)
+    changed: asyncio.Event = asyncio.Event()
+    async with running(*others):
+        async with running(namespaces):
+            assert len(await reader.read(placement)) == 3
+        reader.on_change(lambda placement: changed.set())
+        changed.clear()
+        await env.client.delete(NAMESPACES, env.namespace, uid=None)
+        await changed.wait()
+        assert await reader.read(placement) == []
+        assert await reader.read(placement) == [], "the cache still shows the namespace"

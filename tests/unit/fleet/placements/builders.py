@@ -18,13 +18,13 @@ from kubeocean.api.fleet.strategies import (
     RolloutStrategy,
 )
 from kubeocean.api.fleet.works import WorkStatus
-from kubeocean.fleet.caches import CachedWork
 from kubeocean.fleet.snapshots.documents import (
     SelectedContent,
     policy_document,
     resource_document,
     selected_content,
 )
+from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Condition, Json, Meta, OwnerReference, Untyped
 
 UID = "placement-uid"

@@ -21,7 +21,6 @@ from kubeocean.api.fleet.works import (
     WorkResourceIdentifier,
     WorkStatus,
 )
-from kubeocean.fleet.caches import CachedWork
 from kubeocean.fleet.snapshots.plan import groups
 from kubeocean.fleet.works.documents import adjust_patch, replace_patch, work_document
 from kubeocean.fleet.works.plan import (
@@ -32,6 +31,7 @@ from kubeocean.fleet.works.plan import (
     plan_works,
 )
 from kubeocean.fleet.works.report import report
+from kubeocean.fleet.works.views import CachedWork, prune_work
 from kubeocean.runtime.objects import Key
 from unit.fleet.placements.builders import (
     NOW,
@@ -267,6 +267,23 @@ def test_single_objects_are_listed() -> None:
     assert [each.name for each in status.diffed_placements] == ["four"]
     waiting = judge(a_binding("a"), work("1", failed, manifests=manifests), work("2"))
     assert waiting.failed_placements == ()
+
+
+def test_reports_of_good_manifests_are_not_cached() -> None:
+    bad = condition("Available", "False")
+    manifests = [
+        manifest("good", APPLIED, AVAILABLE),
+        manifest("equal", condition("DiffReported")),
+        manifest("bad", APPLIED, bad),
+        manifest("drifted", APPLIED, AVAILABLE, drift_details=DriftDetails(NOW, 0, NOW, DETAIL)),
+        manifest(
+            "diffed", condition("DiffReported"), diff_details=DiffDetails(NOW, 1, NOW, DETAIL)
+        ),
+    ]
+    cached = prune_work(work("1", APPLIED, bad, manifests=manifests))
+    kept = [each.identifier.name for each in cached.status.manifest_conditions]
+    assert kept == ["bad", "drifted", "diffed"]
+    assert len(cached.status.conditions) == 2
 
 
 def test_objects_in_an_envelope_name_it() -> None:

@@ -1,0 +1,74 @@
+"""Works as the hub's controllers cache them: without manifests, and without good news.
+
+The manifests of a Work are large and are not read to decide. Reports of manifests that are as they
+should be say nothing that the conditions of the Work do not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.schema import Part
+from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
+from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkStatus
+from kubeocean.runtime.objects import Key, Object, Resource
+
+__all__ = [
+    "CACHED_WORKS",
+    "CachedWork",
+    "CachedWorkSpec",
+    "binding_of_work",
+    "placement_of_work",
+    "prune_work",
+]
+
+
+class CachedWorkSpec(Part, frozen=True):
+    """Spec of a Work without its manifests."""
+
+    apply_strategy: ApplyStrategy = ApplyStrategy()
+    report_back_strategy: ReportBackStrategy = ReportBackStrategy()
+
+
+class CachedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """A Work without its manifests."""
+
+    spec: CachedWorkSpec = CachedWorkSpec()
+    status: WorkStatus = WorkStatus()
+
+
+CACHED_WORKS: Final = Resource(
+    WORKS.group, WORKS.version, WORKS.plural, WORKS.kind, WORKS.namespaced, CachedWork
+)
+_GOOD: Final = frozenset(
+    {WorkCondition.APPLIED, WorkCondition.AVAILABLE, WorkCondition.DIFF_REPORTED}
+)
+
+
+def prune_work(work: CachedWork) -> CachedWork:
+    """Drop the reports of manifests that are applied, available and equal to the hub's."""
+    reports = tuple(filter(_is_notable, work.status.manifest_conditions))
+    status = msgspec.structs.replace(work.status, manifest_conditions=reports)
+    return msgspec.structs.replace(work, status=status)
+
+
+def _is_notable(report: ManifestCondition) -> bool:
+    if report.drift_details is not None or report.diff_details is not None:
+        return True
+    return any(each.status != "True" for each in report.conditions if each.type in _GOOD)
+
+
+def placement_of_work(work: Object) -> Key | None:
+    """Return the placement that a Work belongs to; None if it names none."""
+    name = work.labels.get(names.LABEL_PARENT_PLACEMENT)
+    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None
+
+
+def binding_of_work(work: Object) -> Key | None:
+    """Return the binding that a Work belongs to; None if it names none."""
+    name = work.labels.get(names.LABEL_PARENT_BINDING)
+    return Key(work.labels.get(names.LABEL_PARENT_NAMESPACE, ""), name) if name else None

@@ -1,0 +1,50 @@
+"""Kinds of the hub while its discovery is complete, and while it is not."""
+
+from __future__ import annotations
+
+from kubeocean.fleet.selection.kinds import ServedKinds
+from kubeocean.fleet.selection.rules import GroupVersionKind
+from kubeocean.runtime.objects import Resource, Untyped
+
+
+def a_resource(plural: str, kind: str, group: str = "", version: str = "v1") -> Resource[Untyped]:
+    return Resource(group, version, plural, kind, True, Untyped)
+
+
+PODS = a_resource("pods", "Pod")
+THINGS = a_resource("things", "Thing", "example.com")
+OLD_THINGS = a_resource("things", "Thing", "example.com", "v1alpha1")
+THING = GroupVersionKind("example.com", "v1", "Thing")
+DEFINITIONS = {"things.example.com"}
+SERVICES = {"v1.", "v1.example.com", "v1alpha1.example.com"}
+ALL = ServedKinds().updated([PODS, THINGS, OLD_THINGS], DEFINITIONS, SERVICES)
+
+
+def test_the_first_version_is_preferred() -> None:
+    assert THING in ALL.preferred
+    assert len(ALL.resources) == 3
+    assert len(ALL.preferred) == 2
+    assert ALL.namespaced[THING]
+
+
+def test_a_kind_that_discovery_omits_for_a_moment_stays() -> None:
+    incomplete = ALL.updated([PODS], DEFINITIONS, SERVICES)
+    assert incomplete == ALL
+    assert ALL.updated([], DEFINITIONS, SERVICES) == ALL
+
+
+def test_a_kind_whose_definition_is_deleted_goes() -> None:
+    left = ALL.updated([PODS], set(), SERVICES)
+    assert THING not in left.resources
+    assert len(left.resources) == 1
+
+
+def test_a_kind_whose_service_is_deleted_goes() -> None:
+    assert ALL.updated([PODS], DEFINITIONS, {"v1."}).resources.keys() == {
+        GroupVersionKind("", "v1", "Pod")
+    }
+
+
+def test_definitions_without_a_kind_are_named() -> None:
+    assert ALL.undiscovered([*DEFINITIONS, "gadgets.example.com"]) == ["gadgets.example.com"]
+    assert ALL.undiscovered(DEFINITIONS) == []
