@@ -38,13 +38,13 @@ from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.applier.applied_work import (
     applied_resources,
-    finished_jobs,
     listed,
     write_ahead,
 )
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
 from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
+from kubeocean.fleet.applier.finished_jobs import note_of, notes_after, notes_of
 from kubeocean.fleet.applier.leftovers import left_overs
 from kubeocean.fleet.applier.manifest_pass import ManifestOutcomes, ManifestPass, ReadManifests
 from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
@@ -225,10 +225,14 @@ class WorkApplier:
         if new is None or version_of(new) > record.applied_work_written:
             self._controller.enqueue(key, priority=_WORK if new is None else _OBJECT)
 
-    def _on_object(self, owner: str, ref: ObjectRef, change: Change) -> None:
+    def _on_object(self, owner: str, ref: ObjectRef, change: Change, obj: Untyped | None) -> None:
         key = Key(self.namespace, owner)
         record = self._records.get(key)
-        if record is None or record.is_busy:
+        if record is None:
+            return
+        if (note := note_of(obj)) is not None:
+            record.finished_jobs |= [note]
+        if record.is_busy:
             return
         if change is not Change.STATUS:
             wait_s = record.passed_at + OBJECT_INTERVAL_S - self._clock.monotonic()
@@ -352,7 +356,7 @@ class WorkApplier:
                 read,
                 facts,
                 record,
-                applied_work,
+                finished_jobs=notes_of(applied_work) | record.finished_jobs,
                 reports_back=reports_back,
                 generation=_generation(work),
             )
@@ -403,8 +407,10 @@ class WorkApplier:
     ) -> None:
         entries = applied_resources(listed(applied_work), outcomes.processed, unremoved)
         applied_work = await self._applied_works.write_list(applied_work, entries, record)
-        jobs = finished_jobs(applied_work, outcomes.jobs)
-        await self._applied_works.note_finished_jobs(applied_work, jobs, record)
+        fresh = dict(record.finished_jobs)
+        notes = notes_after(notes_of(applied_work) | fresh, outcomes.jobs)
+        await self._applied_works.note_finished_jobs(applied_work, notes, record)
+        record.forget_notes(fresh)
 
     async def _report(
         self, work: Json, outcomes: ManifestOutcomes, record: WorkRecord, *, reports_diff: bool
