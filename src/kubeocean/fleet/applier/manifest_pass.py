@@ -167,7 +167,7 @@ class ManifestPass:
     ) -> ManifestOutcomes:
         """Apply or compare all manifests of this generation of the Work."""
         is_same = record.generation == generation
-        record.generation = generation
+        record.generation = -1  # until all results are of this generation
         work = _Work(facts, record, finished_jobs, reports_back, is_same, read)
         one_wave = facts.strategy.type == ApplyStrategyType.REPORT_DIFF
         for wave in apply_order(read.placeable, _group_kind, one_wave=one_wave):
@@ -179,6 +179,7 @@ class ManifestPass:
             for each in read.manifests
         ]
         _forget_others(record, read.placeable)
+        record.generation = generation
         return ManifestOutcomes(processed, work.jobs, work.unanswered)
 
     async def remove(self, identifiers: Iterable[Identifier], owner: Owner) -> list[Identifier]:
@@ -187,9 +188,7 @@ class ManifestPass:
 
         async def remove(identifier: Identifier) -> None:
             try:
-                ref = await self._objects.ref_of(identifier)
-                if ref is not None:
-                    await self._objects.remove(ref, owner)
+                await self._objects.remove(await self._objects.ref_of(identifier), owner)
             except KubeoceanError as error:
                 unremoved.append(identifier)
                 if not isinstance(error, Conflict):
