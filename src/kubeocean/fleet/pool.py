@@ -1,10 +1,11 @@
 """Watch pool: notices changes of single objects of any kind, without keeping the objects.
 
-Owners name the objects that they depend on (`need`). The pool opens one metadata-only watch for
-each resource among them: of one namespace while all objects lie in one, of all namespaces
-otherwise. Events of other objects are decoded and dropped. A watch is closed when no owner has
-needed it for a while. At most `MOST_WATCHES` are open; objects of further resources are not
-watched, and `is_current` is False for them.
+Owners name the objects that they depend on (`need`). The pool opens one watch for each resource
+among them: of one namespace while all objects lie in one, of all namespaces otherwise. It is
+metadata-only, unless the type of the resource has more than metadata. Events of other objects are
+decoded and dropped. A watch is closed when no owner has needed it for a while. At most
+`MOST_WATCHES` are open; objects of further resources are not watched, and `is_current` is False for
+them.
 
 Of a watched object the pool remembers the last resourceVersion and a fingerprint of its metadata.
 An owner that reads or writes an object reports the metadata with `saw`, so that events of its own
@@ -61,7 +62,8 @@ class ObjectRef(NamedTuple):
     key: Key
 
 
-OnChange: TypeAlias = Callable[[str, ObjectRef, Change], None]
+# Owner, object, change, and the object of the event; None if it is known only to be gone
+OnChange: TypeAlias = Callable[[str, ObjectRef, Change, Untyped | None], None]
 
 
 @dataclass(slots=True)
@@ -94,10 +96,10 @@ class _WatchedResource:
 
 
 class WatchPool:
-    """Metadata-only watches for the objects that owners need.
+    """Watches for the objects that owners need.
 
-    `on_change(owner, ref, change)` is called on the event loop for each owner of a changed object;
-    it must be quick.
+    `on_change(owner, ref, change, obj)` is called on the event loop for each owner of a changed
+    object; it must be quick.
     """
 
     def __init__(
@@ -234,7 +236,8 @@ class WatchPool:
         watched.task, watched.scope, watched.has_listed = None, None, False
 
     async def _follow(self, watched: _WatchedResource, namespace: str) -> None:
-        scope = Scope(watched.resource, namespace, metadata_only=True)
+        metadata_only = watched.resource.type is Untyped
+        scope = Scope(watched.resource, namespace, metadata_only=metadata_only)
         watch = Watch(self._client, scope, clock=self._clock, metrics=self._metrics)
         unlisted: set[Key] | None = None  # while listing: objects that were not listed yet
         async with aclosing(watch.follow()) as account:
@@ -247,31 +250,34 @@ class WatchPool:
                         for fate, obj in news.events:
                             if unlisted is not None:
                                 unlisted.discard(obj.key)
-                            self._take(watched, fate == "DELETED", obj.key, obj.metadata)
+                            self._take(watched, fate == "DELETED", obj)
                     case Listed():
                         watched.has_listed = True
                         for key in unlisted or ():
                             self._lose(watched, key, _number(news.version))
                         unlisted = None
 
-    def _take(self, watched: _WatchedResource, gone: bool, key: Key, metadata: Meta) -> None:
-        obj = watched.objects.get(key)
-        version = _number(metadata.resource_version)
+    def _take(self, watched: _WatchedResource, gone: bool, new: Untyped) -> None:
+        obj = watched.objects.get(new.key)
+        version = _number(new.resource_version)
         if obj is None:
             return
         if gone:
-            self._lose(watched, key, version)
+            self._lose(watched, new.key, version, new)
             return
         if version <= obj.version:
             return
-        fingerprint = _fingerprint(metadata)
-        is_status = bool(metadata.generation) and fingerprint == obj.fingerprint
+        fingerprint = _fingerprint(new.metadata)
+        is_status = bool(new.metadata.generation) and fingerprint == obj.fingerprint
         obj.version, obj.fingerprint = version, fingerprint
         if not is_status:
             obj.changed_at = version
-        self._report(watched, key, obj, Change.STATUS if is_status else Change.CONTENT)
+        change = Change.STATUS if is_status else Change.CONTENT
+        self._report(ObjectRef(watched.resource, new.key), obj, change, new)
 
-    def _lose(self, watched: _WatchedResource, key: Key, version: int) -> None:
+    def _lose(
+        self, watched: _WatchedResource, key: Key, version: int, last: Untyped | None = None
+    ) -> None:
         """Record that there is no such object as of `version`, unless a newer one is known.
 
         Recorded for unknown objects, too: their owner may be about to report an older read.
@@ -283,14 +289,13 @@ class WatchPool:
         obj.version = obj.changed_at = version
         obj.fingerprint = None
         if was_known:
-            self._report(watched, key, obj, Change.GONE)
+            self._report(ObjectRef(watched.resource, key), obj, Change.GONE, last)
 
     def _report(
-        self, watched: _WatchedResource, key: Key, obj: _WatchedObject, change: Change
+        self, ref: ObjectRef, watched: _WatchedObject, change: Change, obj: Untyped | None
     ) -> None:
-        ref = ObjectRef(watched.resource, key)
-        for owner in tuple(obj.owners):
-            self._on_change(owner, ref, change)
+        for owner in tuple(watched.owners):
+            self._on_change(owner, ref, change, obj)
 
     # Needs
 

@@ -40,7 +40,7 @@ class Heard:
     def __init__(self) -> None:
         self.changes: list[tuple[str, str, Change]] = []
 
-    def __call__(self, owner: str, ref: ObjectRef, change: Change) -> None:
+    def __call__(self, owner: str, ref: ObjectRef, change: Change, obj: Untyped | None) -> None:
         self.changes.append((owner, ref.key.name, change))
 
     async def until(self, *changes: tuple[str, str, Change]) -> None:

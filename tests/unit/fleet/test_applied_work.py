@@ -1,29 +1,22 @@
-"""AppliedWork: what is listed before and after a pass, and Jobs that are not made again."""
+"""AppliedWork: what is listed before and after a pass."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.api.fleet.conditions import Availability, ManifestReason
+from kubeocean.api.fleet.conditions import ManifestReason
 from kubeocean.api.fleet.limits import WORK_BYTES
-from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS
 from kubeocean.fleet.applier.applied_work import (
     applied_resources,
-    availability_of_finished,
-    finished_jobs,
-    is_finished_job,
     write_ahead,
 )
-from kubeocean.fleet.applier.availability import extended_tracker, kubefleet_tracker
-from kubeocean.fleet.applier.manifests import Identifier, Manifest
+from kubeocean.fleet.applier.manifests import Identifier
 from kubeocean.fleet.applier.plan import Result
 from kubeocean.fleet.applier.report import Processed
-from kubeocean.runtime.objects import Json, encode
+from kubeocean.runtime.objects import encode
 
 KNOWN = {"version": "v1", "kind": "ConfigMap", "resource": "configmaps", "namespace": "web"}
 
@@ -95,55 +88,3 @@ def test_nothing_is_listed_twice_and_nothing_is_lost(old: list[str], new: list[s
     after = applied_resources(ahead, applied, ())
     assert [entry["name"] for entry in after] == new
     assert applied_resources(after, applied, ()) == after
-
-
-# --- Jobs
-
-
-def job(image: str = "app:1", **fields: Any) -> Manifest:
-    place = Identifier(0, "batch", "v1", "Job", "jobs", "web", "once")
-    body = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": "once", "namespace": "web"},
-        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}, **fields},
-    }
-    return Manifest(place, body)
-
-
-def live(manifest: Manifest, *conditions: str, ttl: int | None = 5) -> Json:
-    status = {"conditions": [{"type": each, "status": "True"} for each in conditions]}
-    spec = {**manifest.body["spec"], **({} if ttl is None else {"ttlSecondsAfterFinished": ttl})}
-    return {**manifest.body, "spec": spec, "status": status}
-
-
-def annotated(jobs: Json) -> Json:
-    return {"metadata": {"annotations": {ANNOTATION_FINISHED_JOBS: encode(jobs).decode()}}}
-
-
-def test_a_finished_job_is_noted_and_not_made_again() -> None:
-    noted = annotated(finished_jobs({}, [(job(), live(job(), "Complete"))]))
-    assert is_finished_job(noted, job())
-    assert not is_finished_job(noted, job("app:2")), "another manifest is another Job"
-    assert annotated(finished_jobs(noted, [(job(), None)])) == noted, "gone by its TTL"
-    assert finished_jobs(noted, []) == {}, "the Work does not name the Job any more"
-    assert availability_of_finished(noted, job(), kubefleet_tracker) is Availability.NOT_TRACKABLE
-    assert availability_of_finished(noted, job(), extended_tracker) is Availability.AVAILABLE
-
-
-def test_a_failed_job_is_noted_as_failed() -> None:
-    noted = annotated(finished_jobs({}, [(job(), live(job(), "Failed"))]))
-    assert is_finished_job(noted, job())
-    assert availability_of_finished(noted, job(), extended_tracker) is Availability.NOT_YET
-
-
-def test_a_job_that_stays_is_not_noted() -> None:
-    assert finished_jobs({}, [(job(), live(job(), "Complete", ttl=None))]) == {}
-    assert finished_jobs({}, [(job(), live(job()))]) == {}
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"web/once": 7}', "7", "", "[" * 5_000])
-def test_a_damaged_note_counts_as_none(text: str) -> None:
-    damaged = {"metadata": {"annotations": {ANNOTATION_FINISHED_JOBS: text}}}
-    assert not is_finished_job(damaged, job())
-    assert finished_jobs(damaged, [(job(), None)]) == {}

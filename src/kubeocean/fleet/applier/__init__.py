@@ -4,12 +4,14 @@ Pure, functions of the manifest, of the object in the member and of the apply st
 
     manifests               reads manifests and prepares what is written
     three_way, merge_keys   compute the patch of a client-side apply
+    server_side             tells whether a server-side apply would change something
     diff                    compares hub and member
     plan                    decides on the next write or result for one manifest
     ordering                sorts kinds: those that others depend on first
     availability            judges what was applied
     report                  builds the status of the Work
     applied_work            builds the AppliedWork, the member's record of what a Work placed
+    finished_jobs           notes Jobs that have finished, so that they are not made again
     leftovers               finds what a Work placed and names no longer
     backoff                 computes when a Work is processed again
     records                 what is remembered between two passes

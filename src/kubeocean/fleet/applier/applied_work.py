@@ -5,33 +5,23 @@ object is listed before it is written for the first time (without a UID), so tha
 nothing that was written is unknown. An object stays listed while a manifest names it, or until it
 was removed.
 
-Its annotation `kubeocean.io/finished-jobs` lists Jobs that had finished, and that their
-`ttlSecondsAfterFinished` will remove. Such a Job is not made again unless its manifest changes.
+Its annotation `kubeocean.io/finished-jobs` belongs to `finished_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-import msgspec
-
-from kubeocean.api.fleet.conditions import Availability
 from kubeocean.api.fleet.limits import WORK_BYTES
-from kubeocean.api.fleet.names import ANNOTATION_FINISHED_JOBS
 from kubeocean.api.fleet.works import APPLIED_WORKS
-from kubeocean.fleet.applier.availability import TrackerOf
-from kubeocean.fleet.applier.manifests import Identifier, Manifest, spec_hash
+from kubeocean.fleet.applier.manifests import Identifier
 from kubeocean.fleet.applier.report import Processed
 from kubeocean.runtime.objects import Json, encode
 
 __all__ = [
     "applied_resources",
-    "availability_of_finished",
     "document",
-    "finished_jobs",
-    "is_finished_job",
-    "is_job",
     "listed",
     "write_ahead",
 ]
@@ -103,70 +93,3 @@ def applied_resources(
             continue
         resources.append({**each.identifier.to_json(), **({"uid": uid} if uid else {})})
     return resources + [old[each.object] for each in unremoved if each.object in old]
-
-
-# --- finished Jobs
-
-
-def is_job(identifier: Identifier) -> bool:
-    return (identifier.group, identifier.kind) == _JOB
-
-
-def finished_jobs(applied_work: Json, jobs: Iterable[tuple[Manifest, Json | None]]) -> Json:
-    """Return the Jobs that have finished, as the annotation lists them.
-
-    Each manifest comes with its object; None for one that is gone, or has not changed.
-    """
-    noted = _notes(applied_work)
-    finished: Json = {}
-    for manifest, live in jobs:
-        name = _name(manifest.identifier)
-        if live is None:
-            finished |= {name: noted[name]} if name in noted else {}
-        elif _expires(live) and (outcome := _outcome(live)):
-            finished[name] = f"{spec_hash(manifest.body)} {outcome}"
-    return finished
-
-
-def is_finished_job(applied_work: Json, manifest: Manifest) -> bool:
-    """Whether the manifest is a Job that has finished in this form."""
-    if not is_job(manifest.identifier):
-        return False
-    noted = _notes(applied_work).get(_name(manifest.identifier), "")
-    return bool(noted) and noted.partition(" ")[0] == spec_hash(manifest.body)
-
-
-def availability_of_finished(
-    applied_work: Json, manifest: Manifest, tracker_of: TrackerOf
-) -> Availability:
-    """Judge a Job that has finished and was removed since."""
-    if tracker_of(*_JOB) is None:
-        return Availability.NOT_TRACKABLE
-    outcome = _notes(applied_work).get(_name(manifest.identifier), "").rpartition(" ")[2]
-    return Availability.AVAILABLE if outcome == "Complete" else Availability.NOT_YET
-
-
-def _name(identifier: Identifier) -> str:
-    return f"{identifier.namespace}/{identifier.name}"
-
-
-def _outcome(job: Json) -> str:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    held = {each.get("type") for each in conditions if each.get("status") == "True"}
-    return next((outcome for outcome in _OUTCOMES if outcome in held), "")
-
-
-def _expires(job: Json) -> bool:
-    return (job.get("spec") or {}).get("ttlSecondsAfterFinished") is not None
-
-
-def _notes(applied_work: Json) -> Mapping[str, str]:
-    """Return the annotation; whoever may edit the AppliedWork may have damaged it."""
-    annotations = (applied_work.get("metadata") or {}).get("annotations") or {}
-    try:
-        notes: Any = msgspec.json.decode(annotations.get(ANNOTATION_FINISHED_JOBS) or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    if not isinstance(notes, dict):
-        return {}
-    return {name: note for name, note in notes.items() if isinstance(note, str)}

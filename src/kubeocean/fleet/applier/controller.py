@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,13 +38,13 @@ from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.applier.applied_work import (
     applied_resources,
-    finished_jobs,
     listed,
     write_ahead,
 )
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
 from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
+from kubeocean.fleet.applier.finished_jobs import note_of, notes_after, notes_of
 from kubeocean.fleet.applier.leftovers import left_overs
 from kubeocean.fleet.applier.manifest_pass import ManifestOutcomes, ManifestPass, ReadManifests
 from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
@@ -225,10 +225,14 @@ class WorkApplier:
         if new is None or version_of(new) > record.applied_work_written:
             self._controller.enqueue(key, priority=_WORK if new is None else _OBJECT)
 
-    def _on_object(self, owner: str, ref: ObjectRef, change: Change) -> None:
+    def _on_object(self, owner: str, ref: ObjectRef, change: Change, obj: Untyped | None) -> None:
         key = Key(self.namespace, owner)
         record = self._records.get(key)
-        if record is None or record.is_busy:
+        if record is None:
+            return
+        if (note := note_of(obj)) is not None:
+            record.finished_jobs |= [note]
+        if record.is_busy:
             return
         if change is not Change.STATUS:
             wait_s = record.passed_at + OBJECT_INTERVAL_S - self._clock.monotonic()
@@ -329,41 +333,51 @@ class WorkApplier:
         read = await self._manifests.read((spec.get("workload") or {}).get("manifests") or ())
         record.lacks_kinds = read.lacks_kinds
         self._pool.need(name, read.watchable)
+        settings, problem = _settings_of(spec)
+        if applied_work["metadata"].get("deletionTimestamp"):
+            problem = "the AppliedWork is being deleted; objects are placed again after that"
         unremoved: list[Identifier] = []
-        reports_diff = False
-        try:
-            strategy = _strategy_of(spec)
-            reports_diff = strategy.type == ApplyStrategyType.REPORT_DIFF
-            reports_back = _reports_back(spec)
-            if applied_work["metadata"].get("deletionTimestamp"):
-                raise ConfigError("the AppliedWork is being deleted; objects are placed after that")
-        except ConfigError as error:
-            outcomes = ManifestOutcomes(_all_failed(read, str(error)))
+        if problem:
+            outcomes = ManifestOutcomes(_all_failed(read, problem))
         else:
-            owner = Owner(name, applied_work["metadata"]["uid"])
-            record.hold_for((owner, strategy, reports_back))
-            if not reports_diff:
-                ahead, unlisted = write_ahead(listed(applied_work), read.identifiers_to_place)
-                read = read.refuse(unlisted, _UNLISTED)
-                applied_work = await self._applied_works.write_list(applied_work, ahead, record)
-                unremoved = await self._remove_left_overs(work, applied_work, read, owner)
-            facts = PassFacts(owner, strategy, hub_works=self._works)
-            outcomes = await self._manifests.apply(
-                read,
-                facts,
-                record,
-                applied_work,
-                reports_back=reports_back,
-                generation=_generation(work),
-            )
-            self._check_answers(outcomes, record)
-            if not reports_diff:
-                await self._record_applied(applied_work, outcomes, unremoved, record)
+            outcomes, unremoved = await self._place(work, applied_work, read, settings, record)
+        reports_diff = settings.reports_diff
         status = await self._report(work, outcomes, record, reports_diff=reports_diff)
         seconds = self._clock.monotonic() - began_at
         self._metrics.passed(name, status, outcomes.processed, seconds)
         self._schedule_after(work, outcomes, status, record, settled=not unremoved)
         return not unremoved and _is_final(outcomes, record)
+
+    async def _place(
+        self,
+        work: Json,
+        applied_work: Json,
+        read: ReadManifests,
+        settings: _Settings,
+        record: WorkRecord,
+    ) -> tuple[ManifestOutcomes, list[Identifier]]:
+        """Apply or compare the manifests; return the outcomes and left-overs that remain."""
+        metadata = applied_work["metadata"]
+        owner = Owner(metadata["name"], metadata["uid"])
+        record.hold_for((owner, settings))
+        unremoved: list[Identifier] = []
+        if not settings.reports_diff:
+            ahead, unlisted = write_ahead(listed(applied_work), read.identifiers_to_place)
+            read = read.refuse(unlisted, _UNLISTED)
+            applied_work = await self._applied_works.write_list(applied_work, ahead, record)
+            unremoved = await self._remove_left_overs(work, applied_work, read, owner)
+        outcomes = await self._manifests.apply(
+            read,
+            PassFacts(owner, settings.strategy, hub_works=self._works),
+            record,
+            finished_jobs=notes_of(applied_work) | record.finished_jobs,
+            reports_back=settings.reports_back,
+            generation=_generation(work),
+        )
+        self._check_answers(outcomes, record)
+        if not settings.reports_diff:
+            await self._record_applied(applied_work, outcomes, unremoved, record)
+        return outcomes, unremoved
 
     async def _remove_left_overs(
         self, work: Json, applied_work: Json, read: ReadManifests, owner: Owner
@@ -403,8 +417,10 @@ class WorkApplier:
     ) -> None:
         entries = applied_resources(listed(applied_work), outcomes.processed, unremoved)
         applied_work = await self._applied_works.write_list(applied_work, entries, record)
-        jobs = finished_jobs(applied_work, outcomes.jobs)
-        await self._applied_works.note_finished_jobs(applied_work, jobs, record)
+        fresh = dict(record.finished_jobs)
+        notes = notes_after(notes_of(applied_work) | fresh, outcomes.jobs)
+        await self._applied_works.note_finished_jobs(applied_work, notes, record)
+        record.forget_notes(fresh)
 
     async def _report(
         self, work: Json, outcomes: ManifestOutcomes, record: WorkRecord, *, reports_diff: bool
@@ -485,19 +501,27 @@ def _is_newer(now: Untyped, before: Untyped | None, written: int) -> bool:
     return version_of(now) > max(version_of(before), written)
 
 
-def _strategy_of(spec: Json) -> ApplyStrategy:
-    """Return the strategy of a Work.
+class _Settings(NamedTuple):
+    """How the manifests of a Work are applied and reported."""
 
-    :raises ConfigError: it is not one that the API has.
-    """
-    strategy = _converted(spec.get("applyStrategy"), ApplyStrategy, "applyStrategy")
-    check_strategy(strategy)
-    return strategy
+    strategy: ApplyStrategy = ApplyStrategy()
+    reports_back: bool = False
+
+    @property
+    def reports_diff(self) -> bool:
+        return self.strategy.type == ApplyStrategyType.REPORT_DIFF
 
 
-def _reports_back(spec: Json) -> bool:
-    field = "reportBackStrategy"
-    return _converted(spec.get(field), ReportBackStrategy, field).type == ReportBackType.MIRROR
+def _settings_of(spec: Json) -> tuple[_Settings, str]:
+    """Return the settings of a Work, and what is wrong with them."""
+    try:
+        strategy = _converted(spec.get("applyStrategy"), ApplyStrategy, "applyStrategy")
+        check_strategy(strategy)
+        field = "reportBackStrategy"
+        report_back = _converted(spec.get(field), ReportBackStrategy, field)
+    except ConfigError as error:
+        return _Settings(), str(error)
+    return _Settings(strategy, report_back.type == ReportBackType.MIRROR), ""
 
 
 def _converted(value: Any, type_: type[PartT], field: str) -> PartT:

@@ -12,16 +12,18 @@ they lose their reference to the AppliedWork, which is then deleted without what
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
 from kubeocean.api.fleet.names import ANNOTATION_DELETE_PROPAGATION
 from kubeocean.api.fleet.strategies import DeletePropagationPolicy
 from kubeocean.api.fleet.works import APPLIED_WORKS
-from kubeocean.errors import NotFound
+from kubeocean.errors import KubeoceanError, NotFound
 from kubeocean.fleet.applier.leftovers import left_overs
 from kubeocean.fleet.applier.manifests import Owner
-from kubeocean.fleet.applier.objects import MemberObjects
+from kubeocean.fleet.applier.objects import NO_ANSWER, MemberObjects
+from kubeocean.fleet.pool import ObjectRef
 from kubeocean.runtime.client import Client, Propagation
 from kubeocean.runtime.clock import Clock, instant_of
 from kubeocean.runtime.logs import get_logger
@@ -77,28 +79,38 @@ class WorkDeletion:
         _log.info("Deleted AppliedWork", name=metadata["name"], propagation=propagation)
 
     async def _abandon(self, work: Json, applied_work: Json) -> None:
-        owner = _owner(applied_work)
-        for identifier in left_overs(work, applied_work, ()):
-            if (ref := await self._objects.ref_of(identifier)) is not None:
-                await self._objects.abandon(ref, owner)
+        await self._change(work, applied_work, self._objects.abandon)
 
     async def _unblock(self, work: Json, applied_work: Json) -> None:
-        owner = _owner(applied_work)
-        for identifier in left_overs(work, applied_work, ()):
-            if (ref := await self._objects.ref_of(identifier)) is not None:
-                await self._objects.unblock(ref, owner)
+        await self._change(work, applied_work, self._objects.unblock)
         _log.warning(
             "Stopped waiting for objects that finalizers hold",
             applied_work=applied_work["metadata"]["name"],
             waited_s=self._wait_s,
         )
 
+    async def _change(
+        self,
+        work: Json,
+        applied_work: Json,
+        change: Callable[[ObjectRef, Owner], Awaitable[None]],
+    ) -> None:
+        """Change the owner references of all placed objects; one that refuses stops no other."""
+        metadata = applied_work["metadata"]
+        owner = Owner(metadata["name"], metadata["uid"])
+        for identifier in left_overs(work, applied_work, ()):
+            try:
+                await change(await self._objects.ref_of(identifier), owner)
+            except NO_ANSWER:
+                raise
+            except KubeoceanError as error:
+                _log.warning(
+                    "Failed to change owner reference",
+                    kind=identifier.kind, namespace=identifier.namespace, name=identifier.name,
+                    error=str(error),
+                )  # fmt: skip
+
 
 def _is_abandoned(work: Json) -> bool:
     annotations = work["metadata"].get("annotations") or {}
     return bool(annotations.get(ANNOTATION_DELETE_PROPAGATION) == DeletePropagationPolicy.ABANDON)
-
-
-def _owner(applied_work: Json) -> Owner:
-    metadata = applied_work["metadata"]
-    return Owner(metadata["name"], metadata["uid"])

@@ -9,7 +9,7 @@ error. If it cannot be reached at all, the remaining manifests are not tried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -19,12 +19,13 @@ from kubeocean.api.fleet.conditions import Availability, ManifestReason
 from kubeocean.api.fleet.hashes import content_hash
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.errors import ApiError, Conflict, KubeoceanError, Unreachable
-from kubeocean.fleet.applier.applied_work import (
-    availability_of_finished,
-    is_finished_job,
-    is_job,
-)
 from kubeocean.fleet.applier.availability import TrackerOf, availability_of, follows_status
+from kubeocean.fleet.applier.finished_jobs import (
+    availability_of_finished,
+    has_finished,
+    is_job,
+    with_job_view,
+)
 from kubeocean.fleet.applier.manifests import (
     Identifier,
     KindMapping,
@@ -112,7 +113,7 @@ class _Work:
 
     facts: PassFacts
     record: WorkRecord
-    applied_work: Json
+    finished_jobs: Mapping[str, str]
     reports_back: bool
     is_same: bool  # whether the manifests are those of the last pass
     read: ReadManifests
@@ -146,7 +147,8 @@ class ManifestPass:
                 resource = resources[each.api_version, each.identifier.kind]
                 assert resource is not None
                 namespace = each.identifier.namespace if resource.namespaced else ""
-                ref = ObjectRef(resource.untyped(), Key(namespace, each.identifier.name))
+                place = Key(namespace, each.identifier.name)
+                ref = ObjectRef(with_job_view(resource.untyped()), place)
                 refs[each.identifier] = ref
                 if resource.verbs >= _CACHED:
                     watchable.add(ref)
@@ -158,15 +160,15 @@ class ManifestPass:
         read: ReadManifests,
         facts: PassFacts,
         record: WorkRecord,
-        applied_work: Json,
         *,
+        finished_jobs: Mapping[str, str],
         reports_back: bool,
         generation: int,
     ) -> ManifestOutcomes:
         """Apply or compare all manifests of this generation of the Work."""
         is_same = record.generation == generation
-        record.generation = generation
-        work = _Work(facts, record, applied_work, reports_back, is_same, read)
+        record.generation = -1  # until all results are of this generation
+        work = _Work(facts, record, finished_jobs, reports_back, is_same, read)
         one_wave = facts.strategy.type == ApplyStrategyType.REPORT_DIFF
         for wave in apply_order(read.placeable, _group_kind, one_wave=one_wave):
             await _each(wave, lambda manifest: self._process(manifest, work))
@@ -177,6 +179,7 @@ class ManifestPass:
             for each in read.manifests
         ]
         _forget_others(record, read.placeable)
+        record.generation = generation
         return ManifestOutcomes(processed, work.jobs, work.unanswered)
 
     async def remove(self, identifiers: Iterable[Identifier], owner: Owner) -> list[Identifier]:
@@ -185,9 +188,7 @@ class ManifestPass:
 
         async def remove(identifier: Identifier) -> None:
             try:
-                ref = await self._objects.ref_of(identifier)
-                if ref is not None:
-                    await self._objects.remove(ref, owner)
+                await self._objects.remove(await self._objects.ref_of(identifier), owner)
             except KubeoceanError as error:
                 unremoved.append(identifier)
                 if not isinstance(error, Conflict):
@@ -233,7 +234,7 @@ class ManifestPass:
                 work.jobs.append((manifest, None))
             return replace(valid.processed, identifier=identifier)
         facts = work.facts
-        if is_job(identifier) and is_finished_job(work.applied_work, manifest):
+        if is_job(identifier) and has_finished(work.finished_jobs, manifest):
             facts = replace(facts, has_finished=True)
         result = await self._objects.apply(manifest, ref, facts)
         live = result.live
@@ -261,7 +262,7 @@ class ManifestPass:
         if not result.reason.is_applied:
             return None
         if result.live is None:
-            return availability_of_finished(work.applied_work, manifest, self._tracker_of)
+            return availability_of_finished(work.finished_jobs, manifest, self._tracker_of)
         return availability_of(result.live, self._tracker_of)
 
     # Results of earlier passes

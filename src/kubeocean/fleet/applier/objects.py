@@ -54,7 +54,7 @@ from kubeocean.fleet.applier.plan import (
 from kubeocean.fleet.pool import ObjectRef
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.discovery import ApiResource, Discovery
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import Json, Key, Resource, Untyped
 
 __all__ = ["NO_ANSWER", "MemberObjects", "PassFacts"]
 
@@ -233,14 +233,24 @@ class MemberObjects:
         with suppress(NotFound):
             await self._patch(ref, MergePatch({"metadata": version}))
 
-    async def ref_of(self, identifier: Identifier) -> ObjectRef | None:
-        """Return the place of an object that was placed before; None if its kind is gone."""
-        group, version = identifier.group, identifier.version
-        api_version = f"{group}/{version}" if group else version
-        resource = await self.resource_of(api_version, identifier.kind)
-        if resource is None:
-            return None
-        return ObjectRef(resource.untyped(), Key(identifier.namespace, identifier.name))
+    async def ref_of(self, identifier: Identifier) -> ObjectRef:
+        """Return the place of an object that was placed before.
+
+        The member may serve its kind in another version by now, or not at all: then a read of the
+        object fails as the server decides.
+        """
+        group, version, kind = identifier.group, identifier.version, identifier.kind
+        served = [
+            each
+            for each in await self._discovery.resources()
+            if (each.group, each.kind) == (group, kind)
+        ]
+        same = [each for each in served if each.version == version]
+        if resource := next(iter((*same, *served)), None):
+            return ObjectRef(resource.untyped(), Key(identifier.namespace, identifier.name))
+        namespaced = bool(identifier.namespace)
+        unknown = Resource(group, version, identifier.resource, kind, namespaced, Untyped)
+        return ObjectRef(unknown, Key(identifier.namespace, identifier.name))
 
 
 @dataclass(frozen=True, slots=True)

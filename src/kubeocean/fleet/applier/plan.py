@@ -57,6 +57,7 @@ from kubeocean.fleet.applier.manifests import (
     spec_hash,
 )
 from kubeocean.fleet.applier.merge_keys import shape_of
+from kubeocean.fleet.applier.server_side import is_in_effect
 from kubeocean.fleet.applier.three_way import json_merge, strategic
 from kubeocean.runtime.client import ApplyPatch, MergePatch, StrategicPatch
 from kubeocean.runtime.objects import Json
@@ -363,6 +364,8 @@ def _write(facts: ManifestFacts, live: Json, others: list[Json]) -> NextStep:
     desired = prepared(
         body, facts.owner, remember=strategy.type == ApplyStrategyType.CLIENT_SIDE_APPLY
     ).body
+    if is_in_effect(desired, live):
+        return Keep()
     if strategy.when_to_apply == WhenToApply.IF_NOT_DRIFTED:
         desired["metadata"]["resourceVersion"] = live["metadata"].get("resourceVersion")
     configured = strategy.type == ApplyStrategyType.SERVER_SIDE_APPLY and strategy.forces_conflicts

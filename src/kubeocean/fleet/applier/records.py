@@ -6,6 +6,7 @@ it, a pass reads only objects that have changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -40,6 +41,7 @@ class WorkRecord:
     - `written`, `applied_work_written`: the resourceVersions that the applier wrote last, by which
       events of its own writes are recognized.
     - `lacks_kinds`: whether a manifest is of a kind that the member does not have.
+    - `finished_jobs`: notes from events of Jobs, until a pass has written them.
     - `unanswered_since`: since when passes were incomplete because the member did not answer.
     - `passed_at`: when the last pass ended.
     - `settled_at`: the resourceVersions of Work and AppliedWork after a pass that left nothing to
@@ -55,6 +57,7 @@ class WorkRecord:
     applied_work_written: int = -1
     is_busy: bool = False
     lacks_kinds: bool = False
+    finished_jobs: dict[str, str] = field(default_factory=dict)
     unanswered_since: float | None = None
     passed_at: float = float("-inf")
     settled_at: tuple[int, int] | None = None
@@ -64,6 +67,12 @@ class WorkRecord:
         if self.basis != basis:
             self.basis = basis
             self.results.clear()
+
+    def forget_notes(self, written: Mapping[str, str]) -> None:
+        """Forget notes of finished Jobs, unless an event has brought a newer one."""
+        for name, note in written.items():
+            if self.finished_jobs.get(name) == note:
+                del self.finished_jobs[name]
 
 
 def without_content(processed: Processed) -> Processed:

@@ -6,6 +6,7 @@ Work, so that its event is recognized. Nothing is written that does not differ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -191,7 +192,9 @@ class AppliedWorks:
         change = {"status": {"appliedResources": entries}}
         return await self._patch(applied_work, {}, change, record, subresource="status")
 
-    async def note_finished_jobs(self, applied_work: Json, jobs: Json, record: WorkRecord) -> None:
+    async def note_finished_jobs(
+        self, applied_work: Json, jobs: Mapping[str, str], record: WorkRecord
+    ) -> None:
         """Write the annotation that lists finished Jobs, if it differs."""
         text = encode(jobs).decode() if jobs else None
         annotations = applied_work["metadata"].get("annotations") or {}

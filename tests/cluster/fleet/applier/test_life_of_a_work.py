@@ -12,7 +12,12 @@ from kubeocean.api.fleet.names import (
 from kubeocean.api.fleet.strategies import DeletePropagationPolicy
 from kubeocean.api.fleet.works import APPLIED_WORKS, WORKS
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES
+from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    SERVICES,
+)
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.applier_env import ApplierEnv, namespace_of
 from support.wait import until
@@ -373,3 +378,28 @@ async def test_a_namespace_that_is_missing_is_waited_for(env: ApplierEnv) -> Non
         assert "not found" in message
         await env.member.create(NAMESPACES, namespace_of(name))
         await env.until_reasons("Applied")
+
+
+async def test_a_namespace_that_somebody_deletes_comes_back_with_its_objects(
+    env: ApplierEnv,
+) -> None:
+    name = f"whole-{env.id}"
+    manifest = env.config_map(k="v")
+    manifest["metadata"]["namespace"] = name
+    async with env.running() as run:
+        await env.put_work(manifest, namespace_of(name, team="a"))
+        await env.until_available()
+        before = await env.read(env.member, NAMESPACES, name)
+        assert before
+        await env.member.delete(NAMESPACES, name, uid=before["metadata"]["uid"])
+
+        async def is_back() -> bool:
+            namespace = await env.read(env.member, NAMESPACES, name)
+            assert namespace and namespace["metadata"]["uid"] != before["metadata"]["uid"]
+            placed = await env.read(env.member, CONFIG_MAPS, "settings", name)
+            assert placed and placed["data"] == {"k": "v"}
+            return True
+
+        await until(is_back)
+        await env.until_available()
+        await run.is_quiet()
