@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.errors import AlreadyExists, ApiError, Conflict, NotFound
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.sharding.names import Names
@@ -336,7 +336,7 @@ class Campaign(Proof):
                 life.hidden = now()
                 await self._patch(life, {"labels": {LABEL: label}})
                 life.hidden = now()
-        except (Conflict, NotFound):
+        except (AlreadyExists, Conflict, NotFound):
             return  # a finalizer still holds the object of that name, or a label was restored
 
     async def _create(self, name: str = "") -> None:
@@ -344,8 +344,20 @@ class Campaign(Proof):
             self._created += 1
             name = f"o{self._created}"
         body = {"metadata": {"name": name, "labels": {"app": "sharded"}}, "data": {"seq": "0"}}
-        began = now()
-        obj = await self.client.create(CONFIG_MAPS, body, namespace=self.namespace)
+        began, unsure = now(), False
+        while True:
+            try:
+                obj = await self.client.create(CONFIG_MAPS, body, namespace=self.namespace)
+                break
+            except AlreadyExists:
+                if not unsure:
+                    raise  # a finalizer still holds the object that had the name before
+                obj = await self.client.get(CONFIG_MAPS, name, self.namespace)
+                if not obj.deleting:
+                    break
+            except ApiError:  # the object may have been created, and the answer lost
+                unsure = True
+            await asyncio.sleep(0.5)
         self._alive[name] = life = Life(name, obj.uid, 0, began)
         self.lives.append(life)
 

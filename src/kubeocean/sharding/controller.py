@@ -389,7 +389,13 @@ class ShardedController(Generic[ObjectT]):
         return self._running.slots()
 
     def resources(self, slot: int) -> Sequence[str]:
-        return [str(key) for key in self._caches.objects.keys(slot)] if self._caches else []
+        if self._caches is None:
+            return []
+        objects = self._caches.objects
+        if isinstance(objects.selection, SlotLabel):
+            # An object whose label was changed is in the cache of a slot that is not its own.
+            return [str(obj.key) for obj in objects.of(slot) if self.shard_of(obj) == slot]
+        return [str(key) for key in objects.keys(slot)]
 
     def loads(self) -> Mapping[int, float]:
         if self._caches is None:

@@ -150,3 +150,25 @@ async def test_the_policy_is_printed_for_kubectl(command: Command) -> None:
     result = await command._home.run("shards", "policy", "configmaps", "--user", "u")
     assert result.code == 2
     assert "must be version/plural or group/version/plural (got 'configmaps')" in result.err
+
+
+async def test_a_stopped_ring_is_switched_to_another_configuration_and_back(
+    cluster: Cluster, client: Client, namespace: str, command: Command, tmp_path: Path
+) -> None:
+    config = tmp_path / "new.yaml"
+    config.write_text(yaml.safe_dump({"sharding": {"ring": "ring", "slots": 2 * SLOTS}}))
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        refused = await command.run("switch", "--config", str(config))
+        assert refused.code == 1
+        assert f"still has running replicas: {a.ring.id}; stop all of them first" in refused.err
+        await a.leave()
+        output = await command.ok("switch", "--config", str(config))
+        assert f"sharding.slots: {2 * SLOTS}" in output
+        ring = await command.listed()
+        assert ring["configuration"]["sharding.slots"] == str(2 * SLOTS)
+        assert ring["earlierConfigurations"][0]["configuration"]["sharding.slots"] == str(SLOTS)
+        assert f"sharding.slots: {SLOTS}" in await command.ok("switch", "--back")
+        wrong = await command.run("switch")
+        assert (wrong.code, "give either --config or --back" in wrong.err) == (1, True)
