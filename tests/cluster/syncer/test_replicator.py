@@ -286,8 +286,7 @@ async def test_a_pod_never_mounts_a_foreign_object_for_an_optional_source_that_i
         reserved = mounted["configMap"]["name"]
         assert reserved != name
 
-    # The source appears later, in another process: its copy has the name that the pod mounts.
-    async with env.pods():
+        # The source appears later: its copy has the name that the pod mounts.
         body = {"metadata": {"name": "config"}, "data": {"k": "v"}}
         await env.computing_api.create(CONFIG_MAPS, body, namespace=env.namespace)
 

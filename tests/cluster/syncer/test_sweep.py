@@ -48,7 +48,7 @@ class SweepOnly:
             *(cache for cache in clusters.caches if cache is not clusters.vnodes),
             *(
                 cache
-                for copies in (needs.config_maps, needs.secrets, needs.claims, needs.volumes)
+                for copies in needs.replicators.values()
                 for cache in (copies.sources, copies.copies)
             ),
             needs.tokens.secrets,
@@ -347,7 +347,7 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
                 await pod_env.delete(pod, grace_s=0)
             for pod in vpods:
                 await until(lambda pod=pod: pod_env.gone(pod.name))
-            await until(lambda: not len(needs.config_maps.copies))
+            await until(lambda: not len(needs.replicators["ConfigMap"].copies))
             for _ in range(3):
                 differences = await sweep.run_once()
             assert [each.subject.kind for each in differences] == ["token Secret"] * len(vpods)

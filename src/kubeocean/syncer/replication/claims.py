@@ -82,6 +82,11 @@ def _source_references(content: Json) -> tuple[str, ...]:
     return (volume,) if isinstance(volume, str) else ()
 
 
+def _copy_references(content: Json) -> tuple[Key, ...]:
+    volume = (content.get("spec") or {}).get("volumeName")
+    return (Key("", volume),) if volume else ()
+
+
 CLAIMS: Final = ReplicatedKind(
     sources=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Source),
     copies=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Copy),
@@ -89,6 +94,8 @@ CLAIMS: Final = ReplicatedKind(
     immutable_fields=_immutable_fields,
     pod_references=_pod_references,
     source_references=_source_references,
+    copy_references=_copy_references,
+    refers_to=VOLUME,
     # Written by the binder of the computing cluster; `selected-node` names a virtual node.
     dropped_annotations=frozenset(
         {

@@ -21,7 +21,7 @@ from kubeocean.api import group
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.client import JsonPatch
-from kubeocean.runtime.objects import Json, Object, Resource
+from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.syncer.nodes.metadata import Expected
 from kubeocean.syncer.pods.references import References
 from kubeocean.syncer.replication.copy_metadata import (
@@ -101,6 +101,8 @@ class ReplicatedKind:
       again may need a new copy because of them.
     - `pod_references`: the objects of this kind that a pod refers to.
     - `source_references`: the sources of another kind that a source refers to, for an index.
+    - `copy_references`: the copies of another kind (`refers_to`) that a copy refers to, and that
+      must not be deleted before it.
     - `translate`: the content of a copy, if it depends on the content of the source alone.
     - `env_source`: the name of this kind in `envFrom` of containers.
     - `dropped_annotations`: annotations that have a meaning in the computing cluster only.
@@ -113,6 +115,8 @@ class ReplicatedKind:
     immutable_fields: Callable[[Json], Json] = lambda content: {}
     pod_references: Callable[[References], Iterable[PodReference]] = lambda references: ()
     source_references: Callable[[Json], Iterable[str]] = lambda content: ()
+    copy_references: Callable[[Json], Iterable[Key]] = lambda content: ()
+    refers_to: str = ""
     translate: Callable[[Json], Json] | None = None
     env_source: str = ""
     dropped_annotations: frozenset[str] = frozenset()

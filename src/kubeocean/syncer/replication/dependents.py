@@ -22,13 +22,7 @@ from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.copy_forge import PodReference, Source
 from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import (
-    CLAIM,
-    CONFIG_MAP,
-    SECRET,
-    VOLUME,
-    PodReferences,
-)
+from kubeocean.syncer.replication.references import CLAIM, PodReferences
 from kubeocean.syncer.replication.replicator import LINGER_S, Replicator
 from kubeocean.syncer.replication.tokens import Tokens
 
@@ -88,8 +82,7 @@ class Dependents:
             (kind, name): await self._env_keys[kind].of(Key(pod.namespace, name))
             for kind, name in refs.env_from
         }
-        tokens = self.tokens.names(pod, refs)
-        return CopyNames(names[CONFIG_MAP], names[SECRET], names[CLAIM], tokens, env_keys)
+        return CopyNames(names, self.tokens.names(pod, refs), env_keys)
 
     async def attach(self, pod: VirtualPod, ppod: PhysicalPod, refs: References) -> float | None:
         """Create the tokens of a physical pod; they are renewed without a further call.
@@ -141,24 +134,6 @@ class Dependents:
     def _notify(self, pod: Key) -> None:
         for handler in self._handlers:
             handler(pod)
-
-    # Old names, for packages that still use them
-
-    @property
-    def config_maps(self) -> Replicator:
-        return self.replicators[CONFIG_MAP]
-
-    @property
-    def secrets(self) -> Replicator:
-        return self.replicators[SECRET]
-
-    @property
-    def claims(self) -> Replicator:
-        return self.replicators[CLAIM]
-
-    @property
-    def volumes(self) -> Replicator:
-        return self.replicators[VOLUME]
 
 
 def _replicators(
