@@ -60,6 +60,7 @@ from kubeocean.syncer.pods.plan import (
     physical_names,
     physical_node,
     plan,
+    unwanted_because,
 )
 from kubeocean.syncer.pods.record import (
     LONGEST_MESSAGE,
@@ -277,6 +278,8 @@ class PodController:
                 outcomes.append(await self._finalize(vpod, record))
             case Action.REPORT_LOST:
                 outcomes.append(await self._report_lost(vpod, record))
+            case Action.REPORT_UNWANTED:
+                await self._report_unwanted(vpod)
             case Action.NONE | Action.DELETE_STRAYS:
                 pass
         return _soonest(outcomes)
@@ -614,7 +617,7 @@ class PodController:
         self._note_problem(vpod, record, problem, message)
         return After(record.put_off(self.clusters.clock.monotonic(), at_most_s=at_most_s))
 
-    # DELETE, FINALIZE, REPORT_LOST
+    # DELETE, FINALIZE, REPORT_UNWANTED, REPORT_LOST
 
     async def _delete(
         self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, lent: bool
@@ -648,6 +651,17 @@ class PodController:
         await self._virtual.remove(vpod)
         record.removed = True
         return Done()
+
+    async def _report_unwanted(self, vpod: VirtualPod) -> None:
+        """Report, once, that a pod is not meant to run in the worker."""
+        binding = self.clusters.binding
+        if binding is None:
+            return
+        message = unwanted_because(vpod, binding, self.clusters.domain)
+        now = self.clusters.now_text()
+        status = pod_status.not_expected(vpod.content(), message, now=now)
+        if status and await self._virtual.patch_status(vpod, status) is not None:
+            self._virtual.inform(vpod, PodEvent.NOT_REPLICATED, message)
 
     async def _report_lost(self, vpod: VirtualPod, record: PodRecord) -> Outcome:
         """Report how a physical pod ended that is gone from the cache, or that it was lost."""

@@ -40,6 +40,7 @@ __all__ = [
     "plan",
     "possible_keys",
     "reclaim_reason",
+    "unwanted_because",
 ]
 
 FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
@@ -55,6 +56,7 @@ class Action(Enum):
     SYNC = auto()  # the pod runs: apply changes to the physical pod, report its status
     DELETE = auto()  # the virtual pod was deleted or has ended: delete the physical pod
     FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
+    REPORT_UNWANTED = auto()  # the pod is not meant to run in the worker: report that
     REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
     DELETE_STRAYS = auto()  # there is no virtual pod: delete what runs for it
 
@@ -123,7 +125,7 @@ def _without_physical(
         return Action.NONE
     if had_physical():
         return Action.REPORT_LOST
-    return Action.CREATE if wanted else Action.NONE
+    return Action.CREATE if wanted else Action.REPORT_UNWANTED
 
 
 # Ownership
@@ -144,13 +146,22 @@ def is_ours(claim: Claim) -> bool:
 
 def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
     """Whether a pod may run in the worker: no system pods, DaemonSet pods only on request."""
-    if binding is None or vpod.namespace in domain.system_namespaces:
-        return False
+    return binding is not None and not unwanted_because(vpod, binding, domain)
+
+
+def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
+    """Why a pod is not meant to run in the worker; empty if it is."""
+    if vpod.namespace in domain.system_namespaces:
+        return f"pods of namespace {vpod.namespace} do not run in workers"
     owner = controller_of(vpod)
-    if owner is None or owner.kind != "DaemonSet":
-        return True
-    requested = vpod.annotations.get(domain.running_daemonset) == group.TRUE
-    return requested or binding.spec.running_daemonset_by_default
+    if owner is None or owner.kind != "DaemonSet" or binding.spec.running_daemonset_by_default:
+        return ""
+    if vpod.annotations.get(domain.running_daemonset) == group.TRUE:
+        return ""
+    return (
+        f"pods of DaemonSets run in workers only with the annotation {domain.running_daemonset}:"
+        f' "{group.TRUE}", or if the binding sets runningDaemonsetByDefault'
+    )
 
 
 def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
