@@ -1,6 +1,6 @@
 """Differences between the two clusters of a binding.
 
-Pure: the caller passes what exists and what is wanted. An object that is ours and that nothing
+Pure: the caller passes existing and expected objects. An object that is ours and that nothing
 wants is an orphan; one that the earlier implementation may have created is only reported, because
 nothing on it proves its owner. Objects of other owners are ignored. Besides: virtual pods whose
 physical pod is missing, and several physical pods that run for one virtual pod.
@@ -47,8 +47,8 @@ _FOR_PODS: Final = frozenset({POD, TOKEN})
 class DifferenceKind(StrEnum):
     """The kinds of differences."""
 
-    ORPHAN = "Orphan"  # ours, and nothing wants it
-    UNPROVEN = "Unproven"  # nothing wants it, but nothing proves its owner
+    ORPHAN = "Orphan"  # ours, and used by nothing
+    UNPROVEN = "Unproven"  # used by nothing, but without proof of its owner
     LOST = "Lost"  # a virtual pod that should run has no physical pod
     TWIN = "Twin"  # two physical pods run for one virtual pod
 
@@ -61,16 +61,16 @@ class Counterpart:
     resource: Resource[Untyped]
     key: Key
     uid: str
-    virtual: Key  # the object for which it was created
+    virtual: Key  # the object that this one was created for
     virtual_uid: str
     original: Resource[Untyped]  # the resource of that object
     ours: bool = True
-    in_computing_cluster: bool = False  # it is in the computing cluster itself
+    in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
 
     @property
     def for_pod(self) -> bool:
-        """Whether it was created in the worker for a virtual pod."""
+        """Whether the object was created in the worker for a virtual pod."""
         return self.kind in _FOR_PODS and not self.in_computing_cluster
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ def counterpart(
     ids: Ids,
     domain: Domain,
 ) -> Counterpart | None:
-    """Return what a worker's object was created for; None if it is of another owner."""
+    """Return a worker's object with its virtual object; None for an object of another owner."""
     ours = bears_ids(obj, ids=ids, domain=domain)
     owners = (domain.cluster_binding, domain.computing_cluster_id)
     managed = obj.labels.get(domain.managed_by) == domain.product
@@ -183,7 +183,7 @@ def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str)
 
 
 def compared_pod(pod: VirtualPod, domain: Domain) -> ComparedPod:
-    """Return what is compared of a virtual pod."""
+    """Return the compared fields of a virtual pod."""
     physical = pod.annotations.get(domain.physical_pod_uid, "")
     return ComparedPod(pod.uid, physical, runs=not pod.finished and not pod.deleting)
 

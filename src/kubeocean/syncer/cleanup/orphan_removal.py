@@ -1,4 +1,4 @@
-"""Deletion of an orphan, once both clusters have confirmed that it is one.
+"""Deletion of an orphan, confirmed by both clusters.
 
 The object is read again from its API server, and so is the object for which it was created. It has
 to be the same object, by UID, and ours by its labels. An object for a pod or a node is deleted if
@@ -45,7 +45,7 @@ class Remover:
         self._domain = domain
 
     async def remove(self, finding: Difference, unused: Unused) -> Fate:
-        """Confirm that the object of a difference is an orphan, and delete it.
+        """Confirm that the object of a difference is an orphan, and delete the object.
 
         :raises ApiError: an API server did not answer, or refused.
         """
@@ -60,10 +60,10 @@ class Remover:
         if not self._is_ours(subject, obj):
             return Fate.UNPROVEN
         if subject.in_computing_cluster or subject.for_pod:
-            wanted = await self._original_exists(subject)
+            is_used = await self._original_exists(subject)
         else:
-            wanted = not await unused(subject, obj)
-        if wanted:
+            is_used = not await unused(subject, obj)
+        if is_used:
             return Fate.WANTED
         try:
             await client.delete(
@@ -76,7 +76,7 @@ class Remover:
         except NotFound:
             return Fate.GONE
         except Conflict:
-            return Fate.WANTED  # it was changed just now
+            return Fate.WANTED  # a writer changed the object just now
         return Fate.REMOVED
 
     def _is_ours(self, subject: Counterpart, obj: Untyped) -> bool:
@@ -98,7 +98,7 @@ class Remover:
         return again == subject and bears_ids(obj, ids=ids, domain=domain)
 
     async def _original_exists(self, subject: Counterpart) -> bool:
-        """Whether the object for which it was created exists, by the computing cluster's server."""
+        """Whether the virtual object exists, by the computing cluster's server."""
         key = subject.virtual
         if not key.name:
             return True  # its annotations name none: nothing is proven

@@ -1,6 +1,6 @@
 """A comparison of both clusters of a binding, with every list read from the API servers.
 
-`kubeocean repair` and `kubeocean doctor` use it, whether a syncer runs or not. A kind that the
+For `kubeocean repair` and `kubeocean doctor`, whether a syncer runs or not. A kind that the
 credentials may not list is named, and the objects that depend on it count as wanted.
 """
 
@@ -117,7 +117,7 @@ class ClusterSnapshot:
         return comparison
 
     async def is_used_now(self, copy: Counterpart) -> bool:
-        """Whether a pod, or a copy of another kind, uses a copy; read just for it."""
+        """Whether a pod, or a copy of another kind, uses a copy, by fresh reads."""
         for holder in _holders(copy.kind):
             namespace = self._mount if holder.copies.namespaced else ""
             listing = await self._worker.list(untyped(holder.copies), namespace, keep_raw=True)
@@ -167,7 +167,7 @@ class ClusterSnapshot:
         """Return the virtual nodes of other workers.
 
         One clusterID may begin with another, so the names of nodes do not tell them apart. Of a
-        node that is gone only the name is known; it counts as ours.
+        node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"

@@ -1,6 +1,6 @@
 """Admission of pods: no virtual node runs more than it offers, nor anything new while it is closed.
 
-A scheduler checks the requests of a pod before it binds the pod; a client that writes
+A scheduler checks the requests of a pod before binding; a client that writes
 `spec.nodeName` does not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the
 syncer is the kubelet: a pod that does not fit beside those that were admitted, and older ones that
 wait, fails with a kubelet's reason. A pod that was admitted is not checked again.

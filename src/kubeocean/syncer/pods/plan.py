@@ -1,4 +1,4 @@
-"""Plans for pods: what to do about one virtual pod, given what the caches show of both pods.
+"""Plans for pods: the next action for one virtual pod, given both pods as the caches show them.
 
 Everything here is pure. A plan is made from caches, which may be behind: before an action deletes a
 pod or reports it lost, the controller reads the pod from its API server.
@@ -49,7 +49,7 @@ _INVALID_NAMESPACES: Final = {"", ".", ".."}
 
 
 class Action(Enum):
-    """What to do about a virtual pod."""
+    """The actions on a virtual pod."""
 
     NONE = auto()
     CREATE = auto()  # the pod should run and never had a physical pod: create one
@@ -58,12 +58,12 @@ class Action(Enum):
     FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
     REPORT_UNWANTED = auto()  # the pod is not meant to run in the worker: report that
     REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
-    DELETE_STRAYS = auto()  # there is no virtual pod: delete what runs for it
+    DELETE_STRAYS = auto()  # there is no virtual pod: delete its physical pods
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do about one virtual pod.
+    """The action on one virtual pod.
 
     - `ppod`: the physical pod that runs for it.
     - `strays`: other physical pods of this binding that are marked with its name, to be deleted
@@ -85,7 +85,7 @@ def plan(
     ids: Ids,
     domain: Domain,
 ) -> Plan:
-    """Decide what to do about a virtual pod.
+    """Decide on the action for a virtual pod.
 
     - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
       pod, which may be another binding's; a physical pod that has to end is deleted all the same.

@@ -96,14 +96,14 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
     physical: Json = ppod.get("status") or {}
     if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
         return {}
-    wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
-    wanted |= _own_containers(vpod["spec"], wanted)
+    displayed = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
+    displayed |= _own_containers(vpod["spec"], displayed)
     if cidrs:
-        wanted |= _shown_addresses(wanted, cidrs)
+        displayed |= _shown_addresses(displayed, cidrs)
     if (message := waits_for_node(ppod)) is not None:
-        wanted |= {"reason": _UNSCHEDULABLE, "message": message}
+        displayed |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
-    patch = merge_diff(shown, wanted)
+    patch = merge_diff(shown, displayed)
     conditions = _merge(_conditions(current), _conditions(physical))
     if conditions != _conditions(current):
         patch["conditions"] = conditions
@@ -141,7 +141,7 @@ def _is_inside(ip: str, cidrs: Sequence[str]) -> bool:
 
 
 def without_refused(status: Json, error: ApiError) -> Json:
-    """The patch of a status without the fields that the API server named when it refused it."""
+    """The patch of a status without the fields that the API server named in its refusal."""
     paths = (cause.field.split(".", 2) for cause in error.causes)
     refused = {path[1].partition("[")[0] for path in paths if path[0] == "status" and path[1:]}
     return {name: value for name, value in status.items() if name not in refused}

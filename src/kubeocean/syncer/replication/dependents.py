@@ -1,8 +1,8 @@
 """Provides everything that a pod needs in the worker besides itself.
 
-`prepare` runs before the physical pod is created: it replicates the objects that the pod refers to.
-`attach` runs after that: it creates the tokens, which the physical pod owns. If an object was
-missing, its pods are enqueued when it is replicated. Copies that no pod refers to any more are
+`prepare` runs before the physical pod is created, and replicates the objects that a pod refers to.
+`attach` runs after that, and creates the tokens, which the physical pod owns. If an object was
+missing, its pods are enqueued with its first copy. Copies that no pod refers to any more are
 deleted without a call.
 """
 
@@ -184,10 +184,10 @@ class _EnvKeys:
         self._sources.on_change(self._source_changed)
 
     async def of(self, key: Key) -> frozenset[str]:
-        """Return the keys of a source; none if it does not exist."""
+        """Return the keys of a source; none if there is no source."""
         source = self._sources.get(key)
         if source is None and await self._sources.caught_up(key):
-            source = self._sources.get(key)  # it was marked a moment ago
+            source = self._sources.get(key)  # marked a moment ago
         if source is None:
             return frozenset()
         version, keys = self._keys.get(key, ("", frozenset()))

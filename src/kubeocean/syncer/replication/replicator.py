@@ -2,8 +2,8 @@
 
 The key is the source. `ensure` returns the name of the copy as soon as the copy exists: a thousand
 pods that need the same object cause one read and one mark of the source and one create of the copy.
-From then on the copy follows its source. It is deleted when no pod refers to the source any more,
-or when the source is gone. A source that does not exist is waited for.
+From then on the copy follows its source, until no pod refers to the source any more or the source
+is gone; then the copy is deleted. A source that does not exist is waited for.
 
 `Rules` decides; kinds with copies that depend on other kinds override its methods. Only the
 controller of this loop writes copies: callers of `ensure` enqueue the key and wait for its answer.
@@ -113,6 +113,9 @@ class Rules:
         """Return what else has to be set on a copy, by JSON pointer."""
         return {}
 
+    async def report(self, source: Source, copy: Copy) -> None:
+        """Write to the source what became of its copy."""
+
     def fits(self, source: Source, copy: Copy) -> bool:
         """Whether the caches show that nothing has to be set on a copy."""
         return True
@@ -146,7 +149,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Record:
-    """What the replicator remembers of one source."""
+    """The replicator's memory of one source."""
 
     request: _Request | None = None
     missing: Missing | None = None  # the last answer, if it was that something is missing
@@ -244,7 +247,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return key in self._records or bool(self.copies_of(key)) or self.rules.is_used(key)
 
     async def read(self, key: Key) -> Source | None:
-        """Read a source from the server; None if it does not exist."""
+        """Read a source from the server; None if there is none."""
         return await self._marked.read(key)
 
     # Requests for copies
@@ -454,6 +457,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
             return amendment
         if change := amendment | change:
             await self._store.patch(key, copy, forge.patch(copy, change))
+        await self.rules.report(source, copy)
         return copy.name
 
     async def _context(self, source: Source, name: str) -> CopyContext | Missing:

@@ -110,7 +110,7 @@ class CopyStore(Generic[ObjectT]):
     async def get(self, name: str) -> ObjectT:
         """Read the object of that name from the server.
 
-        :raises NotFound: it does not exist.
+        :raises NotFound: there is none.
         """
         copy = await self._client.get(self.resource, name, self.namespace, keep_raw=self._keep_raw)
         return copy if self._prune is None else self._prune(copy)
