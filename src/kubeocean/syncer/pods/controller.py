@@ -29,7 +29,6 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.kinds import Node
@@ -37,7 +36,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
-from kubeocean.syncer.pods.admission import Admission, ClosedNode
+from kubeocean.syncer.pods.admission import Admission, ClosedNode, Rejected
 from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
@@ -348,7 +347,7 @@ class PodController:
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
-    async def _reject(self, vpod: VirtualPod, rejection: Shortage | ClosedNode) -> None:
+    async def _reject(self, vpod: VirtualPod, rejection: Rejected) -> None:
         """Fail a pod that its node does not admit, as a kubelet does."""
         status = pod_status.rejected(rejection)
         if isinstance(rejection, ClosedNode):
