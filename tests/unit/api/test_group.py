@@ -72,7 +72,8 @@ KEYS = {
 NEW = {
     *("computing_cluster_id", "drained", "expected_spec", "force_deletion", "local_ocean"),
     "log_level",
-    *("rollout_digest", "token_due", "token_expires", "virtual_uid", "worker_cluster_id"),
+    *("rollout_digest", "sync_back", "synced_hash", "token_due", "token_expires", "virtual_uid"),
+    "worker_cluster_id",
 }
 OBJECTS = {
     "manager": "kubeocean-manager",

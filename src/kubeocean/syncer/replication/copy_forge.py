@@ -38,6 +38,7 @@ __all__ = [
     "ReplicatedKind",
     "Source",
     "changes",
+    "content_digest",
     "digested",
     "forge",
     "must_be_replaced",
@@ -169,8 +170,8 @@ def changes(copy: Copy, context: CopyContext) -> Json:
     return change | ({} if _digest(synced) == copy.synced_digest else synced)
 
 
-def patch(copy: Copy, change: Json) -> JsonPatch:
-    """Return a patch that applies to this version of the copy only and replaces maps as a whole."""
+def patch(copy: Object, change: Json) -> JsonPatch:
+    """Return a patch that applies to this version of an object and replaces maps as a whole."""
     version = {"/metadata/uid": copy.uid, "/metadata/resourceVersion": copy.resource_version}
     return JsonPatch(
         [{"op": "add", "path": path, "value": value} for path, value in (version | change).items()]
@@ -195,6 +196,11 @@ def digested(copy: Copy, kind: ReplicatedKind) -> Copy:
     return copy
 
 
+def content_digest(context: CopyContext) -> str:
+    """Return the digest of the fields that follow the source, as `digested` makes it of a copy."""
+    return _digest(context.kind.synced_fields(context.content))
+
+
 def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations of a new copy."""
     domain, source = context.domain, context.source
@@ -204,6 +210,8 @@ def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
     annotations |= {domain.virtual_name: source.name, domain.virtual_uid: source.uid}
     if source.namespace:
         annotations[domain.virtual_namespace] = source.namespace
+    if source.annotations.get(domain.sync_back) == group.TRUE:
+        annotations[domain.synced_hash] = content_digest(context)
     # The keys alone: the values may be as long as all annotations of an object together may be.
     keys = Expected(dict.fromkeys(labels, ""), dict.fromkeys(annotations, ""))
     return labels, annotations | {domain.expected_metadata: keys.encode()}

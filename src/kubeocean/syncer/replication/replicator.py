@@ -32,6 +32,7 @@ from kubeocean.errors import (
 from kubeocean.runtime.clock import within
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
+from kubeocean.runtime.events import reference
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
@@ -43,6 +44,7 @@ from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.references import PodReferences
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
+from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
 
 __all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
 
@@ -53,7 +55,10 @@ ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
 _LEGACY_RETRY_S: Final = 1.0
 _LEAVING: Final = "is not copied: the binding is being deleted"
-_COPY_REFUSED: Final = "CopyRefused"  # the reason of events
+# The reasons of events
+_COPY_REFUSED: Final = "CopyRefused"
+_SYNCED_BACK: Final = "SyncedBack"
+_SYNC_CONFLICT: Final = "SyncConflict"
 # The likeliest cause of an InternalError is a webhook of the worker that does not answer.
 _REFUSALS: Final = (
     BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge, InternalError,
@@ -451,6 +456,8 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if forge.must_be_replaced(copy, context, stale=stale):
             await self._store.delete(key, copy)
             return self._missing(key, f"is not copied: {copy.name} is being replaced")
+        if not stale and await self._sync_back(source, copy, context):
+            return copy.name  # the change of the source enqueues the key
         change = forge.changes(copy, context)
         amendment = await self.rules.amend(source, copy)
         if isinstance(amendment, Missing):
@@ -459,6 +466,29 @@ class Replicator(ReplicationLoop[Source, Copy]):
             await self._store.patch(key, copy, forge.patch(copy, change))
         await self.rules.report(source, copy)
         return copy.name
+
+    async def _sync_back(self, source: Source, copy: Copy, context: CopyContext) -> bool:
+        """Apply a change of a copy to its source, if its owner asks for that; False if not."""
+        direction = direction_of(copy, context)
+        if direction is SyncDirection.NONE:
+            return False
+        target = reference(self.definition.sources, source)
+        name = f"{self.kind} {copy.key} of the worker"
+        if direction is SyncDirection.CONFLICT:
+            ours, theirs = forge.content_digest(context)[:12], copy.synced_digest[:12]
+            message = f"Overwrote {name}: both changed (SHA-256 {ours} here, {theirs} there)"
+            self.clusters.events.emit(target, "Warning", _SYNC_CONFLICT, message)
+            return False
+        live = await self._store.read_whole(copy)
+        if live is None:
+            return True  # another version than the cache shows, which will change
+        fields = returned_fields(live.content(), self.definition)
+        written = await self.clusters.computing.patch(
+            self.definition.sources, source.name, forge.patch(source, fields), source.namespace
+        )
+        self.sources.wrote(written)
+        self.clusters.events.emit(target, "Normal", _SYNCED_BACK, f"Applied the changes of {name}")
+        return True
 
     async def _context(self, source: Source, name: str) -> CopyContext | Missing:
         content = await self.rules.translate(source, name)
