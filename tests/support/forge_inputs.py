@@ -63,8 +63,12 @@ def names_for(pod: Json) -> CopyNames:
         (t.volume, t.index): token_secret(t, meta["name"], namespace, uid=meta["uid"])
         for t in refs.tokens
     }
-    secrets = copies((*refs.secrets, *refs.pull_secrets))
-    return CopyNames(copies(refs.config_maps), secrets, copies(refs.all_claims), tokens)
+    by_kind = {
+        "ConfigMap": copies(refs.config_maps),
+        "Secret": copies((*refs.secrets, *refs.pull_secrets)),
+        "PersistentVolumeClaim": copies(refs.all_claims),
+    }
+    return CopyNames(by_kind, tokens)
 
 
 def context_for(pod: Json, **changes: Any) -> Context:

@@ -45,6 +45,7 @@ __all__ = [
     "PERMITTED",
     "PHYSICAL_POD_LOST",
     "POD_CREATED",
+    "POD_EXPECTED",
     "POD_SYNCED",
     "POLICIES",
     "POLICIES_INVALID",
@@ -344,6 +345,7 @@ WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
 
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
+POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker
 POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
 
 
@@ -417,3 +419,4 @@ class PodEvent(StrEnum):
     FAILED_UPDATE = "FailedUpdatePod"
     LOST = "PhysicalPodLost"
     NODE_CLOSED = "NodeClosed"
+    NOT_REPLICATED = "NotReplicated"

@@ -207,6 +207,8 @@ class Domain:
     physical_pod_name = _Key("physical-pod-name")
     physical_pod_uid = _Key("physical-pod-uid")
     running_daemonset = _Key("running-daemonset")
+    sync_back = _Key("sync-back")  # of a ConfigMap or Secret: changes of its copies count as well
+    synced_hash = _Key("synced-hash")  # of its copy: the content that both had last
 
     # Annotations that tie other objects together
     physical_name = _Key("physical-name")

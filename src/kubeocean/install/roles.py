@@ -152,6 +152,7 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
                 ("configmaps", "secrets", "persistentvolumeclaims", "persistentvolumes"),
                 (*_READ, "patch"),
             ),
+            Rule(("persistentvolumeclaims/status",), ("patch",)),
             Rule(("services",), _READ),
             Rule(("endpointslices",), _LIST_WATCH, "discovery.k8s.io"),
             Rule(("serviceaccounts/token",), ("create",)),

@@ -1,7 +1,7 @@
 """Pending writes by key: own writes that caches do not show yet, by the key they were made for.
 
 A copy is written for its original, a physical pod for its virtual pod: such a key is not reconciled
-before the caches show what was written for it.
+before the caches show all writes for the key.
 """
 
 from __future__ import annotations

@@ -132,6 +132,34 @@ async def test_a_pod_that_names_a_node_with_a_closed_window_is_rejected(pod_env:
         await until(lambda: pod_env.runs("after"))
 
 
+async def test_a_pod_with_a_host_port_that_is_taken_is_rejected(pod_env: PodEnv) -> None:
+    pnode, number = pod_env.pnodes[0], 20_000 + int(pod_env.name[1:5], 16) % 10_000
+
+    def container(port: int, **more: object) -> Json:
+        ports = [{"containerPort": 80, "hostPort": port, **more}]
+        return {"name": "c", "image": "none", "ports": ports}
+
+    owners = {
+        "metadata": {"name": "owners"},
+        "spec": {
+            "nodeName": pnode,
+            "containers": [container(number)],
+            "automountServiceAccountToken": False,
+        },
+    }
+    await pod_env.worker_api.create(VIRTUAL_PODS, owners, namespace=pod_env.mount)
+    async with pod_env.pods():
+        await pod_env.run("taken", containers=[container(number, hostIP="10.0.0.1")])
+        pod = await until(lambda: pod_env.shows("taken", "Failed"))
+        status = pod.content()["status"]
+        assert status["reason"] == "NodePorts"
+        assert status["message"].endswith(f"{number}/TCP is taken")
+        assert not await pod_env.ppods("taken")
+        await until(lambda: pod_env.told_of("taken", "NodePorts"))
+        await pod_env.run("other", containers=[container(number, protocol="UDP")])
+        await until(lambda: pod_env.runs("other"))
+
+
 async def test_a_pod_never_runs_on_a_node_that_only_an_annotation_names(pod_env: PodEnv) -> None:
     vnode, pnode = pod_env.vnode_key(0).name, pod_env.pnodes[0]
 

@@ -284,7 +284,8 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
     }
     await controller_env.computing_api.create(CLASSES, body)
     store = await Store(controller_env, home, cls=name).make()
-    async with controller_env.syncing(DependentsDriver):
+    faults = Faults()
+    async with controller_env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
         await store.bind()
         await until(store.copies_are_bound)
         await grow(store)
@@ -297,6 +298,19 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
             return requested == volume.content()["spec"]["capacity"]["storage"] == "2Gi"
 
         await until(grown)
+
+        # A kubelet of the worker enlarges the file system and writes that to the copy.
+        enlarged = MergePatch({"status": {"capacity": {"storage": "2Gi"}}})
+        await controller_env.worker_api.patch(
+            PVCS, store.copy, enlarged, MOUNT, subresource="status"
+        )
+
+        async def ended() -> bool:
+            claim = await controller_env.computing_api.get(PVCS, store.claim, home, keep_raw=True)
+            return bool(claim.content()["status"]["capacity"] == {"storage": "2Gi"})
+
+        await until(ended)
+        await quiet(faults)
 
 
 async def grow(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 from kubeocean.api.naming import physical_name
 from kubeocean.errors import NotFound
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, SECRETS, ConfigMap, Pod
+from kubeocean.runtime.kinds import CONFIG_MAPS, EVENTS, PODS, SECRETS, ConfigMap, Pod
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.syncer.replication.missing import Missing
 from support.controller_env import ControllerEnv, quiet
@@ -286,8 +286,7 @@ async def test_a_pod_never_mounts_a_foreign_object_for_an_optional_source_that_i
         reserved = mounted["configMap"]["name"]
         assert reserved != name
 
-    # The source appears later, in another process: its copy has the name that the pod mounts.
-    async with env.pods():
+        # The source appears later: its copy has the name that the pod mounts.
         body = {"metadata": {"name": "config"}, "data": {"k": "v"}}
         await env.computing_api.create(CONFIG_MAPS, body, namespace=env.namespace)
 
@@ -296,6 +295,53 @@ async def test_a_pod_never_mounts_a_foreign_object_for_an_optional_source_that_i
             return copy is not None and copy.content()["data"] == {"k": "v"}
 
         await until(copied)
+
+
+async def test_changes_of_a_copy_flow_back_only_on_request(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    env, name = controller_env, physical_name("config", home)
+    two_way = {"metadata": {"annotations": {"kubeocean.io/sync-back": "true"}}}
+
+    async def change_copy(value: str) -> None:
+        await env.worker_api.patch(CONFIG_MAPS, name, MergePatch({"data": {"k": value}}), MOUNT)
+
+    async def source_has(value: str) -> bool:
+        source = await env.computing_api.get(CONFIG_MAPS, "config", home, keep_raw=True)
+        return bool(source.content()["data"] == {"k": value})
+
+    async def copy_has_hash() -> bool:
+        copy = await read_in_worker(env, CONFIG_MAPS, name)
+        return copy is not None and "kubeocean.io/synced-hash" in copy.annotations
+
+    await create_config_map(env, home)
+    faults = Faults()
+    async with env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+        await bind_pod(env, home, "p", config_map_volume("config"))
+        await until(lambda: has_data(env, home, k="v"))
+        await change_copy("mine")
+        await until(lambda: has_data(env, home, k="v"))
+        assert await source_has("v")
+        await env.computing_api.patch(CONFIG_MAPS, "config", MergePatch(two_way), home)
+        await until(copy_has_hash)
+        await change_copy("back")
+        await until(lambda: source_has("back"))
+        await quiet(faults)
+        assert await has_data(env, home, k="back")
+
+    # Both change while no syncer runs: the computing cluster decides.
+    await change_copy("theirs")
+    await env.computing_api.patch(CONFIG_MAPS, "config", MergePatch({"data": {"k": "ours"}}), home)
+    async with env.syncing(DependentsDriver, computing_api=faults, worker_api=faults):
+        await until(lambda: has_data(env, home, k="ours"))
+        assert await source_has("ours")
+        fields = "involvedObject.name=config,reason=SyncConflict"
+
+        async def told() -> bool:
+            return bool((await env.computing_api.list(EVENTS, home, fields=fields)).items)
+
+        await until(told)
+        await quiet(faults)
 
 
 async def test_a_source_that_is_deleted_and_created_again_keeps_its_copy(

@@ -48,7 +48,7 @@ class SweepOnly:
             *(cache for cache in clusters.caches if cache is not clusters.vnodes),
             *(
                 cache
-                for copies in (needs.config_maps, needs.secrets, needs.claims, needs.volumes)
+                for copies in needs.replicators.values()
                 for cache in (copies.sources, copies.copies)
             ),
             needs.tokens.secrets,
@@ -273,6 +273,40 @@ async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv)
         await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
 
 
+async def test_a_pod_of_the_earlier_implementation_is_removed_if_it_names_our_virtual_node(
+    env: OrphanEnv,
+) -> None:
+    managed = {DEFAULT.managed_by: DEFAULT.product}
+    virtual = await env.virtual_pod("web")
+
+    async def pod(name: str, uid: str, vnode: str) -> Object:
+        annotations = {
+            DEFAULT.virtual_pod_namespace: env.namespace,
+            DEFAULT.virtual_pod_name: name,
+            DEFAULT.virtual_pod_uid: uid,
+            DEFAULT.virtual_node_name: vnode,
+        }
+        return await env.make(PODS, annotations, managed, **_SPEC)
+
+    ours = env.controller_env.vnode("n")
+    gone, replaced = await pod("gone", "u1", ours), await pod("web", "u0", ours)
+    kept = [
+        await pod("web", virtual.uid, ours),
+        await pod("gone", "u1", env.controller_env.vnode("missing")),
+        await pod("gone", "u1", "vnode-other-n"),
+    ]
+    async with env.controller_env.syncing(SweepOnly) as swept:
+        await swept.ready()
+        await until(lambda: len(swept.sweep.clusters.vpods) == 1)
+        for _ in range(4):
+            await swept.sweep.run_once()
+    assert not await env.exists(PODS, gone)
+    assert not await env.exists(PODS, replaced)
+    for each in kept:
+        assert await env.exists(PODS, each)
+        await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
+
+
 async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
     virtual = await env.virtual_pod("web")
     body = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}
@@ -347,7 +381,7 @@ async def test_pods_that_come_and_go_leave_nothing_but_objects_that_no_controlle
                 await pod_env.delete(pod, grace_s=0)
             for pod in vpods:
                 await until(lambda pod=pod: pod_env.gone(pod.name))
-            await until(lambda: not len(needs.config_maps.copies))
+            await until(lambda: not len(needs.replicators["ConfigMap"].copies))
             for _ in range(3):
                 differences = await sweep.run_once()
             assert [each.subject.kind for each in differences] == ["token Secret"] * len(vpods)

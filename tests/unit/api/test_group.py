@@ -81,7 +81,8 @@ NEW = {
     ),
     "last_eviction_time",
     "log_level",
-    *("rollout_digest", "token_due", "token_expires", "virtual_uid", "worker_cluster_id"),
+    *("rollout_digest", "sync_back", "synced_hash", "token_due", "token_expires", "virtual_uid"),
+    "worker_cluster_id",
 }
 OBJECTS = {
     "manager": "kubeocean-manager",

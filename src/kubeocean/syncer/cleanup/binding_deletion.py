@@ -2,14 +2,14 @@
 
 The syncer writes three conditions: `Connected`, whether the worker answers, and if not, since when;
 `Conflicted`, if policies that name the binding have the claim of another computing cluster; and,
-while the binding is being deleted, `Drained`, with what is still waited for.
+while the binding is being deleted, `Drained`, with the objects that are still waited for.
 
 When the binding is deleted, its virtual nodes are reclaimed, by rules that have an end. Then its
 pods and copies are deleted, our label is removed from the worker's nodes and our finalizer from its
 policies; at last our finalizer from the binding. A worker that has not answered for `PATIENCE_S`
 does not hold up the deletion. Neither does anything else beyond one deadline over all of it
 (`give_up_at`): a foreign finalizer, a missing right, a list that cannot be read. Then the virtual
-nodes that are left are deleted, and condition and event have what was not confirmed.
+nodes that are left are deleted, and condition and event name the objects not confirmed gone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _Names = Callable[[], Iterable[str]]
 
 @dataclass(slots=True)
 class _Deletion:
-    """What is remembered of a deletion: when it was first seen, and when it is given up."""
+    """The times of a deletion: when this syncer first saw the deletion, and when to give up."""
 
     uid: str
     seen: datetime
@@ -69,7 +69,7 @@ class _Deletion:
 
 
 class BindingDeletion:
-    """Writes the conditions of one binding, and deletes what belongs to it; the key is its name.
+    """Writes the conditions of one binding, and deletes its objects; the key is its name.
 
     `held` are the policies that have our finalizer, `claimed` those with another cluster's claim,
     `marked` the worker's nodes with our label, `leftovers` everything else that is ours; `policies`
@@ -123,7 +123,7 @@ class BindingDeletion:
         self.controller.enqueue(Key("", self._clusters.binding_name))
 
     def _enqueue_if(self, always: bool) -> None:
-        """Enqueue the binding, if `always` or while it is being deleted."""
+        """Enqueue the binding, if `always` or during its deletion."""
         binding = self._clusters.binding
         if binding is not None and (always or binding.deleting):
             self._enqueue()
@@ -156,7 +156,7 @@ class BindingDeletion:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Hold the binding and write its conditions; once it is deleted, clean up."""
+        """Hold the binding and write its conditions; after its deletion, clean up."""
         clusters, binding = self._clusters, self._clusters.binding
         if binding is None:
             return Done()
@@ -237,7 +237,7 @@ class BindingDeletion:
             if unread and (now - deletion.seen).total_seconds() < _STARTS_S:
                 return After(_RETRY_S)
             await self._write_draining(binding, left)
-            # Not every object that is waited for has an event when it is gone.
+            # Not every object that is waited for has an event at its end.
             return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
@@ -270,7 +270,7 @@ class BindingDeletion:
         return [cache.scope.path for cache in needed if not cache.has_synced]
 
     def _left(self, now: datetime) -> tuple[str, datetime | None]:
-        """Return what still exists, and until when a worker that does not answer is waited for."""
+        """Return the objects that exist, and until when a silent worker is waited for."""
         clusters = self._clusters
         vnodes = [vnode.name for vnode in clusters.vnodes.items()]
         if vnodes:
@@ -296,7 +296,7 @@ class BindingDeletion:
         return Done()
 
     async def _abandon_nodes(self) -> None:
-        """Delete the virtual nodes that are left; what a foreign finalizer holds stays behind."""
+        """Delete the virtual nodes that are left; nodes with a foreign finalizer stay behind."""
         clusters, ours = self._clusters, self._clusters.domain.finalizer_vnode
         try:
             listing = await clusters.computing.list(NODES, labels=clusters.vnodes.scope.labels)
@@ -320,7 +320,7 @@ class BindingDeletion:
     def _patience_ends(self, now: datetime) -> datetime:
         """Return until when a worker that does not answer is waited for.
 
-        After that, what is in the computing cluster is cleaned up without it.
+        After that, the computing cluster is cleaned up without the worker.
         """
         ends = self._clusters.worker_health.since + timedelta(seconds=PATIENCE_S)
         if now < ends:
@@ -359,7 +359,7 @@ class BindingDeletion:
     async def _write_throttled(
         self, binding: ClusterBinding, own: list[Condition], version: str
     ) -> float | None:
-        """Write the status, if it changed; return the seconds until it may be written, if not yet.
+        """Write a changed status; return the seconds until the next write, if that is too early.
 
         A condition with another status or reason is written at once, another text less often.
         """
@@ -373,7 +373,7 @@ class BindingDeletion:
         return None
 
     async def _write(self, binding: ClusterBinding, own: list[Condition], version: str = "") -> str:
-        """Write the status, if it changed; return the binding's new resourceVersion."""
+        """Write a changed status; return the binding's new resourceVersion."""
         version = version or binding.resource_version
         after = self._status(binding, own)
         if after == binding.status:

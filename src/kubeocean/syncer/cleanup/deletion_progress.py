@@ -1,8 +1,8 @@
 """The progress of a binding's deletion, in words: nodes, pods and copies that are still there.
 
-All texts name the first few objects, and count all. `Unconfirmed` remembers what was deleted in the
-computing cluster while the worker could not confirm it; `Leftovers` counts what a binding that is
-being deleted still has in the clusters, besides its nodes.
+All texts name the first few objects, and count all. `Unconfirmed` remembers deletions
+that the worker could not confirm; `Leftovers` counts the objects of a deleted binding in the
+clusters, besides its nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMED: Final = 5
 
 
 class Unconfirmed:
-    """Deletions that the worker has not confirmed; forgotten once it answers again."""
+    """Deletions that the worker has not confirmed; forgotten when the worker answers again."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, None] = {}
@@ -57,7 +57,7 @@ class Unconfirmed:
         self._pods.clear()
 
     def describe(self) -> str:
-        """Return what may be left in the worker."""
+        """Return the objects that may be left in the worker."""
         nodes = f" ({first_few(self._nodes)})" if self._nodes else ""
         pods = f" ({first_few(self._pods)})" if self._pods else ""
         return (
@@ -142,7 +142,7 @@ class Leftovers:
         return self._dependents.remaining()
 
     def describe(self) -> str:
-        """Return what still exists, by the caches; empty if nothing does."""
+        """Return the objects that the caches still show; empty if they show none."""
         counts = (
             (len(self._pods.remaining()), "pod"),
             (self._dependents.remaining(), "copied object"),

@@ -1,9 +1,10 @@
 """Differences between the two clusters of a binding.
 
-Pure: the caller passes what exists and what is wanted. An object that is ours and that nothing
-wants is an orphan; one that the earlier implementation may have created is only reported, because
-nothing on it proves its owner. Objects of other owners are ignored. Besides: virtual pods whose
-physical pod is missing, and several physical pods that run for one virtual pod.
+Pure: the caller passes existing and expected objects. An object that is ours and that nothing
+wants is an orphan. Nothing proves the owner of an object that the earlier implementation created:
+such an object is reported, and deleted only if it is a pod that names a virtual node of this
+binding. Objects of other owners are ignored. Besides: virtual pods whose physical pod is missing,
+and several physical pods that run for one virtual pod.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from kubeocean.api import naming
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids, bears_ids
 from kubeocean.runtime.kinds import NODES
@@ -47,8 +49,8 @@ _FOR_PODS: Final = frozenset({POD, TOKEN})
 class DifferenceKind(StrEnum):
     """The kinds of differences."""
 
-    ORPHAN = "Orphan"  # ours, and nothing wants it
-    UNPROVEN = "Unproven"  # nothing wants it, but nothing proves its owner
+    ORPHAN = "Orphan"  # ours, and used by nothing
+    UNPROVEN = "Unproven"  # used by nothing, but without proof of its owner
     LOST = "Lost"  # a virtual pod that should run has no physical pod
     TWIN = "Twin"  # two physical pods run for one virtual pod
 
@@ -61,16 +63,17 @@ class Counterpart:
     resource: Resource[Untyped]
     key: Key
     uid: str
-    virtual: Key  # the object for which it was created
+    virtual: Key  # the object that this one was created for
     virtual_uid: str
     original: Resource[Untyped]  # the resource of that object
     ours: bool = True
-    in_computing_cluster: bool = False  # it is in the computing cluster itself
+    in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
+    legacy_node: str = ""  # the virtual node that a pod of the earlier implementation names
 
     @property
     def for_pod(self) -> bool:
-        """Whether it was created in the worker for a virtual pod."""
+        """Whether the object was created in the worker for a virtual pod."""
         return self.kind in _FOR_PODS and not self.in_computing_cluster
 
     def __str__(self) -> str:
@@ -108,7 +111,11 @@ class Difference:
 
     @property
     def removable(self) -> bool:
-        return self.problem is DifferenceKind.ORPHAN
+        """Whether the object may be deleted, once both clusters have confirmed the difference."""
+        unproven = self.problem is DifferenceKind.UNPROVEN
+        return self.problem is DifferenceKind.ORPHAN or (
+            unproven and self.subject.legacy_node != ""
+        )
 
 
 def untyped(resource: Resource[ObjectT]) -> Resource[Untyped]:
@@ -126,7 +133,7 @@ def counterpart(
     ids: Ids,
     domain: Domain,
 ) -> Counterpart | None:
-    """Return what a worker's object was created for; None if it is of another owner."""
+    """Return a worker's object with its virtual object; None for an object of another owner."""
     ours = bears_ids(obj, ids=ids, domain=domain)
     owners = (domain.cluster_binding, domain.computing_cluster_id)
     managed = obj.labels.get(domain.managed_by) == domain.product
@@ -147,7 +154,18 @@ def counterpart(
         original=original,
         ours=ours,
         deleting=obj.deleting,
+        legacy_node=_legacy_node(obj, kind, ids, domain) if not ours and name else "",
     )
+
+
+def _legacy_node(obj: Object, kind: str, ids: Ids, domain: Domain) -> str:
+    """Return the virtual node that a pod names, if nodes of this binding have such names.
+
+    The clusterID of another binding may begin with this one's: the node itself decides.
+    """
+    vnode = obj.annotations.get(domain.virtual_node_name, "")
+    ours = vnode.startswith(naming.virtual_node_prefix(ids.cluster_id))
+    return vnode if kind == POD and ours else ""
 
 
 def counterparts(
@@ -183,7 +201,7 @@ def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str)
 
 
 def compared_pod(pod: VirtualPod, domain: Domain) -> ComparedPod:
-    """Return what is compared of a virtual pod."""
+    """Return the compared fields of a virtual pod."""
     physical = pod.annotations.get(domain.physical_pod_uid, "")
     return ComparedPod(pod.uid, physical, runs=not pod.finished and not pod.deleting)
 

@@ -1,4 +1,4 @@
-"""Deletion of an orphan, once both clusters have confirmed that it is one.
+"""Deletion of an orphan, confirmed by both clusters.
 
 The object is read again from its API server, and so is the object for which it was created. It has
 to be the same object, by UID, and ours by its labels. An object for a pod or a node is deleted if
@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from kubeocean.api import naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids
+from kubeocean.api.ownership import Ids, bears_ids, is_virtual_node_of
 from kubeocean.errors import Conflict, NotFound
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference, counterpart
 
@@ -45,7 +46,7 @@ class Remover:
         self._domain = domain
 
     async def remove(self, finding: Difference, unused: Unused) -> Fate:
-        """Confirm that the object of a difference is an orphan, and delete it.
+        """Confirm that the object of a difference is an orphan, and delete the object.
 
         :raises ApiError: an API server did not answer, or refused.
         """
@@ -57,13 +58,13 @@ class Remover:
             return Fate.GONE
         if obj.uid != subject.uid or obj.deleting:
             return Fate.GONE
-        if not self._is_ours(subject, obj):
+        if not (self._is_ours(subject, obj) or await self._is_legacy(subject, obj)):
             return Fate.UNPROVEN
         if subject.in_computing_cluster or subject.for_pod:
-            wanted = await self._original_exists(subject)
+            is_used = await self._original_exists(subject)
         else:
-            wanted = not await unused(subject, obj)
-        if wanted:
+            is_used = not await unused(subject, obj)
+        if is_used:
             return Fate.WANTED
         try:
             await client.delete(
@@ -76,7 +77,7 @@ class Remover:
         except NotFound:
             return Fate.GONE
         except Conflict:
-            return Fate.WANTED  # it was changed just now
+            return Fate.WANTED  # a writer changed the object just now
         return Fate.REMOVED
 
     def _is_ours(self, subject: Counterpart, obj: Untyped) -> bool:
@@ -87,18 +88,35 @@ class Remover:
                 domain.cluster_binding: naming.label_value(ids.binding),
             }
             return ours.items() <= obj.labels.items()
+        return self._is_same(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
+
+    async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
+        """Whether the earlier implementation made a pod for a virtual node of this binding."""
+        if not subject.legacy_node or not self._is_same(subject, obj):
+            return False
+        try:
+            node = await self._computing.get(NODES, subject.legacy_node)
+        except NotFound:
+            return False
+        ids = self._ids
+        return is_virtual_node_of(
+            node, binding=ids.binding, cluster_id=ids.cluster_id, domain=self._domain
+        )
+
+    def _is_same(self, subject: Counterpart, obj: Untyped) -> bool:
+        """Whether an object is as it was when the difference was found."""
         again = counterpart(
             obj,
             kind=subject.kind,
             resource=subject.resource,
             original=subject.original,
-            ids=ids,
-            domain=domain,
+            ids=self._ids,
+            domain=self._domain,
         )
-        return again == subject and bears_ids(obj, ids=ids, domain=domain)
+        return again == subject
 
     async def _original_exists(self, subject: Counterpart) -> bool:
-        """Whether the object for which it was created exists, by the computing cluster's server."""
+        """Whether the virtual object exists, by the computing cluster's server."""
         key = subject.virtual
         if not key.name:
             return True  # its annotations name none: nothing is proven

@@ -26,14 +26,14 @@ _DONE: Final = frozenset({Fate.REMOVED, Fate.GONE, Fate.WANTED})
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """A difference, and what was done about it."""
+    """A difference, and its result."""
 
     finding: Difference
     fate: str
 
     @property
     def mended(self) -> bool:
-        """Whether nothing is left to do about it."""
+        """Whether nothing is left to do."""
         return self.fate in _DONE
 
 
@@ -51,7 +51,7 @@ class RepairReport:
 
 
 class Repair:
-    """Compares the clusters of one binding twice, and deletes what is an orphan both times."""
+    """Compares the clusters of one binding twice, and deletes the orphans of both comparisons."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A comparison of both clusters of a binding, with every list read from the API servers.
 
-`kubeocean repair` and `kubeocean doctor` use it, whether a syncer runs or not. A kind that the
+For `kubeocean repair` and `kubeocean doctor`, whether a syncer runs or not. A kind that the
 credentials may not list is named, and the objects that depend on it count as wanted.
 """
 
@@ -36,17 +36,16 @@ from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.pods.plan import is_lent
 from kubeocean.syncer.pods.references import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
-from kubeocean.syncer.replication import claims as claim_forge
-from kubeocean.syncer.replication import configmaps, secrets
-from kubeocean.syncer.replication import volumes as volume_forge
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
-from kubeocean.syncer.replication.kinds import references_of
+from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.references import Reference
 
 __all__ = ["ClusterSnapshot", "Comparison"]
 
-_CONFIG_MAPS, _SECRETS = configmaps.CONFIG_MAPS, secrets.SECRETS
-_CLAIMS, _VOLUMES = claim_forge.CLAIMS, volume_forge.VOLUMES
+
+def _holders(kind: str) -> list[ReplicatedKind]:
+    """Return the kinds with copies that may refer to copies of that kind."""
+    return [holder for holder, _ in REPLICATED_KINDS if holder.refers_to == kind]
 
 
 @dataclass(slots=True)
@@ -55,22 +54,15 @@ class Comparison:
 
     pods: dict[Key, ComparedPod] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
-    held_volumes: set[str] = field(default_factory=set)  # physical names
-    held_secrets: set[Key] = field(default_factory=set)  # physical
+    held: set[tuple[str, Key]] = field(default_factory=set)  # copies that other copies refer to
     skipped: set[str] = field(default_factory=set)  # kinds that may not be listed
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
-        """Whether neither a pod nor another copy uses a copy."""
-        if copy.kind == _VOLUMES.sources.kind:
-            return (
-                _CLAIMS.copies.kind not in self.skipped and copy.key.name not in self.held_volumes
-            )
-        if (copy.kind, copy.virtual) in self.used:
+        """Whether neither a pod nor another copy uses a copy, as far as everything was listed."""
+        if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
             return False
-        if copy.kind != _SECRETS.sources.kind:
-            return True
-        return _VOLUMES.copies.kind not in self.skipped and copy.key not in self.held_secrets
+        return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
 
     def is_wanted(self, copy: Counterpart) -> bool:
         """Whether a pod or another copy uses a copy."""
@@ -105,38 +97,34 @@ class ClusterSnapshot:
         pods = await self._list(
             comparison, self._worker, PHYSICAL_PODS, self._mount, labels=managed
         )
-        all_secrets = await self._list(
-            comparison, self._worker, SECRETS, self._mount, labels=managed
+        token = domain.service_account_token
+        tokens = await self._list(
+            comparison, self._worker, SECRETS, self._mount, labels=f"{managed},{token}"
         )
         copies = [
-            (recipe, await self._read_copies(comparison, recipe, managed))
-            for recipe in (_CONFIG_MAPS, _CLAIMS, _VOLUMES)
+            (kind, await self._read_copies(comparison, kind, f"{managed},!{token}"))
+            for kind, _ in REPLICATED_KINDS
         ]
         beside_nodes, vnodes = await self._read_nodes(comparison, managed)
         await self._read_pods(comparison, await self._foreign_nodes())
-        token = domain.service_account_token
-        tokens = [each for each in all_secrets if token in each.labels]
-        plain = [each for each in all_secrets if token not in each.labels]
         sets = [
             ObjectSet(self._for_pods(pods, POD, untyped(PHYSICAL_PODS)), comparison.has_pod),
             ObjectSet(self._for_pods(tokens, TOKEN, untyped(SECRETS)), comparison.has_pod),
-            ObjectSet(self._copies(plain, _SECRETS), comparison.is_wanted),
-            *(
-                ObjectSet(self._copies(each, recipe), comparison.is_wanted)
-                for recipe, each in copies
-            ),
+            *(ObjectSet(self._copies(each, kind), comparison.is_wanted) for kind, each in copies),
             ObjectSet(beside_nodes, lambda each: each.virtual.name in vnodes),
         ]
         comparison.findings = tuple(compare(sets, comparison.pods))
         return comparison
 
     async def is_used_now(self, copy: Counterpart) -> bool:
-        """Whether a pod uses a copy, read just for it; for a volume, whether a claim does."""
-        if copy.kind == _VOLUMES.sources.kind:
-            claims = untyped(_CLAIMS.copies)
-            listing = await self._worker.list(claims, self._mount, keep_raw=True)
-            specs = [claim.content().get("spec") or {} for claim in listing.items]
-            return any(spec.get("volumeName") == copy.key.name for spec in specs)
+        """Whether a pod, or a copy of another kind, uses a copy, by fresh reads."""
+        for holder in _holders(copy.kind):
+            namespace = self._mount if holder.copies.namespaced else ""
+            listing = await self._worker.list(untyped(holder.copies), namespace, keep_raw=True)
+            if any(copy.key in holder.copy_references(each.content()) for each in listing.items):
+                return True
+        if not copy.original.namespaced:
+            return False  # pods refer to objects of their namespace
         comparison = Comparison()
         await self._read_pods(comparison, await self._foreign_nodes(), copy.virtual.namespace)
         return (copy.kind, copy.virtual) in comparison.used
@@ -144,18 +132,14 @@ class ClusterSnapshot:
     # The worker
 
     async def _read_copies(
-        self, comparison: Comparison, recipe: ReplicatedKind, managed: str
+        self, comparison: Comparison, kind: ReplicatedKind, labels: str
     ) -> list[Untyped]:
-        namespace = self._mount if recipe.copies.namespaced else ""
-        resource = untyped(recipe.copies)
-        copies = await self._list(comparison, self._worker, resource, namespace, labels=managed)
-        if recipe is _CLAIMS:
-            specs = (each.content().get("spec") or {} for each in copies)
-            comparison.held_volumes = {spec.get("volumeName") or "" for spec in specs}
-        elif recipe is _VOLUMES:
-            for each in copies:
-                secrets = volume_forge.secrets_of(each.content(), controllers=True)
-                comparison.held_secrets |= secrets.keys()
+        namespace = self._mount if kind.copies.namespaced else ""
+        resource = untyped(kind.copies)
+        copies = await self._list(comparison, self._worker, resource, namespace, labels=labels)
+        for copy in copies:
+            references = kind.copy_references(copy.content())
+            comparison.held |= {(kind.refers_to, key) for key in references}
         return copies
 
     # The computing cluster
@@ -183,7 +167,7 @@ class ClusterSnapshot:
         """Return the virtual nodes of other workers.
 
         One clusterID may begin with another, so the names of nodes do not tell them apart. Of a
-        node that is gone only the name is known; it counts as ours.
+        node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain
         managed = f"{domain.managed_by}={domain.product}"
@@ -231,7 +215,7 @@ class ClusterSnapshot:
         ids, domain, virtual = self._ids, self._domain, untyped(VIRTUAL_PODS)
         return counterparts(objects, kind, resource, virtual, ids=ids, domain=domain)
 
-    def _copies(self, objects: Iterable[Object], recipe: ReplicatedKind) -> list[Counterpart]:
-        ids, domain, source = self._ids, self._domain, untyped(recipe.sources)
-        resource = untyped(recipe.copies)
+    def _copies(self, objects: Iterable[Object], kind: ReplicatedKind) -> list[Counterpart]:
+        ids, domain, source = self._ids, self._domain, untyped(kind.sources)
+        resource = untyped(kind.copies)
         return counterparts(objects, source.kind, resource, source, ids=ids, domain=domain)

@@ -1,7 +1,7 @@
 """The sweep: a slow comparison of both clusters, for differences that no controller noticed.
 
 Controllers are level-triggered and should leave nothing behind; the sweep is a safety net for a
-mistake in one of them. It compares the caches, so while they agree it sends no request. A
+mistake in one of them. The sweep compares caches, and sends no request while they agree. A
 difference in one comparison may be temporary. One in two comparisons in a row is reported, by an
 event of the binding and a metric, and its controller is asked to reconcile. An object that is ours,
 wanted by nothing, and still there in the third comparison is deleted, once both clusters have
@@ -138,7 +138,7 @@ class Sweep:
             and self._hostports.reservations.has_synced
         )
 
-    # What exists, and what is wanted
+    # Existing and expected objects
 
     def _replicators(self) -> tuple[Replicator, ...]:
         return tuple(self._dependents.replicators.values())

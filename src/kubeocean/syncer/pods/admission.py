@@ -1,9 +1,10 @@
 """Admission of pods: no virtual node runs more than it offers, nor anything new while it is closed.
 
-A scheduler checks the requests of a pod before it binds the pod; a client that writes
+A scheduler checks the requests of a pod before binding; a client that writes
 `spec.nodeName` does not, and a kubelet rejects such a pod if it does not fit. For virtual nodes the
 syncer is the kubelet: a pod that does not fit beside those that were admitted, and older ones that
-wait, fails with a kubelet's reason. A pod that was admitted is not checked again.
+wait, fails with a kubelet's reason. So does a pod with a host port that another pod of the worker's
+node holds. A pod that was admitted is not checked again.
 
 Outside of its time windows, and while it is being reclaimed, a node starts no pod at all, whatever
 the pod tolerates: the machine belongs to its owner then.
@@ -14,25 +15,30 @@ the usual check costs next to nothing. Before a pod is rejected, its node is rea
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import PodEvent
-from kubeocean.errors import NotFound
+from kubeocean.errors import Forbidden, NotFound
 from kubeocean.leasing.admission import Shortage, admit, shortage
 from kubeocean.leasing.amounts import Amounts, read_amounts
 from kubeocean.leasing.requests import CountedPod, NodeUsage, requests_of
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.objects import Key, decode_object
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pods.plan import is_wanted, reclaim_reason
+from kubeocean.syncer.nodes.host_port_forge import PORT_PODS, HostPort, PortPod, ports_of
+from kubeocean.syncer.pods.plan import is_wanted, physical_node, reclaim_reason
 from kubeocean.syncer.pods.record import PodRecord, PodRecords
 from kubeocean.syncer.pods.views import VirtualPod
 
-__all__ = ["Admission", "ClosedNode"]
+__all__ = ["Admission", "ClosedNode", "Rejected", "TakenPort", "conflict", "host_ports"]
 
 _NOT_STARTED: Final = ("", "Pending")  # phases
+_HOST_PORT: Final = b'"hostPort"'
+_ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - as Kubernetes means a port without an address
+_HOLDERS: Final = "spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,42 @@ class ClosedNode:
         return f"node {self.vnode} starts no pods now: {self.why}"
 
 
+@dataclass(frozen=True, slots=True)
+class TakenPort:
+    """A host port that another pod holds."""
+
+    port: HostPort
+
+    @property
+    def reason(self) -> str:
+        return "NodePorts"
+
+    @property
+    def message(self) -> str:
+        port = f"{self.port.number}/{self.port.protocol}"
+        return (
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod"
+            f" ports: {port} is taken"
+        )
+
+
+Rejected: TypeAlias = Shortage | ClosedNode | TakenPort
+
+
+def host_ports(vpod: VirtualPod) -> tuple[HostPort, ...]:
+    """The host ports that a pod requests."""
+    if _HOST_PORT not in vpod.raw:
+        return ()
+    return tuple(sorted(ports_of(decode_object(PortPod, vpod.raw, keep_raw=False))))
+
+
+def conflict(one: HostPort, other: HostPort) -> bool:
+    """Whether two pods cannot hold these ports on one node."""
+    if (one.protocol, one.number) != (other.protocol, other.number):
+        return False
+    return one.address == other.address or _ANY_ADDRESS in (one.address, other.address)
+
+
 class Admission:
     """Admits the pods of one binding to its virtual nodes."""
 
@@ -60,19 +102,44 @@ class Admission:
         self._usage: dict[str, NodeUsage] = {}  # by virtual node
         self._changed: dict[str, set[Key]] = {}  # by virtual node: pods to be counted again
 
-    async def check(
-        self, vpod: VirtualPod, vnode: Node, record: PodRecord
-    ) -> Shortage | ClosedNode | None:
+    async def check(self, vpod: VirtualPod, vnode: Node, record: PodRecord) -> Rejected | None:
         """Admit a pod that has no physical pod yet, or return why its node rejects the pod."""
-        rejection = self._rejection(vpod, vnode, record)
+        rejection: Rejected | None = self._rejection(vpod, vnode, record)
         if rejection is not None:
             try:
                 live = await self._clusters.computing.get(NODES, vnode.name)
             except NotFound:
                 live = vnode  # the node was deleted, and its pods will be
             rejection = self._rejection(vpod, live, record)
+        if rejection is None and not record.admitted:
+            rejection = await self._taken_port(vpod, vnode)
         record.admitted = rejection is None
         return rejection
+
+    async def _taken_port(self, vpod: VirtualPod, vnode: Node) -> TakenPort | None:
+        """Return a host port of the pod that another pod of the worker's node holds.
+
+        The worker's pods are read from the server: a port may have become free just now.
+        """
+        clusters = self._clusters
+        ports = host_ports(vpod)
+        pnode = physical_node(vnode, clusters.ids, clusters.domain)
+        if not ports or pnode is None:
+            return None
+        with suppress(Forbidden):  # then the worker's scheduler or kubelet decides
+            listing = await clusters.worker.list(PORT_PODS, fields=_HOLDERS.format(pnode))
+            # A pod that ran for an earlier virtual pod of this name is being deleted.
+            others = (pod for pod in listing.items if not self._runs_for(pod, vpod))
+            held = [port for pod in others for port in ports_of(pod)]
+            for port in ports:
+                if any(conflict(port, other) for other in held):
+                    return TakenPort(port)
+        return None
+
+    def _runs_for(self, pod: PortPod, vpod: VirtualPod) -> bool:
+        domain, annotations = self._clusters.domain, pod.annotations
+        namespace = annotations.get(domain.virtual_pod_namespace)
+        return (namespace, annotations.get(domain.virtual_pod_name)) == tuple(vpod.key)
 
     def _rejection(
         self, vpod: VirtualPod, vnode: Node, record: PodRecord

@@ -1,4 +1,4 @@
-"""Changes of a running pod: what Kubernetes lets users change, applied to the physical pod.
+"""Changes of a running pod: the fields that users may change, applied to the physical pod.
 
 These are labels and annotations, images, tolerations and a nearer deadline; ephemeral containers
 and requests and limits of CPU and memory have subresources of their own. A part of the spec is
@@ -55,7 +55,7 @@ class Changes:
 
 
 def changes(pod: Json, ppod: Json, context: Context) -> Changes:
-    """The patches that make a physical pod what its virtual pod says."""
+    """The patches that give a physical pod the changed fields of its virtual pod."""
     if ppod["metadata"].get("deletionTimestamp"):
         return Changes()
     before, record = recorded_spec(ppod, context.domain), spec_record(pod)
@@ -114,20 +114,20 @@ def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
 
 def _images(spec: Json, current: Json, changed: set[str]) -> Json:
     patch: Json = {}
-    for kind, wanted, present in _containers(spec, current):
-        if image_of(wanted["name"]) in changed and wanted.get("image") != present.get("image"):
-            patch.setdefault(kind, []).append({"name": wanted["name"], "image": wanted["image"]})
+    for kind, virtual, present in _containers(spec, current):
+        if image_of(virtual["name"]) in changed and virtual.get("image") != present.get("image"):
+            patch.setdefault(kind, []).append({"name": virtual["name"], "image": virtual["image"]})
     return patch
 
 
 def _tolerations(spec: Json, current: Json) -> list[Json]:
     """All tolerations, if one is missing; none may be removed, only their time may change."""
-    wanted: list[Json] = spec.get("tolerations") or []
+    tolerations: list[Json] = spec.get("tolerations") or []
     present: list[Json] = current.get("tolerations") or []
-    if all(each in present for each in wanted):
+    if all(each in present for each in tolerations):
         return []
-    ours = [_without_time(each) for each in wanted]
-    return [*wanted, *(each for each in present if _without_time(each) not in ours)]
+    ours = [_without_time(each) for each in tolerations]
+    return [*tolerations, *(each for each in present if _without_time(each) not in ours)]
 
 
 def _without_time(toleration: Json) -> Json:
@@ -136,14 +136,14 @@ def _without_time(toleration: Json) -> Json:
 
 def _resize(spec: Json, current: Json) -> Json:
     patch: Json = {}
-    for kind, wanted, present in _containers(spec, current):
+    for kind, virtual, present in _containers(spec, current):
         amounts = {
             field: changed
             for field in ("requests", "limits")
-            if (changed := _changed_amounts(wanted, present, field))
+            if (changed := _changed_amounts(virtual, present, field))
         }
         if amounts:
-            patch.setdefault(kind, []).append({"name": wanted["name"], "resources": amounts})
+            patch.setdefault(kind, []).append({"name": virtual["name"], "resources": amounts})
     return patch
 
 

@@ -3,7 +3,7 @@
 The key of a reconcile is the virtual pod's. A reconcile reads both pods from the caches, makes a
 plan, and writes the difference to either cluster: changes of the virtual pod are applied to the
 physical pod, the physical pod's status is reported on the virtual pod. This controller is the only
-writer of both, so it never conflicts with itself.
+writer of both, and never conflicts with itself.
 
 A pod that a cache no longer shows is read from its API server before anything is deleted or given
 up because of it: a cache that is empty, old or behind does no harm. While the worker cluster does
@@ -30,7 +30,6 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.leasing.admission import Shortage
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.kinds import Node
@@ -39,7 +38,7 @@ from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
-from kubeocean.syncer.pods.admission import Admission, ClosedNode
+from kubeocean.syncer.pods.admission import Admission, ClosedNode, Rejected
 from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
@@ -62,6 +61,7 @@ from kubeocean.syncer.pods.plan import (
     physical_names,
     physical_node,
     plan,
+    unwanted_because,
 )
 from kubeocean.syncer.pods.record import (
     LONGEST_MESSAGE,
@@ -150,7 +150,7 @@ class PodController:
             if bears_ids(p, ids=clusters.ids, domain=clusters.domain)
         ]
 
-    # What enqueues a pod
+    # Events that enqueue a pod
 
     def _virtual_changed(self, old: VirtualPod | None, new: VirtualPod | None) -> None:
         if new is None:
@@ -199,7 +199,7 @@ class PodController:
 
     def _binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
         if old is None or new is None or old.spec != new.spec:
-            self._retry_waiting()  # the binding may allow now what it denied
+            self._retry_waiting()  # the binding may allow now a privilege that was denied
             self._enqueue_all()
 
     def _health_changed(self, answers: bool) -> None:
@@ -279,6 +279,8 @@ class PodController:
                 outcomes.append(await self._finalize(vpod, record))
             case Action.REPORT_LOST:
                 outcomes.append(await self._report_lost(vpod, record))
+            case Action.REPORT_UNWANTED:
+                await self._report_unwanted(vpod)
             case Action.NONE | Action.DELETE_STRAYS:
                 pass
         return _soonest(outcomes)
@@ -347,7 +349,7 @@ class PodController:
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
-    async def _reject(self, vpod: VirtualPod, rejection: Shortage | ClosedNode) -> None:
+    async def _reject(self, vpod: VirtualPod, rejection: Rejected) -> None:
         """Fail a pod that its node does not admit, as a kubelet does."""
         status = pod_status.rejected(rejection)
         if isinstance(rejection, ClosedNode):
@@ -383,7 +385,7 @@ class PodController:
             raise failed.exceptions[0] from None  # copies are made at once; any error will do
 
     def _context(self, vpod: VirtualPod, vnode: Node, names: CopyNames) -> Context:
-        """What a physical pod is forged from, besides the virtual pod."""
+        """The inputs of the forge, besides the virtual pod."""
         clusters, endpoints, binding = self.clusters, self._endpoints, self.clusters.binding
         return Context(
             name=physical_names(vpod)[0],
@@ -494,7 +496,7 @@ class PodController:
     async def _show(
         self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
     ) -> VirtualPod | None:
-        """Write a status, and note as a problem what the API server refuses of it."""
+        """Write a status, and note fields that the API server refuses as a problem."""
         written, refused = await self._virtual.show(vpod, status, metadata)
         if refused:
             # Another attempt makes sense only when one of the pods has changed.
@@ -505,7 +507,7 @@ class PodController:
         return written
 
     async def _apply_changes(self, sync: _Sync, vnode: Node) -> Outcome:
-        """Apply what changed in the virtual pod since the physical pod was created."""
+        """Apply changes of the virtual pod since the physical pod was created."""
         vpod, record = sync.vpod, sync.record
         pod = users_own(sync.virtual, self.clusters.domain)
         digest = digest_of(pod, sync.physical)
@@ -518,8 +520,8 @@ class PodController:
                 return self._retry_problem(vpod, record, PodProblem.CHANGES, prepared.message)
             names = prepared
         try:
-            wanted = changes(pod, sync.physical, self._context(vpod, vnode, names))
-            for patch in wanted.patches:
+            pending = changes(pod, sync.physical, self._context(vpod, vnode, names))
+            for patch in pending.patches:
                 await self._patch_physical(sync, patch)
         except (Refused, *_LASTING) as error:
             return self._retry_problem(vpod, record, PodProblem.CHANGES, str(error))
@@ -529,13 +531,13 @@ class PodController:
             # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
             message = f"The worker cannot change a running pod so: {error}"
             return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
-        if wanted.refused:
+        if pending.refused:
             # Nothing can be done about these until the virtual pod changes.
-            message = "; ".join(map(str, wanted.refused))
+            message = "; ".join(map(str, pending.refused))
             self._note_problem(vpod, record, PodProblem.CHANGES, message)
         else:
             record.clear_problem(PodProblem.CHANGES)
-        if not wanted.patches:
+        if not pending.patches:
             record.applied = digest
         return Done()
 
@@ -588,7 +590,7 @@ class PodController:
         return Done()
 
     async def _report_problems(self, sync: _Sync) -> Outcome:
-        """Write the condition of problems while there are any; remove it when there are none."""
+        """Write the condition of problems, or remove the condition when there are none."""
         message = sync.record.problem_text
         now = self.clusters.now_text() if message else ""
         status = pod_status.not_synced(sync.virtual, message, now=now)
@@ -617,12 +619,12 @@ class PodController:
         self._note_problem(vpod, record, problem, message)
         return After(record.put_off(self.clusters.clock.monotonic(), at_most_s=at_most_s))
 
-    # DELETE, FINALIZE, REPORT_LOST
+    # DELETE, FINALIZE, REPORT_UNWANTED, REPORT_LOST
 
     async def _delete(
         self, vpod: VirtualPod, ppod: PhysicalPod, record: PodRecord, *, lent: bool
     ) -> Outcome:
-        """Delete the physical pod, and report its status until it is gone."""
+        """Delete the physical pod, and report its status until its end."""
         physical_record = self._records.physical(ppod)
         await self._delete_physical(vpod.key, ppod, physical_record, grace_of(vpod))
         if not lent or vpod.finished or record.has_shown(ppod):
@@ -651,6 +653,17 @@ class PodController:
         await self._virtual.remove(vpod)
         record.removed = True
         return Done()
+
+    async def _report_unwanted(self, vpod: VirtualPod) -> None:
+        """Report, once, that a pod is not meant to run in the worker."""
+        binding = self.clusters.binding
+        if binding is None:
+            return
+        message = unwanted_because(vpod, binding, self.clusters.domain)
+        now = self.clusters.now_text()
+        status = pod_status.not_expected(vpod.content(), message, now=now)
+        if status and await self._virtual.patch_status(vpod, status) is not None:
+            self._virtual.inform(vpod, PodEvent.NOT_REPLICATED, message)
 
     async def _report_lost(self, vpod: VirtualPod, record: PodRecord) -> Outcome:
         """Report how a physical pod ended that is gone from the cache, or that it was lost."""
@@ -684,7 +697,7 @@ class PodController:
     ) -> Outcome:
         """Delete a physical pod that runs for no virtual pod, or beside `runs`.
 
-        The virtual pod is read from its API server first: it may exist although no cache shows it.
+        The virtual pod is read from its API server first, because no cache proves its absence.
         """
         record = self._records.physical(stray)
         if not _is_deletion_due(stray, record, grace_of(None)):
@@ -714,7 +727,7 @@ class PodController:
 
 @dataclass(slots=True)
 class _Sync:
-    """One pass over a virtual pod and its physical pod: their contents, and what was written."""
+    """A pass over a virtual pod and its physical pod: their contents, and the writes so far."""
 
     vpod: VirtualPod
     ppod: PhysicalPod

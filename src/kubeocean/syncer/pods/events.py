@@ -20,6 +20,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_ours
 from kubeocean.syncer.pods.references import references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
+from kubeocean.syncer.replication.kinds import references_of
 from kubeocean.syncer.shard_filter import ALL, ShardFilter, of_pod
 
 __all__ = ["PodEvents", "translate"]
@@ -91,15 +92,14 @@ class PodEvents:
 
 def translate(message: str, vpod: VirtualPod, ppod: PhysicalPod) -> str:
     """A kubelet's message with the names of the virtual pod and of the objects it refers to."""
-    refs = references(vpod.content())
     names = {
         f"{ppod.namespace}/{ppod.name}": str(vpod.key),
         f"{ppod.name}_{ppod.namespace}({ppod.uid})": f"{vpod.name}_{vpod.namespace}({vpod.uid})",
         ppod.name: vpod.name,
         ppod.uid: vpod.uid,
     }
-    for name in (*refs.config_maps, *refs.secrets, *refs.all_claims, *refs.pull_secrets):
-        physical = naming.physical_name(name, vpod.namespace)
+    for _, (namespace, name) in references_of(references(vpod.content()), vpod.namespace):
+        physical = naming.physical_name(name, namespace)
         names[f"{ppod.namespace}/{physical}"] = f"{vpod.namespace}/{name}"
         names[f'"{ppod.namespace}"/"{physical}"'] = f'"{vpod.namespace}"/"{name}"'
         names[physical] = name

@@ -42,18 +42,28 @@ class Refused(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class CopyNames:
-    """Virtual name → physical name of every object that a pod refers to.
+    """Virtual name → physical name of every object that a pod refers to, by kind.
 
     A token is identified by its volume and its index among the tokens of that volume. Only pull
     secrets may be missing: such a Secret does not exist. `keys` are the keys of the ConfigMaps and
     Secrets in `envFrom`, by kind and virtual name.
     """
 
-    config_maps: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    claims: Mapping[str, str] = field(default_factory=dict)
+    by_kind: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tokens: Mapping[tuple[str, int], str] = field(default_factory=dict)
     keys: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def config_maps(self) -> Mapping[str, str]:
+        return self.by_kind.get("ConfigMap", {})
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return self.by_kind.get("Secret", {})
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        return self.by_kind.get("PersistentVolumeClaim", {})
 
     def config_map(self, name: str) -> str:
         return _known("ConfigMap", self.config_maps.get(name), name)

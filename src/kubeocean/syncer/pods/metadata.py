@@ -1,4 +1,4 @@
-"""Metadata of pods: labels and annotations of a physical pod, and what of them a user sees.
+"""Metadata of pods: labels and annotations of a physical pod, and the part that a user sees.
 
 A physical pod has the labels and annotations of its virtual pod, and those that say which pod it
 runs for. The virtual pod's metadata as it was last applied is recorded in the physical pod's
@@ -192,7 +192,7 @@ def _encode_expected(metadata: Expected) -> str:
 
 
 def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool = False) -> Json:
-    """The merge patch of a virtual pod's metadata: its physical pod's name, and what is shown."""
+    """The merge patch of a virtual pod's metadata: its physical pod's name and shown entries."""
     virtual, physical = vpod["metadata"], ppod["metadata"]
     shown, applied = _recorded(virtual, domain), _recorded(physical, domain)
     labels = _foreign(_texts(physical, "labels"), applied.labels, domain)
@@ -229,7 +229,7 @@ def location(metadata: Json, domain: Domain) -> Json:
 
 
 def users_own(vpod: Json, domain: Domain) -> Json:
-    """The pod as its user wrote it, without what is shown of the physical pod."""
+    """The pod as its user wrote the manifest, without the entries shown of the physical pod."""
     meta: Json = vpod["metadata"]
     shown = _recorded(meta, domain)
     labels = dict(shown.labels) | {domain.managed_by: domain.product}

@@ -1,7 +1,7 @@
 """Physical pods in the worker cluster: every read and write of them, with its precondition.
 
-A write is remembered under the virtual pod that it was made for, because that is the key of a
-reconcile: a virtual pod is not reconciled before the cache shows all writes for it.
+A write is remembered under its virtual pod, because that is the key of a reconcile: a virtual pod
+is not reconciled before the cache shows all of its writes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PhysicalPods:
         return await self._pending.shown(key, self._clusters.ppods)
 
     async def find(self, vpod: VirtualPod) -> PhysicalPod | None:
-        """Read the physical pod of a virtual pod from the server, under each name it may have."""
+        """Read the physical pod of a virtual pod from the server, under each possible name."""
         clusters = self._clusters
         for key in possible_keys(vpod, clusters.mount_namespace, clusters.domain):
             # In another namespace that we may not read there is no pod of ours: the virtual pod's

@@ -1,4 +1,4 @@
-"""Plans for pods: what to do about one virtual pod, given what the caches show of both pods.
+"""Plans for pods: the next action for one virtual pod, given both pods as the caches show them.
 
 Everything here is pure. A plan is made from caches, which may be behind: before an action deletes a
 pod or reports it lost, the controller reads the pod from its API server.
@@ -40,6 +40,7 @@ __all__ = [
     "plan",
     "possible_keys",
     "reclaim_reason",
+    "unwanted_because",
 ]
 
 FORCED_GRACE_S: Final = 1  # for containers of a pod whose virtual pod is gone
@@ -48,20 +49,21 @@ _INVALID_NAMESPACES: Final = {"", ".", ".."}
 
 
 class Action(Enum):
-    """What to do about a virtual pod."""
+    """The actions on a virtual pod."""
 
     NONE = auto()
     CREATE = auto()  # the pod should run and never had a physical pod: create one
     SYNC = auto()  # the pod runs: apply changes to the physical pod, report its status
     DELETE = auto()  # the virtual pod was deleted or has ended: delete the physical pod
     FINALIZE = auto()  # the virtual pod was deleted and nothing runs for it: remove it
+    REPORT_UNWANTED = auto()  # the pod is not meant to run in the worker: report that
     REPORT_LOST = auto()  # the physical pod disappeared: fail the virtual pod
-    DELETE_STRAYS = auto()  # there is no virtual pod: delete what runs for it
+    DELETE_STRAYS = auto()  # there is no virtual pod: delete its physical pods
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do about one virtual pod.
+    """The action on one virtual pod.
 
     - `ppod`: the physical pod that runs for it.
     - `strays`: other physical pods of this binding that are marked with its name, to be deleted
@@ -83,7 +85,7 @@ def plan(
     ids: Ids,
     domain: Domain,
 ) -> Plan:
-    """Decide what to do about a virtual pod.
+    """Decide on the action for a virtual pod.
 
     - `lent`: its node is a virtual node of this binding. If not, nothing is written to the virtual
       pod, which may be another binding's; a physical pod that has to end is deleted all the same.
@@ -123,7 +125,7 @@ def _without_physical(
         return Action.NONE
     if had_physical():
         return Action.REPORT_LOST
-    return Action.CREATE if wanted else Action.NONE
+    return Action.CREATE if wanted else Action.REPORT_UNWANTED
 
 
 # Ownership
@@ -144,13 +146,22 @@ def is_ours(claim: Claim) -> bool:
 
 def is_wanted(vpod: VirtualPod, binding: ClusterBinding | None, domain: Domain) -> bool:
     """Whether a pod may run in the worker: no system pods, DaemonSet pods only on request."""
-    if binding is None or vpod.namespace in domain.system_namespaces:
-        return False
+    return binding is not None and not unwanted_because(vpod, binding, domain)
+
+
+def unwanted_because(vpod: VirtualPod, binding: ClusterBinding, domain: Domain) -> str:
+    """Why a pod is not meant to run in the worker; empty if it is."""
+    if vpod.namespace in domain.system_namespaces:
+        return f"pods of namespace {vpod.namespace} do not run in workers"
     owner = controller_of(vpod)
-    if owner is None or owner.kind != "DaemonSet":
-        return True
-    requested = vpod.annotations.get(domain.running_daemonset) == group.TRUE
-    return requested or binding.spec.running_daemonset_by_default
+    if owner is None or owner.kind != "DaemonSet" or binding.spec.running_daemonset_by_default:
+        return ""
+    if vpod.annotations.get(domain.running_daemonset) == group.TRUE:
+        return ""
+    return (
+        f"pods of DaemonSets run in workers only with the annotation {domain.running_daemonset}:"
+        f' "{group.TRUE}", or if the binding sets runningDaemonsetByDefault'
+    )
 
 
 def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:

@@ -1,4 +1,4 @@
-"""Pod security: what a pod requests of the worker's nodes, by Kubernetes' Pod Security Standards.
+"""Pod security: requests of pods for access to nodes, by Kubernetes' Pod Security Standards.
 
 The controls are those of k8s.io/pod-security-admission, read at v0.34: each is a function here that
 returns the fields of a pod or container that violate it. A binding denies single privileges, or
@@ -89,7 +89,7 @@ _Problems: TypeAlias = Iterator[Refused]
 
 
 def privileges_of(binding: ClusterBinding | None) -> Privileges:
-    """What pods may request: all that the binding does not deny; nothing without a binding."""
+    """The privileges of pods: all that the binding does not deny; none without a binding."""
     if binding is None:
         return Privileges(False, False, False, False, False, restricted=True)
     privileges = binding.spec.pod_privileges

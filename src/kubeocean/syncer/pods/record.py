@@ -1,4 +1,4 @@
-"""Records: what the syncer remembers of each pod from one reconcile to the next.
+"""Records: the syncer's memory of each pod from one reconcile to the next.
 
 A virtual pod and a physical pod each have one record, keyed by UID. A record is dropped when its
 pod leaves the cache. Physical pods have records of their own because they can outlive their virtual
@@ -45,7 +45,7 @@ class PodProblem(Enum):
 
 @dataclass(slots=True)
 class PodRecord:
-    """What the syncer remembers of one virtual pod."""
+    """The memory of one virtual pod."""
 
     key: Key
     admitted: bool = False  # the pod fits its node; this is decided once
@@ -149,7 +149,7 @@ class PodRecord:
 
 @dataclass(slots=True)
 class PhysicalPodRecord:
-    """What the syncer remembers of one physical pod."""
+    """The memory of one physical pod."""
 
     created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None

@@ -8,7 +8,7 @@ parts of a pod are covered: volumes of all kinds, projected sources, variables o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubeocean.api import naming
@@ -71,6 +71,7 @@ class References:
     pull_secrets: tuple[str, ...]  # never required
     tokens: tuple[TokenSource, ...]
     env_from: tuple[tuple[str, str], ...] = ()  # kind and name of each source of `envFrom`
+    pod: Json = field(default_factory=dict)  # for kinds that are named elsewhere in a pod
 
     @property
     def all_claims(self) -> tuple[str, ...]:
@@ -97,6 +98,7 @@ def references(pod: Json) -> References:
         pull_secrets=_unique(each.get("name", "") for each in spec.get("imagePullSecrets") or ()),
         tokens=tuple(_tokens(volumes)),
         env_from=tuple(dict.fromkeys(_env_from(containers))),
+        pod=pod,
     )
 
 
@@ -128,8 +130,8 @@ def _volume_secrets(volumes: list[Json]) -> Iterator[tuple[str, bool]]:
     for volume in volumes:
         if (secret := volume.get("secret")) is not None:
             yield secret.get("secretName", ""), bool(secret.get("optional"))
-        for kind, field in SECRET_VOLUMES.items():
-            ref: Any = (volume.get(kind) or {}).get(field)
+        for kind, key in SECRET_VOLUMES.items():
+            ref: Any = (volume.get(kind) or {}).get(key)
             if ref:
                 yield (ref if isinstance(ref, str) else ref.get("name", "")), False
 

@@ -1,4 +1,4 @@
-"""Removals: when to delete a pod that has to go at once, and when to delete it again.
+"""Removals: when to delete a pod that has to go at once, and when to repeat the deletion.
 
 API servers mark a pod with a deletion timestamp before they remove it. A pod with such a mark and
 no grace left is being removed, or is kept by a finalizer, or its removal was interrupted and has to
@@ -50,5 +50,5 @@ class Removals:
         return removal_due_in_s(pod, seen_s=seen_s, now_s=now_s)
 
     def forget(self, pod: Object) -> None:
-        """Drop what is remembered of a pod that is gone."""
+        """Drop the memory of a pod that is gone."""
         self._seen_s.pop(pod.uid, None)

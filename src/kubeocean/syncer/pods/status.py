@@ -17,7 +17,13 @@ from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 from kubeocean.api.bindings import network_of
-from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
+from kubeocean.api.conditions import (
+    PHYSICAL_POD_LOST,
+    POD_CREATED,
+    POD_EXPECTED,
+    POD_SYNCED,
+    PodEvent,
+)
 from kubeocean.errors import ApiError
 from kubeocean.runtime.objects import Json
 
@@ -30,6 +36,7 @@ __all__ = [
     "merge_diff",
     "mirror",
     "not_created",
+    "not_expected",
     "not_synced",
     "rejected",
     "waits_for_node",
@@ -72,7 +79,9 @@ _CONTAINER_STATUSES: Final = {
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
 _ADDRESSES: Final = (("podIP", "podIPs"), ("hostIP", "hostIPs"))
-_OURS: Final = frozenset({POD_CREATED, POD_SYNCED})  # conditions that this syncer sets
+_OURS: Final = frozenset(
+    {POD_CREATED, POD_EXPECTED, POD_SYNCED}
+)  # conditions that this syncer sets
 _LOST: Final = "Physical pod was deleted unexpectedly"
 _UNSCHEDULABLE: Final = "Unschedulable"
 
@@ -87,14 +96,14 @@ def mirror(vpod: Json, ppod: Json, *, cidrs: Sequence[str] | None = None) -> Jso
     physical: Json = ppod.get("status") or {}
     if current.get("phase") in FINISHED and current.get("phase") != physical.get("phase"):
         return {}
-    wanted = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
-    wanted |= _own_containers(vpod["spec"], wanted)
+    displayed = {name: value for name, value in physical.items() if name not in _VIRTUAL_ONLY}
+    displayed |= _own_containers(vpod["spec"], displayed)
     if cidrs:
-        wanted |= _shown_addresses(wanted, cidrs)
+        displayed |= _shown_addresses(displayed, cidrs)
     if (message := waits_for_node(ppod)) is not None:
-        wanted |= {"reason": _UNSCHEDULABLE, "message": message}
+        displayed |= {"reason": _UNSCHEDULABLE, "message": message}
     shown = {name: value for name, value in current.items() if name not in _VIRTUAL_ONLY}
-    patch = merge_diff(shown, wanted)
+    patch = merge_diff(shown, displayed)
     conditions = _merge(_conditions(current), _conditions(physical))
     if conditions != _conditions(current):
         patch["conditions"] = conditions
@@ -132,7 +141,7 @@ def _is_inside(ip: str, cidrs: Sequence[str]) -> bool:
 
 
 def without_refused(status: Json, error: ApiError) -> Json:
-    """The patch of a status without the fields that the API server named when it refused it."""
+    """The patch of a status without the fields that the API server named in its refusal."""
     paths = (cause.field.split(".", 2) for cause in error.causes)
     refused = {path[1].partition("[")[0] for path in paths if path[0] == "status" and path[1:]}
     return {name: value for name, value in status.items() if name not in refused}
@@ -206,6 +215,17 @@ def not_created(vpod: Json, *, reason: str, message: str, now: str) -> Json:
     return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
 
 
+def not_expected(vpod: Json, message: str, *, now: str) -> Json:
+    """The condition of a pod that is not meant to run in the worker."""
+    condition = {
+        "type": POD_EXPECTED,
+        "status": "False",
+        "reason": PodEvent.NOT_REPLICATED,
+        "message": message,
+    }
+    return _with_condition(_conditions(vpod.get("status") or {}), condition, now)
+
+
 def not_synced(vpod: Json, message: str, *, now: str) -> Json:
     """The condition that says which changes of a virtual pod could not be applied.
 
@@ -270,7 +290,7 @@ def _merge(virtual: list[Json], physical: list[Json]) -> list[Json]:
             merged.append(condition)
         elif kind in _KUBELETS:
             merged += [other] if other is not None else []
-        elif kind != POD_CREATED:
+        elif kind not in (POD_CREATED, POD_EXPECTED):
             merged.append(_later(condition, other))
     return [*merged, *others.values()]
 

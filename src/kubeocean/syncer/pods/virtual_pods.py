@@ -84,3 +84,7 @@ class VirtualPods:
     def warn(self, vpod: VirtualPod, reason: str, message: str) -> None:
         """Emit a Warning event of a virtual pod."""
         self._clusters.events.emit(reference(VIRTUAL_PODS, vpod), "Warning", reason, message)
+
+    def inform(self, vpod: VirtualPod, reason: str, message: str) -> None:
+        """Emit a Normal event of a virtual pod."""
+        self._clusters.events.emit(reference(VIRTUAL_PODS, vpod), "Normal", reason, message)

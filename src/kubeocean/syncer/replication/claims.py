@@ -7,6 +7,9 @@ is not copied (a claim that claims to be bound, to a volume that does not know i
 lost for good). The copy keeps the name of the storage class, which decides in the worker whether
 the claim may grow; a claim without a class says so, because the worker would set its default class.
 
+When a claim grows, the computing cluster enlarges the volume and a kubelet of the worker its file
+system. The kubelet writes that to the copy, and the syncer to the claim, as a kubelet would.
+
 Claims are replicated after their volumes, and volumes after their Secrets. They are deleted in the
 opposite order, each when the one before it is gone from the worker.
 """
@@ -19,9 +22,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api.bindings import ClusterBinding
+from kubeocean.errors import Forbidden, Invalid
+from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import within
+from kubeocean.runtime.events import reference
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Resource
+from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
 from kubeocean.syncer.pods.references import References
@@ -30,13 +37,16 @@ from kubeocean.syncer.replication.missing import Missing
 from kubeocean.syncer.replication.references import CLAIM, VOLUME, PodReferences
 from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
 
-__all__ = ["CLAIMS", "ClaimRules", "Unbound", "translate", "volume_of"]
+__all__ = ["CLAIMS", "ClaimRules", "Unbound", "expanded_status", "translate", "volume_of"]
 
 BINDER_S: Final = 2.0  # more than the worker's binder takes to give a volume a phase
 NUDGE_S: Final = 1.0  # more than the worker's binder takes to bind a claim to its bound volume
 _PENDING: Final = "Pending"
 _AVAILABLE: Final = "Available"
 _BOUND: Final = "Bound"
+_STORAGE: Final = "storage"
+_RESIZING: Final = ("FileSystemResizePending", "Resizing")  # conditions until a resize has ended
+_NOT_REPORTED: Final = "StatusNotReported"  # the reason of events
 _COPIED: Final = ("accessModes", "resources", "volumeMode")
 
 _log = get_logger(__name__)
@@ -64,6 +74,26 @@ def translate(content: Json, *, volume: str) -> Json:
     return {"spec": kept | {"volumeName": volume, "storageClassName": class_name}}
 
 
+def expanded_status(content: Json, copy: Copy) -> Json:
+    """Return the change of a claim's status after a kubelet enlarged the file system of its copy.
+
+    Empty if nothing changed, or if the worker reports more than the claim requests.
+    """
+    spec, status = content.get("spec") or {}, content.get("status") or {}
+    size = (copy.status.capacity or {}).get(_STORAGE)
+    before = (status.get("capacity") or {}).get(_STORAGE)
+    requested = ((spec.get("resources") or {}).get("requests") or {}).get(_STORAGE)
+    if status.get("phase") != _BOUND or not (size and before and requested):
+        return {}
+    if not Quantity.stored(before) < Quantity.stored(size) <= Quantity.stored(requested):
+        return {}
+    conditions = [c for c in status.get("conditions") or () if c["type"] not in _RESIZING]
+    finished: Json = {"capacity": {_STORAGE: size}, "conditions": conditions or None}
+    if _STORAGE in (status.get("allocatedResourceStatuses") or {}):
+        finished["allocatedResourceStatuses"] = {_STORAGE: None}
+    return finished
+
+
 def _synced_fields(content: Json) -> Json:
     resources: Json = (content.get("spec") or {}).get("resources") or {}
     return {"/spec/resources/requests": resources.get("requests") or {}}
@@ -82,6 +112,11 @@ def _source_references(content: Json) -> tuple[str, ...]:
     return (volume,) if isinstance(volume, str) else ()
 
 
+def _copy_references(content: Json) -> tuple[Key, ...]:
+    volume = (content.get("spec") or {}).get("volumeName")
+    return (Key("", volume),) if volume else ()
+
+
 CLAIMS: Final = ReplicatedKind(
     sources=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Source),
     copies=Resource("", "v1", "persistentvolumeclaims", CLAIM, True, Copy),
@@ -89,6 +124,8 @@ CLAIMS: Final = ReplicatedKind(
     immutable_fields=_immutable_fields,
     pod_references=_pod_references,
     source_references=_source_references,
+    copy_references=_copy_references,
+    refers_to=VOLUME,
     # Written by the binder of the computing cluster; `selected-node` names a virtual node.
     dropped_annotations=frozenset(
         {
@@ -171,11 +208,29 @@ class ClaimRules(Rules):
         finally:
             self._available.pop(volume, None)
 
+    async def report(self, source: Source, copy: Copy) -> None:
+        """Finish the expansion of a claim whose copy was enlarged."""
+        status = expanded_status(source.content(), copy)
+        if not status:
+            return
+        version = {"uid": source.uid, "resourceVersion": source.resource_version}
+        patch = MergePatch({"metadata": version, "status": status})
+        try:
+            written = await self.clusters.computing.patch(
+                self.kind.sources, source.name, patch, source.namespace, subresource="status"
+            )
+        except (Forbidden, Invalid) as error:
+            target = reference(self.kind.sources, source)
+            self.clusters.events.emit(target, "Warning", _NOT_REPORTED, str(error))
+            return
+        self.replicator.sources.wrote(written)
+        _log.info("Reported expansion of claim", claim=str(source.key), capacity=status["capacity"])
+
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
         """Touch a claim that the worker's binder has left pending, so that it retries at once.
 
-        Binding takes the binder several writes, in which two of its own parts may conflict; it then
-        leaves the volume bound and the claim pending, for 15 s.
+        Binding takes the binder several writes, in which two of its own parts may conflict; the
+        binder then leaves the volume bound and the claim pending, for 15 s.
         """
         since = self._bound_at.get(copy.spec.volume_name)
         if copy.status.phase != _PENDING or since is None:

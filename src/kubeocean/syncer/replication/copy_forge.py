@@ -21,7 +21,7 @@ from kubeocean.api import group
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.client import JsonPatch
-from kubeocean.runtime.objects import Json, Object, Resource
+from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.syncer.nodes.metadata import Expected
 from kubeocean.syncer.pods.references import References
 from kubeocean.syncer.replication.copy_metadata import (
@@ -38,6 +38,7 @@ __all__ = [
     "ReplicatedKind",
     "Source",
     "changes",
+    "content_digest",
     "digested",
     "forge",
     "must_be_replaced",
@@ -67,6 +68,7 @@ class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     phase: str = ""  # of a claim or a volume
+    capacity: dict[str, str] | None = None  # of a claim
 
 
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -101,6 +103,8 @@ class ReplicatedKind:
       again may need a new copy because of them.
     - `pod_references`: the objects of this kind that a pod refers to.
     - `source_references`: the sources of another kind that a source refers to, for an index.
+    - `copy_references`: the copies of another kind (`refers_to`) that a copy refers to, and that
+      must not be deleted before it.
     - `translate`: the content of a copy, if it depends on the content of the source alone.
     - `env_source`: the name of this kind in `envFrom` of containers.
     - `dropped_annotations`: annotations that have a meaning in the computing cluster only.
@@ -113,6 +117,8 @@ class ReplicatedKind:
     immutable_fields: Callable[[Json], Json] = lambda content: {}
     pod_references: Callable[[References], Iterable[PodReference]] = lambda references: ()
     source_references: Callable[[Json], Iterable[str]] = lambda content: ()
+    copy_references: Callable[[Json], Iterable[Key]] = lambda content: ()
+    refers_to: str = ""
     translate: Callable[[Json], Json] | None = None
     env_source: str = ""
     dropped_annotations: frozenset[str] = frozenset()
@@ -164,8 +170,8 @@ def changes(copy: Copy, context: CopyContext) -> Json:
     return change | ({} if _digest(synced) == copy.synced_digest else synced)
 
 
-def patch(copy: Copy, change: Json) -> JsonPatch:
-    """Return a patch that applies to this version of the copy only and replaces maps as a whole."""
+def patch(copy: Object, change: Json) -> JsonPatch:
+    """Return a patch that applies to this version of an object and replaces maps as a whole."""
     version = {"/metadata/uid": copy.uid, "/metadata/resourceVersion": copy.resource_version}
     return JsonPatch(
         [{"op": "add", "path": path, "value": value} for path, value in (version | change).items()]
@@ -190,6 +196,11 @@ def digested(copy: Copy, kind: ReplicatedKind) -> Copy:
     return copy
 
 
+def content_digest(context: CopyContext) -> str:
+    """Return the digest of the fields that follow the source, as `digested` makes it of a copy."""
+    return _digest(context.kind.synced_fields(context.content))
+
+
 def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and annotations of a new copy."""
     domain, source = context.domain, context.source
@@ -199,6 +210,8 @@ def _metadata(context: CopyContext) -> tuple[dict[str, str], dict[str, str]]:
     annotations |= {domain.virtual_name: source.name, domain.virtual_uid: source.uid}
     if source.namespace:
         annotations[domain.virtual_namespace] = source.namespace
+    if source.annotations.get(domain.sync_back) == group.TRUE:
+        annotations[domain.synced_hash] = content_digest(context)
     # The keys alone: the values may be as long as all annotations of an object together may be.
     keys = Expected(dict.fromkeys(labels, ""), dict.fromkeys(annotations, ""))
     return labels, annotations | {domain.expected_metadata: keys.encode()}

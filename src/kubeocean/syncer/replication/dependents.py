@@ -1,8 +1,8 @@
 """Provides everything that a pod needs in the worker besides itself.
 
-`prepare` runs before the physical pod is created: it replicates the objects that the pod refers to.
-`attach` runs after that: it creates the tokens, which the physical pod owns. If an object was
-missing, its pods are enqueued when it is replicated. Copies that no pod refers to any more are
+`prepare` runs before the physical pod is created, and replicates the objects that a pod refers to.
+`attach` runs after that, and creates the tokens, which the physical pod owns. If an object was
+missing, its pods are enqueued with its first copy. Copies that no pod refers to any more are
 deleted without a call.
 """
 
@@ -22,13 +22,7 @@ from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.copy_forge import PodReference, Source
 from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import (
-    CLAIM,
-    CONFIG_MAP,
-    SECRET,
-    VOLUME,
-    PodReferences,
-)
+from kubeocean.syncer.replication.references import CLAIM, PodReferences
 from kubeocean.syncer.replication.replicator import LINGER_S, Replicator
 from kubeocean.syncer.replication.tokens import Tokens
 
@@ -88,8 +82,7 @@ class Dependents:
             (kind, name): await self._env_keys[kind].of(Key(pod.namespace, name))
             for kind, name in refs.env_from
         }
-        tokens = self.tokens.names(pod, refs)
-        return CopyNames(names[CONFIG_MAP], names[SECRET], names[CLAIM], tokens, env_keys)
+        return CopyNames(names, self.tokens.names(pod, refs), env_keys)
 
     async def attach(self, pod: VirtualPod, ppod: PhysicalPod, refs: References) -> float | None:
         """Create the tokens of a physical pod; they are renewed without a further call.
@@ -142,24 +135,6 @@ class Dependents:
         for handler in self._handlers:
             handler(pod)
 
-    # Old names, for packages that still use them
-
-    @property
-    def config_maps(self) -> Replicator:
-        return self.replicators[CONFIG_MAP]
-
-    @property
-    def secrets(self) -> Replicator:
-        return self.replicators[SECRET]
-
-    @property
-    def claims(self) -> Replicator:
-        return self.replicators[CLAIM]
-
-    @property
-    def volumes(self) -> Replicator:
-        return self.replicators[VOLUME]
-
 
 def _replicators(
     clusters: Clusters, references: PodReferences, linger_s: float
@@ -209,10 +184,10 @@ class _EnvKeys:
         self._sources.on_change(self._source_changed)
 
     async def of(self, key: Key) -> frozenset[str]:
-        """Return the keys of a source; none if it does not exist."""
+        """Return the keys of a source; none if there is no source."""
         source = self._sources.get(key)
         if source is None and await self._sources.caught_up(key):
-            source = self._sources.get(key)  # it was marked a moment ago
+            source = self._sources.get(key)  # marked a moment ago
         if source is None:
             return frozenset()
         version, keys = self._keys.get(key, ("", frozenset()))

@@ -1,6 +1,6 @@
 """Watches that report when an object comes into existence.
 
-An object that does not exist has no label by which a cache could select it. Each object that is
+An object that does not exist has no label for a cache to select. Each object that is
 waited for has a watch of its own, on its name: its creation is seen at once, nothing is polled, and
 nothing else of its namespace is read. At most `LIMIT` objects are watched; others are polled.
 """

@@ -1,8 +1,10 @@
 """The table of kinds that are replicated because pods refer to them.
 
-A new kind is one module (how its copies are built, which references of a pod lead to it) and one
-line in this table. The controllers, the references of pods, the division of work between replicas
-and the sweep read the table.
+A new kind is one module (how its copies are built, which references of a pod lead to it, which
+other copies they refer to) and one line in this table. The controllers, the references of pods, the
+names that the forge gets, the division of work between replicas, the sweep, `repair` and `doctor`
+read the table. The rights to the kind are in `install.roles`, which no program imports the other
+way round; a test names a rule that is missing there.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class PodReferences:
         return bool(self._clusters.ppods.by("virtual", str(pod)))
 
     def _put(self, pod: Key, refs: frozenset[Reference]) -> frozenset[Reference]:
-        """Set the references of a pod; return those that it had before."""
+        """Set the references of a pod; return its references before."""
         before = self._by_pod.pop(pod, frozenset())
         if refs:
             self._by_pod[pod] = refs

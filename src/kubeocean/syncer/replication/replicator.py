@@ -2,8 +2,8 @@
 
 The key is the source. `ensure` returns the name of the copy as soon as the copy exists: a thousand
 pods that need the same object cause one read and one mark of the source and one create of the copy.
-From then on the copy follows its source. It is deleted when no pod refers to the source any more,
-or when the source is gone. A source that does not exist is waited for.
+From then on the copy follows its source, until no pod refers to the source any more or the source
+is gone; then the copy is deleted. A source that does not exist is waited for.
 
 `Rules` decides; kinds with copies that depend on other kinds override its methods. Only the
 controller of this loop writes copies: callers of `ensure` enqueue the key and wait for its answer.
@@ -32,6 +32,7 @@ from kubeocean.errors import (
 from kubeocean.runtime.clock import within
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
+from kubeocean.runtime.events import reference
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
@@ -43,6 +44,7 @@ from kubeocean.syncer.replication.missing import WATCHED_S, Missing
 from kubeocean.syncer.replication.references import PodReferences
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
+from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
 
 __all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
 
@@ -53,7 +55,10 @@ ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
 _LEGACY_RETRY_S: Final = 1.0
 _LEAVING: Final = "is not copied: the binding is being deleted"
-_COPY_REFUSED: Final = "CopyRefused"  # the reason of events
+# The reasons of events
+_COPY_REFUSED: Final = "CopyRefused"
+_SYNCED_BACK: Final = "SyncedBack"
+_SYNC_CONFLICT: Final = "SyncConflict"
 # The likeliest cause of an InternalError is a webhook of the worker that does not answer.
 _REFUSALS: Final = (
     BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge, InternalError,
@@ -113,6 +118,9 @@ class Rules:
         """Return what else has to be set on a copy, by JSON pointer."""
         return {}
 
+    async def report(self, source: Source, copy: Copy) -> None:
+        """Write to the source what became of its copy."""
+
     def fits(self, source: Source, copy: Copy) -> bool:
         """Whether the caches show that nothing has to be set on a copy."""
         return True
@@ -146,7 +154,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Record:
-    """What the replicator remembers of one source."""
+    """The replicator's memory of one source."""
 
     request: _Request | None = None
     missing: Missing | None = None  # the last answer, if it was that something is missing
@@ -244,7 +252,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return key in self._records or bool(self.copies_of(key)) or self.rules.is_used(key)
 
     async def read(self, key: Key) -> Source | None:
-        """Read a source from the server; None if it does not exist."""
+        """Read a source from the server; None if there is none."""
         return await self._marked.read(key)
 
     # Requests for copies
@@ -448,13 +456,39 @@ class Replicator(ReplicationLoop[Source, Copy]):
         if forge.must_be_replaced(copy, context, stale=stale):
             await self._store.delete(key, copy)
             return self._missing(key, f"is not copied: {copy.name} is being replaced")
+        if not stale and await self._sync_back(source, copy, context):
+            return copy.name  # the change of the source enqueues the key
         change = forge.changes(copy, context)
         amendment = await self.rules.amend(source, copy)
         if isinstance(amendment, Missing):
             return amendment
         if change := amendment | change:
             await self._store.patch(key, copy, forge.patch(copy, change))
+        await self.rules.report(source, copy)
         return copy.name
+
+    async def _sync_back(self, source: Source, copy: Copy, context: CopyContext) -> bool:
+        """Apply a change of a copy to its source, if its owner asks for that; False if not."""
+        direction = direction_of(copy, context)
+        if direction is SyncDirection.NONE:
+            return False
+        target = reference(self.definition.sources, source)
+        name = f"{self.kind} {copy.key} of the worker"
+        if direction is SyncDirection.CONFLICT:
+            ours, theirs = forge.content_digest(context)[:12], copy.synced_digest[:12]
+            message = f"Overwrote {name}: both changed (SHA-256 {ours} here, {theirs} there)"
+            self.clusters.events.emit(target, "Warning", _SYNC_CONFLICT, message)
+            return False
+        live = await self._store.read_whole(copy)
+        if live is None:
+            return True  # another version than the cache shows, which will change
+        fields = returned_fields(live.content(), self.definition)
+        written = await self.clusters.computing.patch(
+            self.definition.sources, source.name, forge.patch(source, fields), source.namespace
+        )
+        self.sources.wrote(written)
+        self.clusters.events.emit(target, "Normal", _SYNCED_BACK, f"Applied the changes of {name}")
+        return True
 
     async def _context(self, source: Source, name: str) -> CopyContext | Missing:
         content = await self.rules.translate(source, name)

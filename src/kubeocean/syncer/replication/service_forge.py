@@ -1,7 +1,7 @@
 """Services of the computing cluster and their EndpointSlices, and how their copies are built.
 
 The copy of a Service has no selector; its EndpointSlices are copies of the source's, so that
-traffic reaches the same pods wherever they run. It has the ports, session affinity and labels of
+traffic reaches the same pods wherever they run. The copy has ports, session affinity and labels of
 the source, and an address of the worker. Node ports, load balancers and annotations are not copied:
 they configure programs of the computing cluster. Neither are the topology, nodes and references of
 endpoints, which name objects that the worker does not have.
@@ -169,11 +169,11 @@ def must_be_replaced(copy: ServiceView, context: ServiceContext) -> bool:
 def service_changes(copy: ServiceView, context: ServiceContext) -> Json:
     """Return the merge patch that makes a copy what it should be; empty if it is."""
     metadata = _metadata_changes(copy, _service_metadata(context), context.domain)
-    present, wanted = _spec(copy), _spec(context.service)
+    present, expected = _spec(copy), _spec(context.service)
     spec = {
-        key: wanted.get(key)
-        for key in present.keys() | wanted.keys()
-        if present.get(key) != wanted.get(key)
+        key: expected.get(key)
+        for key in present.keys() | expected.keys()
+        if present.get(key) != expected.get(key)
     }
     return _changes(metadata, {"spec": spec} if spec else {})
 
@@ -239,8 +239,9 @@ def slice_changes(
     owners = [owner.uid for owner in copy.metadata.owner_references or ()]
     if owners != [service_uid]:
         metadata["ownerReferences"] = [_owner(context, service_uid)]
-    present, wanted = _endpoints(copy.content()), _endpoints(source.content())
-    return _changes(metadata, {key: wanted[key] for key in wanted if present[key] != wanted[key]})
+    present, expected = _endpoints(copy.content()), _endpoints(source.content())
+    changed = {key: value for key, value in expected.items() if present[key] != value}
+    return _changes(metadata, changed)
 
 
 def _endpoints(content: Json) -> Json:

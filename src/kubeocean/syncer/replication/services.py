@@ -119,7 +119,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
         return len(self.copies)
 
     def address_of(self, service: Key) -> str:
-        """Return the address of the copy of a Service in the worker; empty if it has none."""
+        """Return the address of the copy of a Service in the worker; empty if there is none."""
         copies = self._store.of(service)
         return next((each.address for each in copies if each.address and not each.deleting), "")
 

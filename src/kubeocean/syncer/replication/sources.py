@@ -154,7 +154,7 @@ class MarkedSources:
         self._unused_bytes -= self._unused.pop(key, 0)
 
     async def read(self, key: Key) -> Source | None:
-        """Read a source, marked or not, from the server; None if it does not exist."""
+        """Read a source, marked or not, from the server; None if there is none."""
         try:
             return await self._clusters.computing.get(
                 self._resource, key.name, key.namespace, keep_raw=True
@@ -169,7 +169,7 @@ class MarkedSources:
         return has_legacy_copy(source, cluster_id=clusters.cluster_id, domain=clusters.domain)
 
     async def mark(self, source: Source, copy: Key, *, used_by_pv: bool) -> Source | None:
-        """Mark a source as replicated into this worker; None if it does not exist any more."""
+        """Mark a source as replicated into this worker; None if the source is gone."""
         clusters = self._clusters
         change = mark(
             source,

@@ -110,10 +110,19 @@ class CopyStore(Generic[ObjectT]):
     async def get(self, name: str) -> ObjectT:
         """Read the object of that name from the server.
 
-        :raises NotFound: it does not exist.
+        :raises NotFound: there is none.
         """
         copy = await self._client.get(self.resource, name, self.namespace, keep_raw=self._keep_raw)
         return copy if self._prune is None else self._prune(copy)
+
+    async def read_whole(self, copy: ObjectT) -> ObjectT | None:
+        """Read this version of a copy from the server with its content; None if it has changed."""
+        try:
+            live = await self._client.get(self.resource, copy.name, copy.namespace, keep_raw=True)
+        except NotFound:
+            return None
+        same = (live.uid, live.resource_version) == (copy.uid, copy.resource_version)
+        return live if same else None
 
     async def create_or_get(self, source: Key, body: Json) -> tuple[ObjectT, bool]:
         """Create a copy, or read the object that has its name; True if the copy was created.

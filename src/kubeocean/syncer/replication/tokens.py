@@ -1,8 +1,8 @@
 """Gives each physical pod tokens of its virtual service account, and renews them.
 
 A token is requested for the virtual service account, is bound to the virtual pod, and is stored in
-a Secret that the physical pod owns. It is renewed after four fifths of its life or one day, and a
-little earlier at random so that not all tokens are renewed at once. The Secret records the time:
+a Secret that the physical pod owns. The token is renewed after four fifths of its life or one day,
+and a little earlier at random so that not all are renewed at once. The Secret records the time:
 after a restart no token that is still good is requested again.
 
 The key is the Secret. Creating one takes two requests, one for the token and one for the Secret.
@@ -254,7 +254,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
             key = self._secret(source, pod)
             secret = self.secrets.get(key)
             if secret is None and not await self._store.caught_up(key):
-                continue  # it was created a moment ago, and the cache will show it
+                continue  # created a moment ago, as the cache will show
             secret = secret or self.secrets.get(key)
             if secret is not None and is_owned_by(secret, ppod.uid):
                 continue
@@ -333,7 +333,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
     async def _issue(
         self, source: TokenSource, context: TokenContext, secret: Untyped | None
     ) -> None:
-        """Request a token and store it in its Secret, which is created if it is None."""
+        """Request a token and store the token in its Secret; create the Secret if there is none."""
         body = token_request(source, pod=context.pod.name, uid=context.pod_uid)
         response = await self.clusters.computing.post(
             SERVICE_ACCOUNTS, context.account, "token", body, context.pod.namespace

@@ -175,12 +175,18 @@ def _source_references(content: Json) -> tuple[str, ...]:
     return tuple(map(str, secrets_of(content, controllers=True)))
 
 
+def _copy_references(content: Json) -> tuple[Key, ...]:
+    return tuple(secrets_of(content, controllers=True))
+
+
 VOLUMES: Final = ReplicatedKind(
     sources=Resource("", "v1", "persistentvolumes", VOLUME, False, Source),
     copies=Resource("", "v1", "persistentvolumes", VOLUME, False, Copy),
     synced_fields=_synced_fields,
     immutable_fields=_immutable_fields,
     source_references=_source_references,
+    copy_references=_copy_references,
+    refers_to=SECRET,
     dropped_annotations=frozenset({"pv.kubernetes.io/bound-by-controller"}),
     lingers=False,  # the claim has lingered
 )

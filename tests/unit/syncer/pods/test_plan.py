@@ -29,6 +29,7 @@ from kubeocean.syncer.pods.plan import (
     plan,
     possible_keys,
     reclaim_reason,
+    unwanted_because,
 )
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 
@@ -84,7 +85,7 @@ def planned(
 def test_a_bound_pod_is_created_once() -> None:
     assert planned(vpod()).action is Action.CREATE
     assert planned(vpod(), had_physical=True).action is Action.REPORT_LOST
-    assert planned(vpod(), wanted=False).action is Action.NONE
+    assert planned(vpod(), wanted=False).action is Action.REPORT_UNWANTED
     assert planned(vpod(), lent=False).action is Action.NONE
     assert planned(vpod(phase="Succeeded"), had_physical=True).action is Action.NONE
 
@@ -159,6 +160,13 @@ def test_system_pods_and_daemons_do_not_run_in_the_worker() -> None:
     assert is_wanted(vpod(owner_references=daemon), ClusterBinding(spec=running), D)
     requested = vpod(owner_references=daemon, annotations={D.running_daemonset: "true"})
     assert is_wanted(requested, binding, D)
+    assert unwanted_because(requested, binding, D) == ""
+    why = unwanted_because(vpod(owner_references=daemon), binding, D)
+    assert 'the annotation kubeocean.io/running-daemonset: "true"' in why
+    system = vpod(namespace="kube-system", owner_references=daemon)
+    assert unwanted_because(system, binding, D) == (
+        "pods of namespace kube-system do not run in workers"
+    )
 
 
 def test_a_node_is_lent_by_its_own_cluster() -> None:

@@ -15,6 +15,7 @@ from kubeocean.syncer.pods.status import (
     merge_diff,
     mirror,
     not_created,
+    not_expected,
     not_synced,
     rejected,
     waits_for_node,
@@ -228,6 +229,15 @@ def test_the_reason_for_a_missing_physical_pod_is_a_condition_until_there_is_one
     again = not_created(refused, reason="FailedCreatePod", message="more quota", now=LATE)
     assert again["conditions"][-1]["lastTransitionTime"] == EARLY
     assert types(mirror(refused, pod())) == {"PodScheduled": "True"}
+
+
+def test_a_pod_that_is_not_replicated_has_a_condition_until_it_runs() -> None:
+    vpod = pod(condition("PodScheduled"))
+    patch = not_expected(vpod, "no daemons", now=EARLY)
+    assert types(patch) == {"PodScheduled": "True", "PhysicalPodExpected": "False"}
+    told = applied(vpod, patch)
+    assert not_expected(told, "no daemons", now=LATE) == {}
+    assert types(mirror(told, pod())) == {"PodScheduled": "True"}
 
 
 def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.replication.claims import CLAIMS, Unbound, translate, volume_of
+from kubeocean.syncer.replication.claims import (
+    CLAIMS,
+    Unbound,
+    expanded_status,
+    translate,
+    volume_of,
+)
+from kubeocean.syncer.replication.copy_forge import Copy
 
 
 def test_the_copy_of_a_claim_begins_unbound_and_names_the_copy_of_its_volume() -> None:
@@ -49,3 +57,34 @@ def test_a_claim_without_a_volume_is_unbound(spec: Json, status: Json, phase: st
 def test_the_copy_of_a_claim_without_a_class_does_not_get_the_workers_default_class() -> None:
     spec = translate({"spec": {}}, volume="v")["spec"]
     assert spec["storageClassName"] == ""
+
+
+def test_the_expansion_of_a_claim_ends_when_its_copy_is_enlarged() -> None:
+    pending = {"type": "FileSystemResizePending", "status": "True"}
+    other = {"type": "ModifyingVolume", "status": "True"}
+    claim: Json = {
+        "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+        "status": {
+            "phase": "Bound",
+            "capacity": {"storage": "1Gi"},
+            "conditions": [pending, other],
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        },
+    }
+
+    def change(size: str, **status: object) -> Json:
+        copy = msgspec.convert({"status": {"capacity": {"storage": size}}}, Copy)
+        return expanded_status(claim | {"status": claim["status"] | status}, copy)
+
+    assert change("2Gi") == {
+        "capacity": {"storage": "2Gi"},
+        "conditions": [other],
+        "allocatedResourceStatuses": {"storage": None},
+    }
+    assert change("1Gi") == {}
+    assert change("512Mi") == {}, "a claim does not shrink"
+    assert change("3Gi") == {}, "a worker cannot claim more than was requested"
+    assert change("2Gi", phase="Pending") == {}
+    assert expanded_status(claim, Copy()) == {}
+    after = {"capacity": {"storage": "2Gi"}, "conditions": [other]}
+    assert change("2Gi", **after) == {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kubeocean.install.roles import AddOn, syncer_rights, worker_rights
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.pods.references import references
-from kubeocean.syncer.replication.copy_forge import PodReference
+from kubeocean.syncer.replication.copy_forge import PodReference, ReplicatedKind
 from kubeocean.syncer.replication.kinds import KIND_NAMES, REPLICATED_KINDS, references_of
 
 POD: Json = {
@@ -48,3 +51,28 @@ def test_a_pod_starts_without_optional_sources_and_without_pull_secrets() -> Non
 
 def test_every_kind_is_in_the_table_once() -> None:
     assert len(set(KIND_NAMES)) == len(REPLICATED_KINDS)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in REPLICATED_KINDS], ids=lambda k: k.name)
+def test_syncers_may_read_and_mark_sources_and_write_copies_of_every_kind(
+    kind: ReplicatedKind,
+) -> None:
+    """The rights are written in `install.roles`; a kind of the table must not be missing there."""
+    mount = "mount"
+    worker = worker_rights(mount, AddOn)
+    in_mount = worker.within[mount] if kind.copies.namespaced else ()
+    for resource, verbs, rules in (
+        (kind.sources, ("get", "list", "watch", "patch"), syncer_rights().everywhere),
+        (
+            kind.copies,
+            ("get", "list", "watch", "create", "patch", "delete"),
+            (*worker.everywhere, *in_mount),
+        ),
+    ):
+        granted = {
+            verb
+            for rule in rules
+            if rule.group == resource.group and resource.plural in rule.resources and not rule.names
+            for verb in rule.verbs
+        }
+        assert granted >= set(verbs), f"install.roles lacks rights to {resource.plural}"
