@@ -132,9 +132,8 @@ def install(
             monitoring=monitoring,
             network_policies=network_policies,
         )
-        objects = computing_objects(values)
         if dry_run:
-            print_objects({"computing cluster": objects}, output)
+            print_objects({"computing cluster": computing_objects(values)}, output)
             return
         async with AsyncExitStack() as stack:
             source = reach(kubeconfig, context)
@@ -142,7 +141,10 @@ def install(
                 source, stack, cluster="computing", domain=values.domain, force=force_conflicts
             )
             await _check(computing, values)
-            await computing.apply_all(objects, partial(print_result, "computing"))
+            values = await _with_admission(computing, values)
+            report = partial(print_result, "computing")
+            await computing.apply_all(computing_objects(values), report)
+            await _withdraw(computing, values)
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
                 await _wait(computing, values, timeout, command_line("doctor", *see))
@@ -197,6 +199,35 @@ async def _check_bindings(computing: Applier, values: Values) -> None:
         if namespace and not allowed & {namespace, ANY_NAMESPACE}:
             message = f"must be named, too: it holds the kubeconfig of binding {binding.name}"
             raise ConfigError(message, source="--kubeconfig-namespace", value=namespace)
+
+
+async def _with_admission(computing: Applier, values: Values) -> Values:
+    """Return the values without admission policies if the API server has none."""
+    from dataclasses import replace
+
+    if await computing.has_admission_policies():
+        return values
+    typer.echo(
+        "note: the API server has no ValidatingAdmissionPolicies (Kubernetes 1.30): the tokens "
+        "that syncers request are not limited",
+        err=True,
+    )
+    return replace(values, admission=False)
+
+
+async def _withdraw(computing: Applier, values: Values) -> None:
+    """Delete objects of options that were not given, and of earlier versions."""
+    from kubeocean.errors import NotFound
+    from kubeocean.install.apply import ApplyResult
+    from kubeocean.install.computing_objects import withdrawn_objects
+
+    for body in reversed(withdrawn_objects(values)):
+        try:
+            result = await computing.remove(body)
+        except NotFound:
+            continue  # the cluster does not serve this kind
+        if result is not ApplyResult.ABSENT:
+            print_result("computing", body, result)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:

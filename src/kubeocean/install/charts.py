@@ -22,6 +22,7 @@ from kubeocean.api import group
 from kubeocean.install import computing_objects, templates, worker_objects
 from kubeocean.install.limits import computing_guards
 from kubeocean.install.monitoring import monitoring
+from kubeocean.install.object_parts import labels, named
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
 from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerValues
@@ -155,7 +156,11 @@ def computing_chart() -> dict[str, str]:
         "templates/roles.yaml": marks.text(roles),
         "templates/templates.yaml": marks.text(_template_maps(values, marks)),
         "templates/manager.yaml": marks.text([manager]),
+        "templates/check.yaml": marks.text([_check_job(values, marks)]),
         "templates/budgets.yaml": marks.text(budgets),
+        "templates/admission.yaml": marks.text(
+            computing_objects.token_policy(values), condition=_HAS_ADMISSION
+        ),
         "templates/networkpolicies.yaml": marks.text(
             network[len(budgets) :], condition=".Values.networkPolicies.enabled"
         ),
@@ -163,6 +168,34 @@ def computing_chart() -> dict[str, str]:
             monitoring(values), condition=".Values.monitoring.enabled"
         ),
     }
+
+
+def _check_job(values: Values, marks: _Marks) -> Json:
+    """Return the Job by which Helm refuses to uninstall a release while workers are bound."""
+    name, domain = f"{values.domain.product}-uninstall", values.domain
+    container = templates.container(values, "uninstall", ["--check"])
+    for probe in ("livenessProbe", "readinessProbe", "ports"):
+        del container[probe]
+    selector = {group.APP_NAME: name}
+    pod = templates.pod_spec(
+        values, account=domain.manager, containers=[container], selector=selector
+    )
+    pod["restartPolicy"] = "Never"
+    body = named(
+        "Job",
+        "batch/v1",
+        name,
+        namespace=values.namespace,
+        labels=labels(domain),
+        spec={"template": {"metadata": {"labels": labels(domain) | selector}, "spec": pod}},
+    )
+    body["metadata"]["annotations"] = {
+        "helm.sh/hook": "pre-delete",
+        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+    }
+    marked = _marked(body, group.COMPONENT_MANAGER, marks, at=6)
+    del marked["spec"]["replicas"]
+    return body | {"spec": {"backoffLimit": 0, **marked["spec"]}}
 
 
 def _template_maps(values: Values, marks: _Marks) -> list[Json]:

@@ -102,6 +102,7 @@ class Values:
     time_zone: str = ""  # of policies that name none; empty means UTC
     network_policies: bool = True
     monitoring: bool = False  # objects of the Prometheus operator, and a dashboard
+    admission: bool = True  # whether the API server has ValidatingAdmissionPolicies
 
     def __post_init__(self) -> None:
         if not self.image or any(mark in self.image for mark in " \t\n'\""):

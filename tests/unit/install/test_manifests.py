@@ -87,7 +87,27 @@ def helm() -> Path:
 def templated(helm: Path, chart: str, *settings: str) -> dict[str, Json]:
     flags = [word for each in settings for word in ("--set", each)]
     where = DEPLOY / "charts" / chart
-    return comparable(output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags))
+    objects = output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags)
+    return comparable([each for each in objects if not is_hook(each)])
+
+
+def is_hook(body: Json) -> bool:
+    return "helm.sh/hook" in body["metadata"].get("annotations", {})
+
+
+def test_helm_checks_that_no_worker_is_bound_before_it_uninstalls(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    objects = output(helm, "template", "r", where, "--kube-version", "1.34.0")
+    (job,) = [each for each in objects if is_hook(each)]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "kubeocean-manager"
+    assert pod["containers"][0]["args"] == ["uninstall", "--check"]
+    assert job["spec"]["backoffLimit"] == 0
+    kept = [each for each in objects if each["kind"] == "Namespace"]
+    assert len(kept) == 2
+    for each in kept:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
 def test_helm_renders_the_objects_of_an_install(helm: Path) -> None:
