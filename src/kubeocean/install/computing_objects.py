@@ -67,12 +67,12 @@ def computing_objects(values: Values) -> list[Json]:
 
 def withdrawn_objects(values: Values) -> list[Json]:
     """Return objects that other values or earlier versions have, and these values do not."""
-    wanted = {title(each) for each in computing_objects(values)}
+    titles = {title(each) for each in computing_objects(values)}
     everything = replace(values, network_policies=True, monitoring=True, admission=True)
     return [
         each
         for each in (*computing_objects(everything), *shared_budgets(values))
-        if title(each) not in wanted
+        if title(each) not in titles
     ]
 
 
