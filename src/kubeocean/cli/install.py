@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
+_PRODUCTION = "production"
+_PRODUCTION_MANAGERS = 3
+
 
 _Image = Annotated[
     str,
@@ -55,6 +58,29 @@ _Tolerations = Annotated[
 ]
 _Replicas = Annotated[
     int, typer.Option(help="Number of replicas of the manager and of each syncer and proxier.")
+]
+_ManagerReplicas = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of replicas of the manager.",
+        show_default="--replicas, or 3 with --preset production",
+    ),
+]
+_SyncerReplicas = Annotated[
+    int | None,
+    typer.Option(help="Number of replicas of each syncer.", show_default="--replicas"),
+]
+_ProxierReplicas = Annotated[
+    int | None,
+    typer.Option(help="Number of replicas of each proxier.", show_default="--replicas"),
+]
+_Preset = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Set of values: default, or production, where the manager has 3 replicas and prefers "
+        "nodes of the control plane.",
+    ),
 ]
 _Size = Annotated[
     str,
@@ -93,7 +119,11 @@ def install(
     image: _Image = "",
     pull_secret: _PullSecrets = None,
     toleration: _Tolerations = None,
+    preset: _Preset = "default",
     replicas: _Replicas = 2,
+    manager_replicas: _ManagerReplicas = None,
+    syncer_replicas: _SyncerReplicas = None,
+    proxier_replicas: _ProxierReplicas = None,
     size: _Size = "small",
     time_zone: _Zone = "",
     kubeconfig_namespace: _Namespaces = None,
@@ -125,6 +155,10 @@ def install(
             pull_secrets=tuple(pull_secret or ()),
             tolerations=tuple(toleration or ()),
             replicas=replicas,
+            component_replicas=_replicas(
+                preset, manager=manager_replicas, syncer=syncer_replicas, proxier=proxier_replicas
+            ),
+            near_control_plane=preset == _PRODUCTION,
             size=_size(size),
             log_level=log_level,
             time_zone=time_zone,
@@ -151,6 +185,20 @@ def install(
         typer.echo("To bind a worker, run: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
+
+
+def _replicas(preset: str, **given: int | None) -> dict[str, int]:
+    """Return the replicas of components that differ from `--replicas`.
+
+    :raises ConfigError: there is no such preset.
+    """
+    from kubeocean.errors import ConfigError
+
+    if preset not in ("default", _PRODUCTION):
+        message = f"must be default or {_PRODUCTION}"
+        raise ConfigError(message, source="--preset", value=preset)
+    numbers = {"manager": _PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
+    return numbers | {component: n for component, n in given.items() if n is not None}
 
 
 def _size(text: str) -> Size:

@@ -35,6 +35,9 @@ from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "CONTROL_PLANE_TOLERATION",
+    "NEAR_CONTROL_PLANE",
+    "PREFERRED",
     "TOKEN_LIFETIME_S",
     "computing_objects",
     "kept",
@@ -46,6 +49,17 @@ __all__ = [
     "withdrawn_objects",
 ]
 
+_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+NEAR_CONTROL_PLANE: Final[Json] = {
+    "weight": 100,
+    "preference": {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]},
+}
+CONTROL_PLANE_TOLERATION: Final[Json] = {
+    "key": _CONTROL_PLANE,
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
 TOKEN_LIFETIME_S: Final = 86_400  # longest validity of a token that a syncer requests
 _SYNCER_VOLUME: Final = "syncer-template"
 _PROXIER_VOLUME: Final = "proxier-template"
@@ -133,7 +147,8 @@ def token_policy(values: Values) -> list[Json]:
         rules=[admission_rule("serviceaccounts/token", "CREATE")],
         validations=[
             validation(
-                "has(object.spec.boundObjectRef) && object.spec.boundObjectRef.kind == 'Pod'",
+                "has(object.spec.boundObjectRef) && has(object.spec.boundObjectRef.kind) && "
+                "object.spec.boundObjectRef.kind == 'Pod'",
                 "tokens must be bound to a pod",
             ),
             validation(
@@ -183,6 +198,9 @@ def manager_deployment(values: Values) -> Json:
     ]
     selector = {group.APP_NAME: domain.manager}
     pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
+    if values.near_control_plane:
+        pod["affinity"]["nodeAffinity"] |= {PREFERRED: [NEAR_CONTROL_PLANE]}
+        pod["tolerations"] = [*pod.get("tolerations", ()), CONTROL_PLANE_TOLERATION]
     pod["volumes"] = [
         {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
         for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
@@ -195,7 +213,7 @@ def manager_deployment(values: Values) -> Json:
         namespace=values.namespace,
         labels=ours,
         spec={
-            "replicas": values.replicas,
+            "replicas": values.replicas_of(component),
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": ours}, "spec": pod},
         },

@@ -217,7 +217,7 @@ def _deployment(values: Values, component: str, arguments: list[str], *, namespa
         namespace=namespace,
         labels=pod_labels,
         spec={
-            "replicas": values.replicas,
+            "replicas": values.replicas_of(component),
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": pod_labels}, "spec": pod},
         },

@@ -147,6 +147,23 @@ def test_helm_renders_the_objects_of_an_install_with_other_values(helm: Path) ->
     assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
 
 
+def test_helm_renders_the_objects_of_the_production_preset(helm: Path) -> None:
+    values = Values(
+        component_replicas={"manager": 3, "proxier": 4},
+        near_control_plane=True,
+        tolerations=("dedicated:NoSchedule",),
+    )
+    settings = (
+        "manager.replicas=3",
+        "proxier.replicas=4",
+        "manager.nearControlPlane=true",
+        "global.tolerations[0].key=dedicated",
+        "global.tolerations[0].operator=Exists",
+        "global.tolerations[0].effect=NoSchedule",
+    )
+    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+
+
 @pytest.mark.parametrize(
     "add_ons", [(), (AddOn.METRICS,), (AddOn.VOLUMES, AddOn.LOG_CONFIGS), tuple(AddOn)]
 )
