@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
+_PRODUCTION = "production"
+_PRODUCTION_MANAGERS = 3
+
 
 _Image = Annotated[
     str,
@@ -55,6 +58,29 @@ _Tolerations = Annotated[
 ]
 _Replicas = Annotated[
     int, typer.Option(help="Number of replicas of the manager and of each syncer and proxier.")
+]
+_ManagerReplicas = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of replicas of the manager.",
+        show_default="--replicas, or 3 with --preset production",
+    ),
+]
+_SyncerReplicas = Annotated[
+    int | None,
+    typer.Option(help="Number of replicas of each syncer.", show_default="--replicas"),
+]
+_ProxierReplicas = Annotated[
+    int | None,
+    typer.Option(help="Number of replicas of each proxier.", show_default="--replicas"),
+]
+_Preset = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Set of values: default, or production, where the manager has 3 replicas and prefers "
+        "nodes of the control plane.",
+    ),
 ]
 _Size = Annotated[
     str,
@@ -93,7 +119,11 @@ def install(
     image: _Image = "",
     pull_secret: _PullSecrets = None,
     toleration: _Tolerations = None,
+    preset: _Preset = "default",
     replicas: _Replicas = 2,
+    manager_replicas: _ManagerReplicas = None,
+    syncer_replicas: _SyncerReplicas = None,
+    proxier_replicas: _ProxierReplicas = None,
     size: _Size = "small",
     time_zone: _Zone = "",
     kubeconfig_namespace: _Namespaces = None,
@@ -125,6 +155,10 @@ def install(
             pull_secrets=tuple(pull_secret or ()),
             tolerations=tuple(toleration or ()),
             replicas=replicas,
+            component_replicas=_replicas(
+                preset, manager=manager_replicas, syncer=syncer_replicas, proxier=proxier_replicas
+            ),
+            near_control_plane=preset == _PRODUCTION,
             size=_size(size),
             log_level=log_level,
             time_zone=time_zone,
@@ -132,9 +166,8 @@ def install(
             monitoring=monitoring,
             network_policies=network_policies,
         )
-        objects = computing_objects(values)
         if dry_run:
-            print_objects({"computing cluster": objects}, output)
+            print_objects({"computing cluster": computing_objects(values)}, output)
             return
         async with AsyncExitStack() as stack:
             source = reach(kubeconfig, context)
@@ -142,13 +175,30 @@ def install(
                 source, stack, cluster="computing", domain=values.domain, force=force_conflicts
             )
             await _check(computing, values)
-            await computing.apply_all(objects, partial(print_result, "computing"))
+            values = await _with_admission(computing, values)
+            report = partial(print_result, "computing")
+            await computing.apply_all(computing_objects(values), report)
+            await _withdraw(computing, values)
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
                 await _wait(computing, values, timeout, command_line("doctor", *see))
         typer.echo("To bind a worker, run: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
+
+
+def _replicas(preset: str, **given: int | None) -> dict[str, int]:
+    """Return the replicas of components that differ from `--replicas`.
+
+    :raises ConfigError: there is no such preset.
+    """
+    from kubeocean.errors import ConfigError
+
+    if preset not in ("default", _PRODUCTION):
+        message = f"must be default or {_PRODUCTION}"
+        raise ConfigError(message, source="--preset", value=preset)
+    numbers = {"manager": _PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
+    return numbers | {component: n for component, n in given.items() if n is not None}
 
 
 def _size(text: str) -> Size:
@@ -197,6 +247,35 @@ async def _check_bindings(computing: Applier, values: Values) -> None:
         if namespace and not allowed & {namespace, ANY_NAMESPACE}:
             message = f"must be named, too: it holds the kubeconfig of binding {binding.name}"
             raise ConfigError(message, source="--kubeconfig-namespace", value=namespace)
+
+
+async def _with_admission(computing: Applier, values: Values) -> Values:
+    """Return the values without admission policies if the API server has none."""
+    from dataclasses import replace
+
+    if await computing.has_admission_policies():
+        return values
+    typer.echo(
+        "note: the API server has no ValidatingAdmissionPolicies (Kubernetes 1.30): the tokens "
+        "that syncers request are not limited",
+        err=True,
+    )
+    return replace(values, admission=False)
+
+
+async def _withdraw(computing: Applier, values: Values) -> None:
+    """Delete objects of options that were not given, and of earlier versions."""
+    from kubeocean.errors import NotFound
+    from kubeocean.install.apply import ApplyResult
+    from kubeocean.install.computing_objects import withdrawn_objects
+
+    for body in reversed(withdrawn_objects(values)):
+        try:
+            result = await computing.remove(body)
+        except NotFound:
+            continue  # the cluster does not serve this kind
+        if result is not ApplyResult.ABSENT:
+            print_result("computing", body, result)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:

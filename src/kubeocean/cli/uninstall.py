@@ -30,6 +30,9 @@ def uninstall(
     purge: Annotated[
         bool, typer.Option("--purge", help="Also delete Kubeocean's CRDs and namespaces.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check that no worker is bound; delete nothing.")
+    ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
@@ -40,7 +43,7 @@ def uninstall(
         from kubeocean.api.group import Domain
         from kubeocean.errors import NotFound
         from kubeocean.install.apply import ApplyResult
-        from kubeocean.install.computing_objects import computing_objects
+        from kubeocean.install.computing_objects import computing_objects, withdrawn_objects
         from kubeocean.install.values import Values
 
         domain = Domain(label_domain)
@@ -49,9 +52,12 @@ def uninstall(
                 reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
             )
             await _check(computing)
+            if check:
+                typer.echo("No worker is bound.")
+                return
             values = Values(domain=domain, monitoring=True)
             results = set()
-            for body in reversed(computing_objects(values)):
+            for body in reversed([*computing_objects(values), *withdrawn_objects(values)]):
                 if purge or body["kind"] not in _KEPT_KINDS:
                     try:
                         result = await computing.remove(body)

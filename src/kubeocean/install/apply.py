@@ -24,6 +24,7 @@ __all__ = ["FIELD_MANAGER", "Applier", "ApplyResult", "resource_of"]
 
 FIELD_MANAGER: Final = "kubeocean-install"
 _POLL_S: Final = 0.1
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _ESTABLISH_TIMEOUT_S: Final = 30.0
 
 
@@ -151,6 +152,15 @@ class Applier:
             waited_s += _POLL_S
         timeout_s = f"{_ESTABLISH_TIMEOUT_S:g} s"
         raise ApiError(f"CustomResourceDefinition {definition} not established within {timeout_s}")
+
+    async def has_admission_policies(self) -> bool:
+        """Whether the API server has ValidatingAdmissionPolicies, as from Kubernetes 1.30 on."""
+        try:
+            listing = await self.client.request_json("GET", _ADMISSION)
+        except NotFound:
+            return False
+        served = {each.get("name") for each in listing.get("resources") or ()}
+        return "validatingadmissionpolicies" in served
 
     async def remove(self, body: Json) -> ApplyResult:
         """Delete the object if its labels show that it belongs to this installation, and to the

@@ -15,13 +15,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
 from kubeocean.install import computing_objects, templates, worker_objects
+from kubeocean.install.computing_objects import (
+    CONTROL_PLANE_TOLERATION,
+    NEAR_CONTROL_PLANE,
+    PREFERRED,
+)
 from kubeocean.install.limits import computing_guards
 from kubeocean.install.monitoring import monitoring
+from kubeocean.install.object_parts import labels, named
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
 from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerValues
@@ -29,6 +36,11 @@ from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
 __all__ = ["computing_chart", "worker_chart"]
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
 
 _COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
@@ -71,6 +83,19 @@ _POD_OPTIONS: Final = "\n".join(
     f"{{{{- with .Values.global.{value} }}}}\n"
     f"\t{value}: {{{{- toYaml . | nindent {{depth}} }}}}\n{{{{- end }}}}"
     for value in ("imagePullSecrets", "nodeSelector", "tolerations")
+)
+_WITH_TOLERATIONS: Final = "{{- with .Values.global.tolerations }}"
+_CONTROL_PLANE: Final = (
+    "{{- $tolerations := .Values.global.tolerations }}\n"
+    "{{- if .Values.manager.nearControlPlane }}\n"
+    "{{- $tolerations = append $tolerations "
+    f"(fromJson `{_json(CONTROL_PLANE_TOLERATION)}`) }}}}\n"
+    "{{- end }}\n"
+)
+_NEAR_CONTROL_PLANE: Final = (
+    "{{- if .Values.manager.nearControlPlane }}\n"
+    f"\t{PREFERRED}: {_json([NEAR_CONTROL_PLANE])}\n"
+    "{{- end }}"
 )
 # Letters and digits only, so that a mark is a valid name and needs no quotes.
 _MARK: Final = re.compile(r"zzhelm(\d+)zz")
@@ -155,7 +180,11 @@ def computing_chart() -> dict[str, str]:
         "templates/roles.yaml": marks.text(roles),
         "templates/templates.yaml": marks.text(_template_maps(values, marks)),
         "templates/manager.yaml": marks.text([manager]),
+        "templates/check.yaml": marks.text([_check_job(values, marks)]),
         "templates/budgets.yaml": marks.text(budgets),
+        "templates/admission.yaml": marks.text(
+            computing_objects.token_policy(values), condition=_HAS_ADMISSION
+        ),
         "templates/networkpolicies.yaml": marks.text(
             network[len(budgets) :], condition=".Values.networkPolicies.enabled"
         ),
@@ -163,6 +192,34 @@ def computing_chart() -> dict[str, str]:
             monitoring(values), condition=".Values.monitoring.enabled"
         ),
     }
+
+
+def _check_job(values: Values, marks: _Marks) -> Json:
+    """Return the Job by which Helm refuses to uninstall a release while workers are bound."""
+    name, domain = f"{values.domain.product}-uninstall", values.domain
+    container = templates.container(values, "uninstall", ["--check"])
+    for probe in ("livenessProbe", "readinessProbe", "ports"):
+        del container[probe]
+    selector = {group.APP_NAME: name}
+    pod = templates.pod_spec(
+        values, account=domain.manager, containers=[container], selector=selector
+    )
+    pod["restartPolicy"] = "Never"
+    body = named(
+        "Job",
+        "batch/v1",
+        name,
+        namespace=values.namespace,
+        labels=labels(domain),
+        spec={"template": {"metadata": {"labels": labels(domain) | selector}, "spec": pod}},
+    )
+    body["metadata"]["annotations"] = {
+        "helm.sh/hook": "pre-delete",
+        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+    }
+    marked = _marked(body, group.COMPONENT_MANAGER, marks, at=6)
+    del marked["spec"]["replicas"]
+    return body | {"spec": {"backoffLimit": 0, **marked["spec"]}}
 
 
 def _template_maps(values: Values, marks: _Marks) -> list[Json]:
@@ -203,7 +260,13 @@ def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json
         f"{flag}={marks.value(expressions[flag])}" if flag in expressions else each
         for each, flag in flags
     ]
-    pod[marks.line(_POD_OPTIONS.replace("{depth}", str(at + 2)))] = ""
+    options = _POD_OPTIONS.replace("{depth}", str(at + 2))
+    if component == group.COMPONENT_MANAGER:
+        pod["affinity"]["nodeAffinity"][marks.line(_NEAR_CONTROL_PLANE)] = ""
+        options = options.replace(
+            _WITH_TOLERATIONS, f"{_CONTROL_PLANE}{{{{- with $tolerations }}}}"
+        )
+    pod[marks.line(options)] = ""
     return deployment
 
 
@@ -223,6 +286,7 @@ def _values() -> Json:
     }
     for component in _COMPONENTS:
         values[component] = {"image": dict(image), "replicas": 2, "resources": {}}
+    values[group.COMPONENT_MANAGER]["nearControlPlane"] = False
     values[group.COMPONENT_SYNCER]["timeZone"] = ""
     return values | {
         "namespace": {"create": True},

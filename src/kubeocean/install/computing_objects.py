@@ -6,13 +6,24 @@ all bindings are deleted with it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kubeocean.api import group, naming
 from kubeocean.api.crds import binding_definition
-from kubeocean.install.limits import computing_guards
+from kubeocean.install.limits import computing_guards, shared_budgets
 from kubeocean.install.monitoring import monitoring
-from kubeocean.install.object_parts import accounts, granted, labels, named, role_binding
+from kubeocean.install.object_parts import (
+    accounts,
+    admission_policy,
+    admission_rule,
+    granted,
+    labels,
+    named,
+    role_binding,
+    title,
+    validation,
+)
 from kubeocean.install.roles import (
     AUTHENTICATION_READER,
     manager_rights,
@@ -24,14 +35,32 @@ from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "CONTROL_PLANE_TOLERATION",
+    "NEAR_CONTROL_PLANE",
+    "PREFERRED",
+    "TOKEN_LIFETIME_S",
     "computing_objects",
     "kept",
     "manager_deployment",
     "namespaces",
     "template_config_map",
     "template_config_maps",
+    "token_policy",
+    "withdrawn_objects",
 ]
 
+_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+NEAR_CONTROL_PLANE: Final[Json] = {
+    "weight": 100,
+    "preference": {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]},
+}
+CONTROL_PLANE_TOLERATION: Final[Json] = {
+    "key": _CONTROL_PLANE,
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+TOKEN_LIFETIME_S: Final = 86_400  # longest validity of a token that a syncer requests
 _SYNCER_VOLUME: Final = "syncer-template"
 _PROXIER_VOLUME: Final = "proxier-template"
 
@@ -45,7 +74,19 @@ def computing_objects(values: Values) -> list[Json]:
         *template_config_maps(values),
         manager_deployment(values),
         *computing_guards(values),
+        *(token_policy(values) if values.admission else ()),
         *(monitoring(values) if values.monitoring else ()),
+    ]
+
+
+def withdrawn_objects(values: Values) -> list[Json]:
+    """Return objects that other values or earlier versions have, and these values do not."""
+    titles = {title(each) for each in computing_objects(values)}
+    everything = replace(values, network_policies=True, monitoring=True, admission=True)
+    return [
+        each
+        for each in (*computing_objects(everything), *shared_budgets(values))
+        if title(each) not in titles
     ]
 
 
@@ -63,9 +104,10 @@ def namespaces(values: Values) -> list[Json]:
     restricted = {group.LABEL_POD_SECURITY: "restricted"}
     # Placeholder pods reserve host ports; no kubelet runs them.
     privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
+    # Bindings and virtual nodes outlive a Helm release; their kubeconfigs and syncers must, too.
     return [
-        named("Namespace", "v1", values.namespace, labels=ours | restricted),
-        named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged),
+        kept(named("Namespace", "v1", values.namespace, labels=ours | restricted)),
+        kept(named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged)),
     ]
 
 
@@ -88,6 +130,33 @@ def _accounts(values: Values) -> list[Json]:
         labels=ours,
     )
     return [*objects, reader]
+
+
+def token_policy(values: Values) -> list[Json]:
+    """Return the admission policy for the tokens that syncers request.
+
+    RBAC lets syncers request tokens of any service account, because pods of any namespace may run
+    in a worker. Such a token is bound to a pod, as a kubelet's is, and the API server refuses a pod
+    of another service account.
+    """
+    domain, hours = values.domain, TOKEN_LIFETIME_S // 3600
+    return admission_policy(
+        f"{domain.syncer}-tokens",
+        labels=labels(domain),
+        account=f"{values.namespace}:{domain.syncer}",
+        rules=[admission_rule("serviceaccounts/token", "CREATE")],
+        validations=[
+            validation(
+                "has(object.spec.boundObjectRef) && has(object.spec.boundObjectRef.kind) && "
+                "object.spec.boundObjectRef.kind == 'Pod'",
+                "tokens must be bound to a pod",
+            ),
+            validation(
+                f"object.spec.expirationSeconds <= {TOKEN_LIFETIME_S}",
+                f"tokens may be valid for {hours} hours at most",
+            ),
+        ],
+    )
 
 
 def template_config_maps(values: Values) -> list[Json]:
@@ -129,6 +198,9 @@ def manager_deployment(values: Values) -> Json:
     ]
     selector = {group.APP_NAME: domain.manager}
     pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
+    if values.near_control_plane:
+        pod["affinity"]["nodeAffinity"] |= {PREFERRED: [NEAR_CONTROL_PLANE]}
+        pod["tolerations"] = [*pod.get("tolerations", ()), CONTROL_PLANE_TOLERATION]
     pod["volumes"] = [
         {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
         for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
@@ -141,7 +213,7 @@ def manager_deployment(values: Values) -> Json:
         namespace=values.namespace,
         labels=ours,
         spec={
-            "replicas": values.replicas,
+            "replicas": values.replicas_of(component),
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": ours}, "spec": pod},
         },

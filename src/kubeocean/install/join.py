@@ -61,7 +61,6 @@ __all__ = [
     "JoinRequest",
     "Joined",
     "api_servers",
-    "has_admission_policies",
     "identity",
     "join_command",
     "leads_to",
@@ -74,7 +73,6 @@ NOT_ENFORCED: Final = (
     "and grace period of pods are not enforced there"
 )
 _HELM: Final = "Helm"
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _SLICES: Final = Resource(
     "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, Untyped
 )
@@ -176,16 +174,6 @@ class Joined:
 async def identity(applier: Applier) -> str:
     """Return the UID that identifies a cluster."""
     return (await applier.client.get(NAMESPACES, "kube-system")).uid
-
-
-async def has_admission_policies(client: Client) -> bool:
-    """Whether an API server has ValidatingAdmissionPolicies."""
-    try:
-        listing = await client.request_json("GET", _ADMISSION)
-    except NotFound:
-        return False
-    served = {each.get("name") for each in listing.get("resources") or ()}
-    return "validatingadmissionpolicies" in served
 
 
 async def api_servers(client: Client) -> tuple[tuple[str, int], ...]:
@@ -309,7 +297,7 @@ class Join:
         classes = (*request.worker.priority_classes, request.priority_class)
         return replace(
             request.worker,
-            admission=await has_admission_policies(self._worker.client),
+            admission=await self._worker.has_admission_policies(),
             api_servers=await api_servers(self._worker.client),
             priority_classes=tuple(dict.fromkeys(filter(None, classes))),
         )

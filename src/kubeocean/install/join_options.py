@@ -28,7 +28,7 @@ from kubeocean.api.policies import (
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier
 from kubeocean.install.credentials import secret_name, server_option
-from kubeocean.install.join import JoinRequest, has_admission_policies
+from kubeocean.install.join import JoinRequest
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn, add_on_rule
 from kubeocean.install.values import LENDABLE, PodSecurity, WorkerValues
@@ -156,7 +156,7 @@ async def _worker_values(values: WorkerValues, worker: Applier) -> tuple[WorkerV
         isolated=f"NetworkPolicy {mount}/{account}" in stored,
         egress=f"NetworkPolicy {mount}/{account}-egress" in stored,
         pod_security=_level(level),
-        admission=await has_admission_policies(worker.client),
+        admission=await worker.has_admission_policies(),
         nodes=None,
     )
     if limits is not None:

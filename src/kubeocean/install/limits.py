@@ -9,7 +9,13 @@ from kubeocean.install.object_parts import labels, named, worker_labels
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.objects import Json
 
-__all__ = ["computing_guards", "egress_policy", "worker_guards"]
+__all__ = [
+    "computing_guards",
+    "disruption_budget",
+    "egress_policy",
+    "shared_budgets",
+    "worker_guards",
+]
 
 # Addresses at which clouds serve credentials of a node: link-local ones, and those of Alibaba
 # Cloud, Azure, Oracle Cloud, AWS and Google Cloud.
@@ -23,27 +29,46 @@ _METADATA_V6: Final = ("fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128")
 
 
 def computing_guards(values: Values) -> list[Json]:
-    """Return disruption budgets and network policies of the system namespace."""
-    domain = values.domain
-    components = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
-    budgets = [
-        named(
-            "PodDisruptionBudget",
-            "policy/v1",
-            f"{domain.product}-{component}",
-            namespace=values.namespace,
-            labels=labels(domain),
-            spec={
-                # Of all bindings together: a drain never evicts both replicas of one.
-                "maxUnavailable": 1,
-                "selector": {
-                    "matchLabels": {group.APP_NAME: f"{domain.product}-{component}"},
-                },
-            },
-        )
-        for component in components
+    """Return the manager's disruption budget, and network policies of the system namespace.
+
+    Syncers and proxiers of each binding have a budget of their own, which the manager creates.
+    """
+    manager = values.domain.manager
+    budget = disruption_budget(
+        manager, values.namespace, {group.APP_NAME: manager}, labels=labels(values.domain)
+    )
+    return [budget, *(_network(values) if values.network_policies else ())]
+
+
+def disruption_budget(
+    name: str, namespace: str, selector: dict[str, str], *, labels: dict[str, str]
+) -> Json:
+    """Return a budget by which a drain evicts one pod at a time; a pod that is not ready protects
+    nothing, and may always be evicted."""
+    return named(
+        "PodDisruptionBudget",
+        "policy/v1",
+        name,
+        namespace=namespace,
+        labels=labels,
+        spec={
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector},
+        },
+    )
+
+
+def shared_budgets(values: Values) -> list[Json]:
+    """Return the budgets of the syncers and proxiers of all bindings, which earlier versions had.
+
+    One pod that was not ready kept all others from being evicted.
+    """
+    return [
+        disruption_budget(name, values.namespace, {group.APP_NAME: name}, labels=labels(domain))
+        for domain in (values.domain,)
+        for name in (domain.syncer, domain.proxier)
     ]
-    return [*budgets, *(_network(values) if values.network_policies else ())]
 
 
 def _network(values: Values) -> list[Json]:

@@ -18,16 +18,20 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "RBAC",
     "accounts",
+    "admission_policy",
+    "admission_rule",
     "granted",
     "labels",
     "named",
     "role_binding",
     "title",
+    "validation",
     "worker_labels",
 ]
 
 RBAC: Final = "rbac.authorization.k8s.io"
 _RBAC_VERSION: Final = f"{RBAC}/v1"
+_ADMISSION: Final = "admissionregistration.k8s.io/v1"
 
 
 def labels(domain: Domain, component: str = "") -> dict[str, str]:
@@ -125,6 +129,51 @@ def role_binding(
         roleRef={"apiGroup": RBAC, "kind": "Role", "name": role},
         subjects=[subject],
     )
+
+
+def admission_policy(
+    name: str,
+    *,
+    labels: dict[str, str],
+    account: str,
+    rules: list[Json],
+    validations: list[Json],
+    variables: list[Json] | None = None,
+) -> list[Json]:
+    """Return a ValidatingAdmissionPolicy for requests of one service account, and its binding.
+
+    `account` is `namespace:name`.
+    """
+    user = f"system:serviceaccount:{account}"
+    spec: Json = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "matchConditions": [
+            {"name": "by-the-account", "expression": f"request.userInfo.username == '{user}'"}
+        ],
+        **({"variables": variables} if variables else {}),
+        "validations": validations,
+    }
+    binding: Json = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        named("ValidatingAdmissionPolicy", _ADMISSION, name, labels=labels, spec=spec),
+        named("ValidatingAdmissionPolicyBinding", _ADMISSION, name, labels=labels, spec=binding),
+    ]
+
+
+def admission_rule(resource: str, *operations: str, group: str = "") -> Json:
+    """Return the rule of an admission policy for operations on one resource."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "resources": [resource],
+        "operations": list(operations),
+    }
+
+
+def validation(expression: str, message: str) -> Json:
+    """Return a CEL expression that must be true, and the message of a refusal."""
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
 
 
 def title(body: Json) -> str:

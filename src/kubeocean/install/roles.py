@@ -209,6 +209,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
                 Rule(("leases",), ("delete",), "coordination.k8s.io"),  # of deleted syncers
                 Rule(("deployments",), _READ_WRITE, "apps"),
                 Rule(("services",), _READ_WRITE),
+                Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
                 Rule(("secrets",), (*_READ, "delete")),
             ),
         },

@@ -11,6 +11,7 @@ from typing import Final
 import yaml
 
 from kubeocean.api import group
+from kubeocean.install.limits import disruption_budget
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.values import Values, toleration
 from kubeocean.runtime.objects import Json
@@ -70,6 +71,7 @@ def syncer_files(values: Values) -> dict[str, str]:
     """Return the files of the syncers' template directory."""
     return {
         "deployment.yaml": text(syncer_deployment(values)),
+        "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
         "serviceAccountName": values.domain.syncer,
         "syncerNamespace": values.namespace,
         "roleName": values.domain.syncer,
@@ -82,6 +84,7 @@ def proxier_files(values: Values) -> dict[str, str]:
     return {
         "deployment.yaml": text(proxier_deployment(values)),
         "service.yaml": text(proxier_service(values)),
+        "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_PROXIER)),
         "serviceAccountName": values.domain.proxier,
         "proxierNamespace": values.namespace,
         "clusterRoleName": values.domain.proxier,
@@ -155,6 +158,15 @@ def proxier_service(values: Values) -> Json:
     )
 
 
+def _budget(values: Values, component: str) -> Json:
+    """Return the disruption budget of a binding's syncers or proxiers."""
+    namespace = "{{.SyncerNamespace}}"
+    if component == group.COMPONENT_PROXIER:
+        namespace = "{{.ProxierNamespace}}"
+    selector = _selector(values, component)
+    return disruption_budget(_NAME, namespace, selector, labels=_labels(values, component))
+
+
 def _common(values: Values) -> list[str]:
     return [
         f"--label-domain={values.domain.name}",
@@ -205,7 +217,7 @@ def _deployment(values: Values, component: str, arguments: list[str], *, namespa
         namespace=namespace,
         labels=pod_labels,
         spec={
-            "replicas": values.replicas,
+            "replicas": values.replicas_of(component),
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": pod_labels}, "spec": pod},
         },

@@ -95,13 +95,16 @@ class Values:
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ()  # taints in the syntax of `kubectl taint`
-    replicas: int = 2
+    replicas: int = 2  # of the manager, and of each syncer and proxier
+    component_replicas: Mapping[str, int] = field(default_factory=dict)  # where another number
+    near_control_plane: bool = False  # the manager prefers nodes of the control plane
     size: Size = Size.SMALL
     log_level: str = "info"
     kubeconfig_namespaces: tuple[str, ...] = ()  # besides the system namespace; `*`: all
     time_zone: str = ""  # of policies that name none; empty means UTC
     network_policies: bool = True
     monitoring: bool = False  # objects of the Prometheus operator, and a dashboard
+    admission: bool = True  # whether the API server has ValidatingAdmissionPolicies
 
     def __post_init__(self) -> None:
         if not self.image or any(mark in self.image for mark in " \t\n'\""):
@@ -110,8 +113,9 @@ class Values:
                 field="image",
                 value=self.image,
             )
-        if self.replicas < 1:
-            raise ConfigError("must be at least 1", field="replicas", value=self.replicas)
+        for number in (self.replicas, *self.component_replicas.values()):
+            if number < 1:
+                raise ConfigError("must be at least 1", field="replicas", value=number)
         if self.log_level not in _LEVELS:
             message = f"must be one of {', '.join(_LEVELS)}"
             raise ConfigError(message, field="log level", value=self.log_level)
@@ -123,6 +127,10 @@ class Values:
         for each in self.kubeconfig_namespaces:
             if each != ANY_NAMESPACE:
                 check_subdomain(each, field="kubeconfig namespace")
+
+    def replicas_of(self, component: str) -> int:
+        """Return the number of replicas of the manager, or of each syncer or proxier."""
+        return self.component_replicas.get(component, self.replicas)
 
     @property
     def secret_namespaces(self) -> tuple[str, ...]:

@@ -30,13 +30,17 @@ import msgspec
 
 from kubeocean.api.group import GROUP
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
-from kubeocean.install.object_parts import named, worker_labels
+from kubeocean.install.object_parts import (
+    admission_policy,
+    admission_rule,
+    validation,
+    worker_labels,
+)
 from kubeocean.install.values import PodSecurity, WorkerValues
 from kubeocean.runtime.objects import Json
 
 __all__ = ["PodLimits", "admission_objects", "read_limits", "selector_of", "terms_of"]
 
-_API: Final = "admissionregistration.k8s.io/v1"
 _FIELD: Final = "field "
 _NODES: Final = "nodes"
 _CLASSES: Final = "priorityClasses"
@@ -107,22 +111,32 @@ def _text(requirement: Mapping[str, Any]) -> str:
 def admission_objects(values: WorkerValues) -> list[Json]:
     """Return the admission policies of a mount namespace's account, and their bindings."""
     return [
-        *_policy(values, "pods", [_rule("pods", "CREATE")], _pod_rules(values), _variables(values)),
-        *_policy(values, "nodes", [_rule("nodes", "UPDATE")], _node_rules(values)),
+        *_policy(
+            values,
+            "pods",
+            [admission_rule("pods", "CREATE")],
+            _pod_rules(values),
+            _variables(values),
+        ),
+        *_policy(values, "nodes", [admission_rule("nodes", "UPDATE")], _node_rules(values)),
         *_policy(
             values,
             "policies",
-            [_rule(RESOURCE_LEASING_POLICIES.plural, "UPDATE", group=GROUP)],
-            [_validation("object.spec == oldObject.spec", "the owner alone changes the spec")],
+            [admission_rule(RESOURCE_LEASING_POLICIES.plural, "UPDATE", group=GROUP)],
+            [validation("object.spec == oldObject.spec", "the owner alone changes the spec")],
         ),
         *_policy(
             values,
             "volumes",
-            [_rule("persistentvolumes", "CREATE", "UPDATE", "DELETE")],
+            [admission_rule("persistentvolumes", "CREATE", "UPDATE", "DELETE")],
             _volume_rules(values),
         ),
-        *_policy(values, "secrets", [_rule("secrets", "CREATE", "UPDATE")], _secret_rules()),
-        *_policy(values, "services", [_rule("services", "CREATE", "UPDATE")], _service_rules()),
+        *_policy(
+            values, "secrets", [admission_rule("secrets", "CREATE", "UPDATE")], _secret_rules()
+        ),
+        *_policy(
+            values, "services", [admission_rule("services", "CREATE", "UPDATE")], _service_rules()
+        ),
     ]
 
 
@@ -160,26 +174,26 @@ def _json(value: object) -> str:
 def _pod_rules(values: WorkerValues) -> list[Json]:
     namespace = values.mount_namespace
     return [
-        _validation(
+        validation(
             f"request.namespace == '{namespace}'", f"pods may be created in {namespace} only"
         ),
-        _validation(
+        validation(
             "variables.nodes.size() == 0 || (variables.offered.size() > 0 && "
             "variables.offered.all(o, variables.nodes.exists(n, n.all(r, r in o))))",
             "each term of the required node affinity must have the requirements of a node "
             "selector that the owner lends by",
         ),
-        _validation(
+        validation(
             "has(object.spec.priorityClassName) && "
             "object.spec.priorityClassName in variables.priorityClasses",
             "the priority class must be one that the owner allows",
         ),
-        _validation(
+        validation(
             "!has(object.spec.terminationGracePeriodSeconds) || "
             "object.spec.terminationGracePeriodSeconds <= variables.maxGraceSeconds",
             "the grace period is longer than the owner allows",
         ),
-        _validation(
+        validation(
             "!has(object.spec.serviceAccountName) || object.spec.serviceAccountName == 'default'",
             "the service account must be default",
         ),
@@ -203,7 +217,7 @@ def _node_rules(values: WorkerValues) -> list[Json]:
         for objects in (("object", "oldObject"), ("oldObject", "object"))
     )
     return [
-        _validation(
+        validation(
             f"object.spec == oldObject.spec && {same} && {labels}",
             f"only the label {label} of a node may be changed",
         )
@@ -219,14 +233,14 @@ def _volume_rules(values: WorkerValues) -> list[Json]:
         f"'{domain.virtual_uid}' in oldObject.metadata.annotations)"
     )
     rules = [
-        _validation(
+        validation(
             f"request.operation == 'CREATE' || {is_ours}",
             "only volumes that Kubeocean created may be changed or deleted",
         )
     ]
     if values.pod_security is not PodSecurity.PRIVILEGED:
         rules.append(
-            _validation(
+            validation(
                 "request.operation == 'DELETE' || "
                 "(!has(object.spec.hostPath) && !has(object.spec.local))",
                 "volumes on nodes are allowed at level privileged only",
@@ -237,7 +251,7 @@ def _volume_rules(values: WorkerValues) -> list[Json]:
 
 def _secret_rules() -> list[Json]:
     return [
-        _validation(
+        validation(
             "!has(object.type) || object.type != 'kubernetes.io/service-account-token'",
             "tokens of service accounts may not be created as Secrets",
         )
@@ -246,25 +260,12 @@ def _secret_rules() -> list[Json]:
 
 def _service_rules() -> list[Json]:
     return [
-        _validation(
+        validation(
             "(!has(object.spec.type) || object.spec.type == 'ClusterIP') && "
             "(!has(object.spec.externalIPs) || object.spec.externalIPs.size() == 0)",
             "a Service must be of type ClusterIP and without externalIPs",
         )
     ]
-
-
-def _validation(expression: str, message: str) -> Json:
-    return {"expression": expression, "message": message, "reason": "Forbidden"}
-
-
-def _rule(resource: str, *operations: str, group: str = "") -> Json:
-    return {
-        "apiGroups": [group],
-        "apiVersions": ["*"],
-        "resources": [resource],
-        "operations": list(operations),
-    }
 
 
 def _policy(
@@ -274,24 +275,11 @@ def _policy(
     validations: list[Json],
     variables: list[Json] | None = None,
 ) -> list[Json]:
-    name, ours = f"{values.cluster_role}-{subject}", worker_labels(values.domain)
-    user = f"system:serviceaccount:{values.mount_namespace}:{values.account}"
-    spec: Json = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": rules},
-        "matchConditions": [
-            {"name": "by-the-account", "expression": f"request.userInfo.username == '{user}'"}
-        ],
-        **({"variables": variables} if variables else {}),
-        "validations": validations,
-    }
-    return [
-        named("ValidatingAdmissionPolicy", _API, name, labels=ours, spec=spec),
-        named(
-            "ValidatingAdmissionPolicyBinding",
-            _API,
-            name,
-            labels=ours,
-            spec={"policyName": name, "validationActions": ["Deny"]},
-        ),
-    ]
+    return admission_policy(
+        f"{values.cluster_role}-{subject}",
+        labels=worker_labels(values.domain),
+        account=f"{values.mount_namespace}:{values.account}",
+        rules=rules,
+        validations=validations,
+        variables=variables,
+    )

@@ -73,8 +73,8 @@ def metrics_objects(values: WorkerValues) -> list[Json]:
 
 def withdrawn_objects(values: WorkerValues) -> list[Json]:
     """Return the objects that other values of the same mount namespace have, and these do not."""
-    wanted = {title(each) for each in worker_objects(values)}
-    return [each for each in worker_objects(with_everything(values)) if title(each) not in wanted]
+    titles = {title(each) for each in worker_objects(values)}
+    return [each for each in worker_objects(with_everything(values)) if title(each) not in titles]
 
 
 def with_everything(values: WorkerValues) -> WorkerValues:

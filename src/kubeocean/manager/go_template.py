@@ -303,8 +303,8 @@ def _printf(form: Value, *values: Value) -> str:
         if match[1] not in ("s", "v", "d", "q", "t") or not left:
             raise _ExpressionError(f"printf cannot format {match[0]!r} here")
         value = left.pop(0)
-        wanted, kind = _VERBS.get(match[1], (type(value), ""))
-        if type(value) is not wanted:
+        required, kind = _VERBS.get(match[1], (type(value), ""))
+        if type(value) is not required:
             message = f"printf cannot format {_literal(value)} with {match[0]}, which takes {kind}"
             raise _ExpressionError(message)
         return _quote(value) if match[1] == "q" else _shown(value)

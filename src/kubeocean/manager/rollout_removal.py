@@ -32,6 +32,7 @@ _SIGNING_REQUESTS: Final = Resource(
     Untyped,
 )
 _SERVICES: Final = KINDS["Service"]
+_BUDGETS: Final = KINDS["PodDisruptionBudget"]
 _Objects: TypeAlias = list[tuple[AnyResource, Object]]
 
 _log = get_logger(__name__)
@@ -93,11 +94,11 @@ class Removal:
         }
 
     def _places(self) -> tuple[Place, ...]:
-        """Return the watched kinds and namespaces, and the defaults of templates."""
-        default = self._domain.system_namespace
-        return tuple(
-            dict.fromkeys((*self._watched.places, (DEPLOYMENTS, default), (_SERVICES, default)))
-        )
+        """Return the watched kinds and namespaces, and the kinds of Kubeocean's own templates."""
+        watched = self._watched.places
+        namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
+        own = ((kind, each) for each in namespaces for kind in (DEPLOYMENTS, _SERVICES, _BUDGETS))
+        return tuple(dict.fromkeys((*watched, *own)))
 
     async def _listed(self, resource: AnyResource, namespace: str) -> dict[Key, Object]:
         try:

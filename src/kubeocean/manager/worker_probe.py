@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -28,7 +29,16 @@ import msgspec
 
 from kubeocean.api.bindings import ClusterBinding, SecretReference
 from kubeocean.api.group import Domain
-from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound, Unauthorized, api_error
+from kubeocean.api.naming import label_value
+from kubeocean.errors import (
+    ApiError,
+    ConfigError,
+    Forbidden,
+    NotFound,
+    Unauthorized,
+    api_error,
+    is_status,
+)
 from kubeocean.manager.preflight import ensure_namespace, review
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
@@ -39,7 +49,8 @@ from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.retries import RetryPolicy
-from kubeocean.runtime.transport import HttpTransport, Request, Transport
+from kubeocean.runtime.transport import HttpTransport, Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.runtime.workqueue import WorkQueue
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.worker_access.identity import identity_of
@@ -130,6 +141,7 @@ _MAX_RESPONSE: Final = 4 << 20  # bytes; objects in etcd are far smaller
 _MAX_ERROR: Final = 1000  # characters; part of an error is text of the worker
 MAX_FAILURES: Final = 2  # failures in a row after which a worker counts as unreachable
 _NAME: Final = "pulse"  # a label value of metrics
+_REFUSALS: Final = 400
 _UNAUTHORIZED: Final = 401
 _SERVER_ERRORS: Final = 500
 
@@ -308,9 +320,10 @@ class WorkerProbe:
         cause = Cause.CREDENTIAL if refused else Cause.UNREACHABLE
         if before is not None and before.cause is cause and before.server == access.server:
             return before  # the same cause with another text
+        described = _short(error)
         if before is None or before.answers:
-            _log.warning("Lost worker", server=access.server, error=_short(error))
-        return ProbeResult(cause=cause, error=_short(error), server=access.server)
+            _log.warning("Lost worker", server=access.server, error=described)
+        return ProbeResult(cause=cause, error=described, server=access.server)
 
     async def _read(self, secrets: Informer[KubeconfigSecret]) -> KubeconfigSecret:
         reference = self._binding.spec.secret_ref
@@ -325,13 +338,17 @@ class WorkerProbe:
     def _use(self, secret: KubeconfigSecret) -> Access:
         """Connect to the worker with the kubeconfig of the Secret.
 
-        :raises ConfigError: the Secret holds no usable kubeconfig.
+        :raises ConfigError: the Secret holds no usable kubeconfig, or is that of another binding.
         """
+        label = self._context.domain.cluster_binding
+        if secret.labels.get(label, own := label_value(self._binding.name)) != own:
+            message = f"the label {label} names another binding"
+            raise ConfigError(message, source=f"Secret {secret.key}", value=secret.labels[label])
         access = SecretAccess(secret).current()
         if self._access is None or self._worker is None:
             self._access = SecretAccess(secret)
             self._worker = Client(
-                self._context.connect(self._access),
+                _StatusOnly(self._context.connect(self._access)),
                 cluster="worker",
                 clock=self._clock,
                 retry=RetryPolicy(attempts=1),
@@ -390,6 +407,36 @@ class WorkerProbe:
             missing=reviewed.missing,
             without=reviewed.without,
         )
+
+
+class _StatusOnly:
+    """A transport that drops the body of a refusal that is no Kubernetes Status.
+
+    The status of a binding shows errors. With the page of a server that is no API server, authors
+    of kubeconfigs could read pages that only the manager can reach.
+    """
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        response = await self._inner.send(request)
+        if response.status < _REFUSALS or is_status(response.body):
+            return response
+        return replace(response, body=b"")
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        return self._inner.stream(request)
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class WorkerProbes:

@@ -35,7 +35,7 @@ async def test_a_first_rollout_creates_all_objects_and_a_second_writes_nothing(
             f"kubeocean-proxier-{cluster_id}-svc",
             f"kubeocean-syncer-{cluster_id}",
         ]
-        assert len(rolled.written) == 3
+        assert len(rolled.written) == 5
         assert rolled.adopted == ()
         assert not rolled.failed
         assert rolled.syncer.phase is ComponentPhase.ROLLING
@@ -56,7 +56,7 @@ async def test_a_first_rollout_creates_all_objects_and_a_second_writes_nothing(
         assert again.written == ()
         assert again.proxier.updated == 2
         assert len([each for each in faults.requests if not each.watches]) == requests
-    assert faults.writes == 3
+    assert faults.writes == 5
 
 
 async def test_values_that_the_server_normalizes_cause_no_write(rollout_env: RolloutEnv) -> None:
@@ -247,7 +247,7 @@ async def test_objects_of_the_earlier_implementation_are_adopted(
     )
     async with rollout_env.running() as rollout:
         rolled = await rollout.ensure(rollout_env.binding)
-        assert len(rolled.adopted) == len(rolled.written) == 3
+        assert (len(rolled.adopted), len(rolled.written)) == (3, 5)  # budgets are new
         assert await rollout_env.names() == sorted(made)
         await settled(rollout, rollout_env.binding)
         assert (await rollout.ensure(rollout_env.binding)).adopted == ()
@@ -370,9 +370,9 @@ async def test_a_rollout_waits_for_a_lagging_cache(rollout_env: RolloutEnv) -> N
     faults = Faults()
     async with rollout_env.running(faults) as rollout:
         faults.lag(0.5)
-        assert len((await rollout.ensure(rollout_env.binding)).written) == 3
+        assert len((await rollout.ensure(rollout_env.binding)).written) == 5
         assert (await rollout.ensure(rollout_env.binding)).written == ()
-        assert faults.writes == 3
+        assert faults.writes == 5
 
 
 async def test_a_write_with_a_lost_response_is_repeated(rollout_env: RolloutEnv) -> None:
@@ -408,7 +408,7 @@ async def test_a_crash_after_any_write_gives_the_same_objects_in_the_end(
     calm = Faults()
     await roll_out(calm)
     wanted = await rollout_env.state()
-    assert calm.writes == (3 if begin == "nothing" else 6)
+    assert calm.writes == (5 if begin == "nothing" else 8)
     for n in range(1, calm.writes + 1):
         faults = Faults()
         faults.crash_after_write(n)

@@ -80,6 +80,8 @@ async def test_all_objects_of_a_binding_are_deleted_in_order(rollout_env: Rollou
             ["deployments", f"kubeocean-syncer-{cluster_id}"],
             ["deployments", f"kubeocean-proxier-{cluster_id}"],
             ["services", f"kubeocean-proxier-{cluster_id}-svc"],
+            ["poddisruptionbudgets", f"kubeocean-syncer-{cluster_id}"],
+            ["poddisruptionbudgets", f"kubeocean-proxier-{cluster_id}"],
             ["secrets", f"{cluster_id}-logs-proxy-tls"],
             ["certificatesigningrequests", f"kubeocean-proxier-{rollout_env.binding.name}-p-1"],
         ]
@@ -158,7 +160,7 @@ async def test_the_shipped_permissions_suffice_for_a_removal(rollout_env: Rollou
     async with rollout_env.running() as rollout:
         rolled = await rollout.ensure(rollout_env.binding)
         assert not rolled.failed
-        assert len(rolled.adopted) == len(rolled.written) == 3
+        assert (len(rolled.adopted), len(rolled.written)) == (3, 5)  # budgets are new
         await settled(rollout, rollout_env.binding)
         edit = MergePatch({"spec": {"replicas": 0}})
         name = f"kubeocean-syncer-{rollout_env.binding.spec.cluster_id}"
@@ -185,6 +187,6 @@ async def test_a_kind_without_permission_is_reported(rollout_env: RolloutEnv) ->
         rolled = await rollout.ensure(rollout_env.binding)
         assert rolled.syncer.phase is ComponentPhase.REFUSED
         assert 'cannot get resource "roles"' in rolled.syncer.reason
-        assert len(rolled.written) == 3  # the others are there all the same
+        assert len(rolled.written) == 5  # the others are there all the same
         rollout_env.syncers.write(role__yaml=None)
         assert not (await rollout.ensure(rollout_env.binding)).failed

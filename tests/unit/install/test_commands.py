@@ -42,6 +42,18 @@ def test_a_dry_run_prints_all_objects_without_connecting_to_a_cluster() -> None:
     assert list(yaml.safe_load_all(out)) == computing_objects(Values())
 
 
+def test_the_production_preset_has_three_managers_near_the_control_plane() -> None:
+    _, out, _ = run("install", "--preset=production", "--proxier-replicas=4", "--dry-run")
+    values = Values(component_replicas={"manager": 3, "proxier": 4}, near_control_plane=True)
+    assert list(yaml.safe_load_all(out)) == computing_objects(values)
+    (manager,) = [each for each in yaml.safe_load_all(out) if each["kind"] == "Deployment"]
+    assert manager["spec"]["replicas"] == 3
+    pod = manager["spec"]["template"]["spec"]
+    assert pod["tolerations"][0]["key"] == "node-role.kubernetes.io/control-plane"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    assert preferred in pod["affinity"]["nodeAffinity"]
+
+
 def test_a_dry_run_names_the_cluster_of_each_object() -> None:
     _, out, _ = run("join", "berlin", "--lease", "cpu=50%", "--dry-run")
     pages = [page.splitlines() for page in out.split("---\n")]
@@ -72,6 +84,8 @@ def test_a_dry_run_shows_no_credential() -> None:
     [
         (("install", "--size", "huge"), "--size: must be one of small, medium, large (got 'huge')"),
         (("install", "--replicas", "0"), "replicas: must be at least 1 (got 0)"),
+        (("install", "--syncer-replicas", "0"), "replicas: must be at least 1 (got 0)"),
+        (("install", "--preset", "huge"), "--preset: must be default or production (got 'huge')"),
         (("join", "berlin", "--lease", "cpu"), "--lease: must be name=50%"),
         (("join", "berlin", "--between", "night"), "--between: must be HH:MM-HH:MM"),
         (("join", "berlin", "--lease", "all", "--zone", "Mars"), "--zone: must be an IANA"),

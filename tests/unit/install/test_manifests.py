@@ -87,7 +87,27 @@ def helm() -> Path:
 def templated(helm: Path, chart: str, *settings: str) -> dict[str, Json]:
     flags = [word for each in settings for word in ("--set", each)]
     where = DEPLOY / "charts" / chart
-    return comparable(output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags))
+    objects = output(helm, "template", "r", where, "--kube-version", "1.34.0", *flags)
+    return comparable([each for each in objects if not is_hook(each)])
+
+
+def is_hook(body: Json) -> bool:
+    return "helm.sh/hook" in body["metadata"].get("annotations", {})
+
+
+def test_helm_checks_that_no_worker_is_bound_before_it_uninstalls(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    objects = output(helm, "template", "r", where, "--kube-version", "1.34.0")
+    (job,) = [each for each in objects if is_hook(each)]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "kubeocean-manager"
+    assert pod["containers"][0]["args"] == ["uninstall", "--check"]
+    assert job["spec"]["backoffLimit"] == 0
+    kept = [each for each in objects if each["kind"] == "Namespace"]
+    assert len(kept) == 2
+    for each in kept:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
 def test_helm_renders_the_objects_of_an_install(helm: Path) -> None:
@@ -124,6 +144,23 @@ def test_helm_renders_the_objects_of_an_install_with_other_values(helm: Path) ->
     ]
     for component in ("manager", "syncer", "proxier"):
         settings += [f"{component}.replicas=3", f"{component}.image.tag=7"]
+    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+
+
+def test_helm_renders_the_objects_of_the_production_preset(helm: Path) -> None:
+    values = Values(
+        component_replicas={"manager": 3, "proxier": 4},
+        near_control_plane=True,
+        tolerations=("dedicated:NoSchedule",),
+    )
+    settings = (
+        "manager.replicas=3",
+        "proxier.replicas=4",
+        "manager.nearControlPlane=true",
+        "global.tolerations[0].key=dedicated",
+        "global.tolerations[0].operator=Exists",
+        "global.tolerations[0].effect=NoSchedule",
+    )
     assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
 
 

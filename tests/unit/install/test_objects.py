@@ -13,6 +13,7 @@ import yaml
 from kubeocean.api.group import DEFAULT, TAPESTRY
 from kubeocean.errors import ConfigError
 from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.computing_objects import withdrawn_objects as withdrawn_computing_objects
 from kubeocean.install.credentials import due, kubeconfig, kubeconfig_secret, token_request
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
@@ -97,6 +98,7 @@ def test_templates_use_the_variables_of_the_earlier_implementation() -> None:
     assert service["metadata"]["name"] == "{{.ServiceName}}"
     assert set(syncer_files(Values())) == {
         "deployment.yaml",
+        "poddisruptionbudget.yaml",
         "serviceAccountName",
         "syncerNamespace",
         "roleName",
@@ -199,6 +201,30 @@ def test_objects_of_options_that_are_left_out_are_withdrawn() -> None:
         "NetworkPolicy team/kubeocean-syncer",
         "NetworkPolicy team/kubeocean-syncer-egress",
     ]
+
+
+@pytest.mark.parametrize("files", [syncer_files(Values()), proxier_files(Values())])
+def test_each_binding_has_disruption_budgets_of_its_own(files: dict[str, str]) -> None:
+    """A syncer that is not ready, because its worker is down, protects no syncer of others."""
+    budget = yaml.safe_load(files["poddisruptionbudget.yaml"].replace("{{", "<").replace("}}", ">"))
+    assert budget["spec"]["selector"]["matchLabels"]["app.kubernetes.io/instance"] == (
+        "<.ClusterBindingName>"
+    )
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    budgets = [each for each in EVERYTHING if each["kind"] == "PodDisruptionBudget"]
+    assert [each["metadata"]["name"] for each in budgets] == ["kubeocean-manager"]
+    withdrawn = list(map(title, withdrawn_computing_objects(Values())))
+    assert "PodDisruptionBudget kubeocean-system/kubeocean-syncer" in withdrawn
+
+
+def test_an_install_withdraws_objects_of_options_that_are_left_out() -> None:
+    everything = Values(monitoring=True)
+    withdrawn = withdrawn_computing_objects(Values(network_policies=False))
+    kinds = [each["kind"] for each in withdrawn]
+    assert kinds.count("NetworkPolicy") == 3
+    assert {"ServiceMonitor", "PrometheusRule"} <= set(kinds)
+    kinds = [each["kind"] for each in withdrawn_computing_objects(everything)]
+    assert kinds == ["PodDisruptionBudget"] * 2
 
 
 def test_limits_on_pods_are_read_back_from_their_admission_policy() -> None:

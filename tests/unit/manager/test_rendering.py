@@ -36,7 +36,8 @@ def rendered(
 ) -> tuple[RenderedObject, ...]:
     binding = binding or binding_of()
     variables = names(component, files, binding, domain)
-    return render(component, files, variables, binding=binding, domain=domain)
+    objects = render(component, files, variables, binding=binding, domain=domain)
+    return tuple(each for each in objects if each.resource.kind != "PodDisruptionBudget")
 
 
 def complaint(component: Component, files: Files, binding: ClusterBinding | None = None) -> str:
@@ -153,6 +154,16 @@ def test_objects_of_a_template_without_labels_get_labels() -> None:
         "name", "namespace", "labels", "annotations", "ownerReferences",
     }  # fmt: skip
     assert "status" not in wanted.body
+
+
+def test_a_budget_is_created_before_the_deployment_and_selects_its_pods() -> None:
+    binding = binding_of()
+    variables = names(Component.SYNCER, SYNCER, binding, DEFAULT)
+    budget, deployment = render(
+        Component.SYNCER, SYNCER, variables, binding=binding, domain=DEFAULT
+    )
+    assert (budget.resource.kind, budget.key) == ("PodDisruptionBudget", deployment.key)
+    assert budget.body["spec"]["selector"] == deployment.body["spec"]["selector"]
 
 
 def test_a_template_cannot_set_the_owner() -> None:
@@ -379,6 +390,8 @@ def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> N
     plans.refresh()
     with pytest.raises(ConfigError):
         plans.objects(Component.SYNCER, binding_of())
-    assert [each.key for each in plans.known(Component.SYNCER, "b1")] == [first[0].key]
+    assert [each.key for each in plans.known(Component.SYNCER, "b1")] == [
+        each.key for each in first
+    ]
     plans.forget("b1")
     assert plans.known(Component.SYNCER, "b1") == ()

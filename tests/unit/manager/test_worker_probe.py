@@ -12,7 +12,7 @@ import msgspec
 from kubeocean.api.bindings import BindingSpec, ClusterBinding, SecretReference
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import Unreachable
-from kubeocean.manager.worker_probe import Cause, ProbeContext, WorkerProbes
+from kubeocean.manager.worker_probe import Cause, ProbeContext, ProbeResult, WorkerProbes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.metrics import Metrics
@@ -137,9 +137,14 @@ users: [{name: u, user: {token: t}}]
 class ComputingCluster(NoServer):
     """Answers each request with the Secret of a worker, so that watches fail."""
 
+    def __init__(self, binding: str = "") -> None:
+        super().__init__()
+        self.labels = {DEFAULT.cluster_binding: binding} if binding else {}
+
     async def send(self, request: Request) -> Response:
         data = {"kubeconfig": base64.b64encode(KUBECONFIG).decode()}
-        secret = {"metadata": {"name": "s", "namespace": "n"}, "data": data}
+        metadata = {"name": "s", "namespace": "n", "labels": self.labels}
+        secret = {"metadata": metadata, "data": data}
         return Response(200, {}, msgspec.json.encode(secret))
 
 
@@ -231,3 +236,56 @@ async def test_a_cluster_with_another_identity_gets_no_permission_review() -> No
         assert result.error == ("the cluster at https://worker:6443 is a, and the binding is for b")
         assert worker.reviews == 0
         running.cancel()
+
+
+class Page(NoServer):
+    """Answers as a server that is no API server, with a page of its own."""
+
+    def __init__(self, status: int = 503) -> None:
+        super().__init__()
+        self.status = status
+
+    async def send(self, request: Request) -> Response:
+        return Response(self.status, {}, b"<html>internal: password=canary</html>")
+
+
+async def probed(computing: ComputingCluster, worker: NoServer) -> ProbeResult:
+    """Return the result of the probe of a binding named b."""
+    clock = VirtualClock()
+    probes = WorkerProbes(
+        replace(
+            probe_context(NoServer(), Listener(), clock),
+            computing=Client(computing, clock=clock),
+            connect=lambda access: worker,
+        )
+    )
+    spec = BindingSpec(secret_ref=SecretReference("s", "n"), mount_namespace="m")
+    binding = ClusterBinding(metadata=Meta(name="b", uid="u"), spec=spec)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(probes.run())
+        await clock.advance(0)
+        probes.follow(binding)
+        await clock.advance(60)
+        result = probes.follow(binding)
+        running.cancel()
+    assert result is not None
+    return result
+
+
+async def test_the_page_of_a_server_that_is_no_api_server_is_not_shown() -> None:
+    result = await probed(ComputingCluster(), Page())
+    assert result.cause is Cause.UNREACHABLE
+    assert result.error == "could not get the worker's version: HTTP 503"
+    result = await probed(ComputingCluster(), Page(403))
+    assert "canary" not in result.error
+
+
+async def test_the_secret_of_another_binding_is_not_used() -> None:
+    worker = Worker()
+    result = await probed(ComputingCluster(binding="other"), worker)
+    assert (result.cause, worker.reviews) == (Cause.KUBECONFIG, 0)
+    assert result.error == (
+        "Secret n/s: the label kubeocean.io/cluster-binding names another binding (got 'other')"
+    )
+    result = await probed(ComputingCluster(binding="b"), worker)
+    assert result.cause is None

@@ -65,6 +65,7 @@ _DEFAULT_ACCOUNT: Final = "default"
 _SHARE: Final = 0.8  # of the life of a token, after which it is renewed
 _LONGEST: Final = timedelta(hours=24)
 _JITTER_S: Final = 10.0
+_LONGEST_LIFE_S: Final = 86_400  # an admission policy of the installation refuses longer ones
 _REFUSALS: Final = (AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, RequestTooLarge)
 
 
@@ -98,7 +99,7 @@ def token_request(source: TokenSource, *, pod: str, uid: str) -> Json:
         "kind": "TokenRequest",
         "spec": {
             "audiences": [source.audience] if source.audience else [],
-            "expirationSeconds": source.expiration_s,
+            "expirationSeconds": min(source.expiration_s, _LONGEST_LIFE_S),
             "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid},
         },
     }

@@ -63,6 +63,11 @@ def test_a_token_is_bound_to_the_virtual_pod() -> None:
     assert token_request(TokenSource("v", 0, "p"), pod="p", uid="u")["spec"]["audiences"] == []
 
 
+def test_a_token_is_requested_for_a_day_at_most() -> None:
+    request = token_request(TokenSource("v", 0, "p", "vault", 31_536_000), pod="p", uid="u")
+    assert request["spec"]["expirationSeconds"] == 86_400
+
+
 @given(st.integers(600, 400_000))
 def test_a_token_is_renewed_after_four_fifths_of_its_life_or_a_day(life_s: int) -> None:
     token = issued(life_s)
