@@ -67,7 +67,9 @@ async def test_a_virtual_node_has_the_marks_of_the_design_documents(
     deciding = await binding_env.lend(f"{binding_env.name}-a")
     other = await binding_env.lend(f"{binding_env.name}-b")
     await binding_env.add_node("n")
-    proxier = await binding_env.computing_api.create(PODS, _proxier(binding_env), namespace)
+    proxier = await binding_env.computing_api.create(
+        PODS, _proxier(binding_env), namespace=namespace
+    )
     running_at = MergePatch({"status": {"phase": "Running", "podIP": "10.9.8.7"}})
     await binding_env.computing_api.patch(
         PODS, proxier.name, running_at, namespace, subresource="status"
