@@ -39,6 +39,7 @@ from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.node_selectors import NodeSelector
+from kubeocean.runtime.objects import Json
 
 __all__ = [
     "ABANDON_S",
@@ -193,16 +194,20 @@ class BindingSelector:
 
     def __init__(self) -> None:
         self._uid = ""
+        self._document: Json | None = None  # as it was last parsed
         self._selector: NodeSelector | None = None
 
     def of(self, binding: ClusterBinding | None) -> NodeSelector | None:
         """Return the binding's selector, else its last valid one; None if it never had one."""
         if binding is None:
             return None
+        document = binding.spec.node_selector or {}
         if binding.uid != self._uid:
-            self._uid, self._selector = binding.uid, None
-        with suppress(ConfigError):  # the manager's condition names the field and the value
-            self._selector = NodeSelector.from_document(binding.spec.node_selector or {})
+            self._uid, self._document, self._selector = binding.uid, None, None
+        if document != self._document:
+            self._document = document
+            with suppress(ConfigError):  # the manager's condition names the field and the value
+                self._selector = NodeSelector.from_document(document)
         return self._selector
 
 

@@ -184,8 +184,9 @@ class Clusters:
             self.foreign_pods,
             self.foreign_pods_in_mount,
         )
-        self.worker_health.require(*(each.scope.path for each in required))
-        self.worker_health.relist_on_return(*required)
+        for each in required:
+            self.worker_health.require(each.scope.path)
+            self.worker_health.relist_on_return(each.scope.path, each)
 
     def _cache(
         self,
