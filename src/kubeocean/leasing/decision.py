@@ -12,8 +12,9 @@
 The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
 that no longer selects the node are the owner's choice: the rules of the policy apply. A node that
 is being deleted waits for a finalizer (of Karpenter, of Cluster API): its pods are evicted by the
-policy's grace period, budgets and deadline, also if the policy does not force. A binding that is
-deleted has to end, so pods that do not leave are deleted. For a node that is gone there is no pod
+policy's grace period, budgets and deadline, also if the policy does not force; so are those of a
+node that was registered anew, because they may still run there. A binding that is deleted has to
+end, so pods that do not leave are deleted. For a node that is gone there is no pod
 left to wait for.
 
 A binding with an invalid nodeSelector must not keep an owner's nodes: `BindingSelector` keeps the
@@ -71,6 +72,7 @@ class ReclaimCause(StrEnum):
     POLICY_NARROWED = "PolicyNarrowed"  # the policy no longer selects this node
     BINDING_DELETED = "BindingDeleted"
     NODE_DELETING = "NodeDeleting"  # in the worker, where a finalizer still holds the node
+    NODE_REPLACED = "NodeReplaced"  # a node of that name was registered anew
     NODE_GONE = "NodeGone"  # deleted in the worker, as the worker's API server confirms
 
     @property
@@ -107,7 +109,7 @@ def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> Rec
     own = _policy_rules(spec if spec is not None else PolicySpec())
     if cause is ReclaimCause.BINDING_DELETED:
         return replace(own, force=True, abandon_s=ABANDON_S)
-    if cause is ReclaimCause.NODE_DELETING:
+    if cause in (ReclaimCause.NODE_DELETING, ReclaimCause.NODE_REPLACED):
         return replace(own, force=True)
     if cause is ReclaimCause.NODE_GONE:
         return ReclaimRules(force=True, deadline_s=0, abandon_s=ABANDON_S)
@@ -227,11 +229,13 @@ def decide(
     selector: NodeSelector | None,
     candidates: Iterable[Candidate],
     now: datetime,
+    replaced: bool = False,
 ) -> Decision:
     """Return the decision about a worker's node.
 
     `applied` is the policy that its virtual node names, None without a virtual node; `selector` is
-    the binding's, None if it never had a valid one.
+    the binding's, None if it never had a valid one. `replaced` says that the virtual node stands
+    for an earlier node of that name.
     """
     policies = {each.name: each for each in candidates}
     current = policies.get(applied) if applied is not None else None
@@ -242,6 +246,8 @@ def decide(
         return _reclaim(applied, current, ReclaimCause.BINDING_DELETED, since)
     if pnode is None:
         return _reclaim(applied, current, ReclaimCause.NODE_GONE)
+    if replaced:
+        return _reclaim(applied, current, ReclaimCause.NODE_REPLACED)
     if pnode.deleting:
         since = instant_of(pnode.metadata.deletion_timestamp)
         return _reclaim(applied, current, ReclaimCause.NODE_DELETING, since)

@@ -218,12 +218,13 @@ class NodeController:
 
         same = vnode is None or pnode is None or self._stands_for(vnode, pnode)
         decision = decide(
-            pnode if same else None,
+            pnode,
             applied=self._applied(vnode),
             binding=binding,
             selector=self._selector.of(binding),
             candidates=self._policies.candidates(),
             now=clusters.clock.now(),
+            replaced=not same,
         )
         match decision:
             case WindowClosed() | Lend():
@@ -499,8 +500,8 @@ class NodeController:
             if decision.cause is ReclaimCause.NODE_GONE:
                 if clusters.vnode_name(pnode) != vnode.name:
                     return not await self._enqueue_namesakes(vnode)
-                node = await worker.get(NODES, pnode)
-                return not self._stands_for(vnode, node)
+                await worker.get(NODES, pnode)
+                return False
             if (
                 decision.cause is ReclaimCause.POLICY_REMOVED
                 and self._policies.get(applied) is None
