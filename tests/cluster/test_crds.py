@@ -317,15 +317,15 @@ async def test_where_pods_run_is_said_once(server: Client) -> None:
 async def test_status_is_written_on_its_own(
     server: Client, resource: Resource[Any], spec: Json
 ) -> None:
-    given = body(resource, spec) | {"status": {"phase": "Forged"}}
+    given = body(resource, spec) | {"status": {"phase": "Failed"}}
     made = await server.create(resource, given)
     assert made.status.phase == ""
 
     condition = {"type": "Ready", "status": "True", "reason": "Fine", "message": ""}
-    status = {"phase": "Real", "conditions": [condition | {"lastTransitionTime": NOW}]}
+    status = {"phase": "Ready", "conditions": [condition | {"lastTransitionTime": NOW}]}
     both = MergePatch({"spec": {"nodeSelector": {"nodeSelectorTerms": []}}, "status": status})
     after = await server.patch(resource, made.name, both, subresource="status")
-    assert (after.status.phase, after.spec.node_selector) == ("Real", None)
+    assert (after.status.phase, after.spec.node_selector) == ("Ready", None)
     assert after.metadata.generation == made.metadata.generation
 
     after = await server.patch(resource, made.name, both)

@@ -37,8 +37,11 @@ __all__ = [
     "DRAIN_DONE",
     "DRAIN_RUNNING",
     "DRAIN_UNCONFIRMED",
+    "EXPIRED",
     "LIMITS_KNOWN",
     "LIMITS_UNKNOWN",
+    "NODES_EXPIRED",
+    "NODES_KEPT",
     "OVERLAPPING",
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
@@ -216,6 +219,7 @@ SYNCER_READY: Final = "SyncerReady"
 PROXIER_READY: Final = "ProxierReady"
 PERMITTED: Final = "Permitted"  # new
 POLICIES: Final = "PoliciesValid"  # new
+EXPIRED: Final = "NodesExpired"  # new; only of bindings whose nodes were
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
@@ -270,6 +274,14 @@ POLICIES_INVALID: Final = ConditionTemplate(
 POLICIES_NONE: Final = ConditionTemplate(
     POLICIES, "False", "NoPolicy", "No policy of the worker names this binding; nothing is lent"
 )
+NODES_EXPIRED: Final = ConditionTemplate(  # new, as is the next
+    EXPIRED,
+    "True",
+    "WorkerUnreachable",
+    "The virtual nodes were deleted, because the worker cluster has not answered since {since},"
+    " longer than --remove-unreachable-nodes-after allows; they come back when it answers",
+)
+NODES_KEPT: Final = ConditionTemplate(EXPIRED, "False", "WorkerAnswers", "The worker answers again")
 PERMISSIONS_GRANTED: Final = ConditionTemplate(  # new, as is the next
     PERMITTED, "True", "PermissionsGranted", "The credential may do all that is needed{notes}"
 )
@@ -404,6 +416,7 @@ class NodeEvent(StrEnum):
     RECLAIMING = "Reclaiming"
     NAME_TAKEN = "NameTaken"
     NOT_VIRTUAL = "NotVirtualNode"
+    EXPIRED = "Expired"
     ANNOTATIONS_LEFT_OUT = "AnnotationsLeftOut"
 
 

@@ -12,8 +12,9 @@
 The cause of a reclaim decides which rules apply. A closed window, a deleted policy and a policy
 that no longer selects the node are the owner's choice: the rules of the policy apply. A node that
 is being deleted waits for a finalizer (of Karpenter, of Cluster API): its pods are evicted by the
-policy's grace period, budgets and deadline, also if the policy does not force. A binding that is
-deleted has to end, so pods that do not leave are deleted. For a node that is gone there is no pod
+policy's grace period, budgets and deadline, also if the policy does not force; so are those of a
+node that was registered anew, because they may still run there. A binding that is deleted has to
+end, so pods that do not leave are deleted. For a node that is gone there is no pod
 left to wait for.
 
 A binding with an invalid nodeSelector must not keep an owner's nodes: `BindingSelector` keeps the
@@ -39,6 +40,7 @@ from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.node_selectors import NodeSelector
+from kubeocean.runtime.objects import Json
 
 __all__ = [
     "ABANDON_S",
@@ -70,6 +72,7 @@ class ReclaimCause(StrEnum):
     POLICY_NARROWED = "PolicyNarrowed"  # the policy no longer selects this node
     BINDING_DELETED = "BindingDeleted"
     NODE_DELETING = "NodeDeleting"  # in the worker, where a finalizer still holds the node
+    NODE_REPLACED = "NodeReplaced"  # a node of that name was registered anew
     NODE_GONE = "NodeGone"  # deleted in the worker, as the worker's API server confirms
 
     @property
@@ -106,7 +109,7 @@ def reclaim_rules_of(spec: PolicySpec | None, cause: ReclaimCause | None) -> Rec
     own = _policy_rules(spec if spec is not None else PolicySpec())
     if cause is ReclaimCause.BINDING_DELETED:
         return replace(own, force=True, abandon_s=ABANDON_S)
-    if cause is ReclaimCause.NODE_DELETING:
+    if cause in (ReclaimCause.NODE_DELETING, ReclaimCause.NODE_REPLACED):
         return replace(own, force=True)
     if cause is ReclaimCause.NODE_GONE:
         return ReclaimRules(force=True, deadline_s=0, abandon_s=ABANDON_S)
@@ -193,16 +196,20 @@ class BindingSelector:
 
     def __init__(self) -> None:
         self._uid = ""
+        self._document: Json | None = None  # as it was last parsed
         self._selector: NodeSelector | None = None
 
     def of(self, binding: ClusterBinding | None) -> NodeSelector | None:
         """Return the binding's selector, else its last valid one; None if it never had one."""
         if binding is None:
             return None
+        document = binding.spec.node_selector or {}
         if binding.uid != self._uid:
-            self._uid, self._selector = binding.uid, None
-        with suppress(ConfigError):  # the manager's condition names the field and the value
-            self._selector = NodeSelector.from_document(binding.spec.node_selector or {})
+            self._uid, self._document, self._selector = binding.uid, None, None
+        if document != self._document:
+            self._document = document
+            with suppress(ConfigError):  # the manager's condition names the field and the value
+                self._selector = NodeSelector.from_document(document)
         return self._selector
 
 
@@ -222,11 +229,13 @@ def decide(
     selector: NodeSelector | None,
     candidates: Iterable[Candidate],
     now: datetime,
+    replaced: bool = False,
 ) -> Decision:
     """Return the decision about a worker's node.
 
     `applied` is the policy that its virtual node names, None without a virtual node; `selector` is
-    the binding's, None if it never had a valid one.
+    the binding's, None if it never had a valid one. `replaced` says that the virtual node stands
+    for an earlier node of that name.
     """
     policies = {each.name: each for each in candidates}
     current = policies.get(applied) if applied is not None else None
@@ -237,6 +246,8 @@ def decide(
         return _reclaim(applied, current, ReclaimCause.BINDING_DELETED, since)
     if pnode is None:
         return _reclaim(applied, current, ReclaimCause.NODE_GONE)
+    if replaced:
+        return _reclaim(applied, current, ReclaimCause.NODE_REPLACED)
     if pnode.deleting:
         since = instant_of(pnode.metadata.deletion_timestamp)
         return _reclaim(applied, current, ReclaimCause.NODE_DELETING, since)

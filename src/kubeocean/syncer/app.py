@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sized
 
+from kubeocean.api.bindings import ClusterBinding
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import Controller
+from kubeocean.runtime.objects import Condition
 from kubeocean.syncer.cleanup.binding_deletion import BindingDeletion
 from kubeocean.syncer.cleanup.deletion_progress import Leftovers, Unconfirmed
 from kubeocean.syncer.cleanup.sweep import Sweep
@@ -68,7 +70,7 @@ class Syncer:
             unconfirmed,
             held=self.policies.held,
             marked=self.nodes.labels.left,
-            policies=self.policies.summary,
+            more_conditions=self._binding_conditions,
             claimed=self.policies.claimed,
             leftovers=Leftovers(self.pods, self.dependents, self.services, self.log_configs),
         )
@@ -89,6 +91,13 @@ class Syncer:
     @property
     def ready(self) -> bool:
         return self.clusters.synced
+
+    def _binding_conditions(self, binding: ClusterBinding) -> list[Condition]:
+        """Return the conditions of the binding about its policies and its nodes."""
+        own = self.nodes.expiry(binding)
+        if self.clusters.worker_health.answers:
+            own.append(self.policies.summary(binding.metadata.generation))
+        return own
 
     @property
     def _queues(self) -> tuple[Sized, ...]:

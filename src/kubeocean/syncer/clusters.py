@@ -118,6 +118,7 @@ class Clusters:
     zone: tzinfo = UTC  # of policies that set none
     worker_id: Callable[[], str] = lambda: ""  # of the worker, by `identity_of`, once it is known
     metrics_port: int = group.VNODE_METRICS_PORT
+    remove_nodes_after_s: float = 0  # without an answer of the worker; 0 means never
     proxier_namespace: str = ""  # of the proxier's replicas; empty means the domain's own
     clock: Clock = field(default_factory=RealClock)
     metrics: Metrics = field(default_factory=Metrics)
@@ -183,8 +184,9 @@ class Clusters:
             self.foreign_pods,
             self.foreign_pods_in_mount,
         )
-        self.worker_health.require(*(each.scope.path for each in required))
-        self.worker_health.relist_on_return(*required)
+        for each in required:
+            self.worker_health.require(each.scope.path)
+            self.worker_health.relist_on_return(each.scope.path, each)
 
     def _cache(
         self,

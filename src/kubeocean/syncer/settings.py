@@ -20,7 +20,7 @@ from kubeocean.leasing.windows import zone_of
 from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings, kubeconfig_namespaces_flag
 from kubeocean.runtime.clock import local_zone
-from kubeocean.runtime.flags import boolean, flag, integer, number
+from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 from kubeocean.runtime.selectors import check_subdomain
 from kubeocean.syncer.pods.forge_context import CLUSTER_DOMAIN
 
@@ -146,6 +146,13 @@ class Settings(ReplicaSettings):
         "",
         "Namespace in which the replicas of this binding's proxier run (default: "
         "kubeocean-system); the value of proxierNamespace in the proxier's templates.",
+    )
+    remove_nodes_after_s: float = flag(
+        "remove-unreachable-nodes-after",
+        duration,
+        "0",
+        "Delete the virtual nodes of a worker that has not answered for this long, such as 24h; "
+        "0 means never.",
     )
     time_zone: str = flag(
         "time-zone",

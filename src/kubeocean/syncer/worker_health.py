@@ -37,6 +37,7 @@ __all__ = ["Answer", "RelistableCache", "WorkerHealth", "judge"]
 ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
 ASK_AGAIN_S: Final = 2.0  # while the worker does not answer
+LIST_WITHIN_S: Final = 60.0  # after its return; then the binding names the lists that are missing
 DOUBTS: Final = 2  # one failure may be transient
 
 _PROVING: Final = frozenset({404, 409, 410, 422})  # with a Status
@@ -97,7 +98,7 @@ class WorkerHealth:
         self._required = {_NODES_PATH}
         self._refused: set[str] = set()  # paths among the required ones
         self._checked_at = self._lost_at = float("-inf")
-        self._caches: list[RelistableCache] = []
+        self._caches: list[tuple[str, RelistableCache]] = []
         self._handlers: list[Callable[[bool], None]] = []
         self._transport: Transport | None = None
         self._watches: dict[_ObservedWatch, None] = {}  # open ones, the oldest first
@@ -134,11 +135,10 @@ class WorkerHealth:
         """Add collections that must be readable for the worker to count as healthy."""
         self._required.update(paths)
 
-    def relist_on_return(self, *caches: RelistableCache) -> None:
-        """Let the worker count as serving again only when these caches were listed again."""
-        for cache in caches:
-            self._caches.append(cache)
-            cache.on_listed(self.alive)
+    def relist_on_return(self, path: str, cache: RelistableCache) -> None:
+        """Let the worker count as serving again only when this cache was listed again."""
+        self._caches.append((path, cache))
+        cache.on_listed(self.alive)
 
     def wrap(self, inner: Transport) -> Transport:
         self._transport = inner
@@ -161,6 +161,7 @@ class WorkerHealth:
         """Note that requests would reach another cluster; with an empty error, that they do not."""
         self._mistaken = bool(error)
         if error:
+            self._lost_at = self._clock.monotonic()
             self._set(False, error)
         else:
             self.failed()  # the worker is probed
@@ -179,13 +180,21 @@ class WorkerHealth:
     def _is_listed(self) -> bool:
         """Whether all caches were listed since the worker was lost; lists those that were not."""
         stale = [
-            cache
-            for cache in self._caches
+            (path, cache)
+            for path, cache in self._caches
             if cache.has_synced and cache.listed_from < self._lost_at
         ]
-        for cache in stale:
+        for _, cache in stale:
             cache.relist(self._lost_at)
+        if stale and self._clock.monotonic() - self._lost_at >= LIST_WITHIN_S:
+            self._report_unlisted(sorted({path for path, _ in stale}))
         return not stale
+
+    def _report_unlisted(self, paths: list[str]) -> None:
+        """Change the reason: the worker answers, and a list of its objects does not end."""
+        error = f"the worker answers, but could not be listed again: {', '.join(paths)}"
+        if self._error != error:
+            self._set(False, error, since=self._since)
 
     def failed(self) -> None:
         """Note a doubt: the worker is probed."""
@@ -291,8 +300,6 @@ class WorkerHealth:
         self, answers: bool, error: str = "", *, status: int = 0, since: datetime | None = None
     ) -> None:
         self._answers = answers
-        if not answers:
-            self._lost_at = self._clock.monotonic()
         self._error = error
         self._status = status
         self._since = since or self._clock.now()

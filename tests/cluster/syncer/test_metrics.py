@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -91,9 +92,15 @@ async def test_metrics_appear_change_and_vanish(
         assert before[("create_pod_total",)] == before[("pod_created_failed_total",)] == 0
         assert not [series for series in before if series[0].startswith("cluster_")]
 
+        began = time.time()
         policy = await binding_env.lend(resourceLimits=[{"resource": "cpu", "percent": 50}])
         series = await page.shows(cluster_origin_resource=16_000, cluster_available_resource=8_000)
         assert series[("vnode_total",)] == 2
+
+        async def in_sync() -> bool:
+            return (await page.read())[("last_sync_timestamp_seconds",)] >= began
+
+        await until(in_sync)
         vnode = (await binding_env.vnodes())[0].name
         assert [series[f"vnode_{name}", vnode, "cpu"] for name in AMOUNTS] == [8000, 4000, 0, 0]
         assert [series[f"vnode_{name}", vnode, "memory"] for name in AMOUNTS] == [

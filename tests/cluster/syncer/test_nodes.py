@@ -14,7 +14,7 @@ from kubeocean.runtime.transport import Request
 from kubeocean.syncer.app import Syncer
 from support.background import running
 from support.binding_env import BindingEnv
-from support.faults import Faults
+from support.faults import Faults, SkewedClock
 from support.syncer_context import crossing
 from support.wait import until
 
@@ -67,7 +67,9 @@ async def test_a_virtual_node_has_the_marks_of_the_design_documents(
     deciding = await binding_env.lend(f"{binding_env.name}-a")
     other = await binding_env.lend(f"{binding_env.name}-b")
     await binding_env.add_node("n")
-    proxier = await binding_env.computing_api.create(PODS, _proxier(binding_env), namespace)
+    proxier = await binding_env.computing_api.create(
+        PODS, _proxier(binding_env), namespace=namespace
+    )
     running_at = MergePatch({"status": {"phase": "Running", "podIP": "10.9.8.7"}})
     await binding_env.computing_api.patch(
         PODS, proxier.name, running_at, namespace, subresource="status"
@@ -164,6 +166,46 @@ async def test_bindings_whose_cluster_ids_are_prefixes_of_each_other_keep_their_
 
             await until(taken_over)
             assert first.uid not in {node.uid for node in await longer.vnodes()}
+
+
+async def test_the_nodes_of_a_worker_that_is_gone_are_removed_only_if_a_flag_says_so(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    await binding_env.lend()
+    await binding_env.add_node("n")
+    faults, clock = Faults(), SkewedClock(rate=20.0)
+    async with (
+        crossing(
+            binding_env, worker_api=faults.wrap, clock=clock, remove_nodes_after_s=120
+        ) as clusters,
+        running(Syncer(clusters)),
+    ):
+        (first,) = await until(binding_env.vnodes)
+        faults.partition()
+        await until(lambda: not clusters.worker_health.answers)
+        lost_at = clusters.worker_health.since
+
+        async def removed() -> bool:
+            return not await binding_env.vnodes()
+
+        await until(removed)
+        assert (clock.now() - lost_at).total_seconds() >= 120
+
+        async def reported() -> bool:
+            condition = await binding_env.condition("NodesExpired")
+            assert condition[:2] == ("True", "WorkerUnreachable")
+            return "Expired" in await binding_env.events(first.name)
+
+        await until(reported)
+        faults.rejoin()
+
+        async def back() -> bool:
+            assert (await binding_env.condition("NodesExpired"))[:2] == ("False", "WorkerAnswers")
+            return [node.name for node in await binding_env.vnodes()] == [first.name]
+
+        await until(back)
+        assert (await binding_env.condition("PoliciesValid"))[:2] == ("True", "PoliciesValid")
 
 
 async def test_user_labels_and_taints_stay(binding_env: BindingEnv) -> None:

@@ -461,6 +461,36 @@ async def test_a_worker_node_under_deletion_drains_within_the_grace_period(
         await until(none)
 
 
+async def test_a_node_that_is_registered_anew_drains_within_the_grace_period(
+    binding_env: BindingEnv, namespace: str
+) -> None:
+    await binding_env.bind()
+    policy = await binding_env.lend(gracefulReclaimPeriodSeconds=3600)
+    pnode = await binding_env.add_node("n")
+    async with binding_env.syncing() as syncer:
+        vnode = await one(binding_env)
+        await until(lambda: syncer.ready)
+    pod = await binding_env.guest(namespace, "p", vnode.name)
+    await binding_env.worker_api.delete(NODES, pnode.name, uid=pnode.uid)
+    anew = await binding_env.add_node("n")
+    async with binding_env.syncing():
+
+        async def announced() -> bool:
+            reclaim = (await binding_env.status(policy)).reclaim
+            assert reclaim is not None
+            return (reclaim.cause, reclaim.pending) == ("NodeReplaced", 1)
+
+        await until(announced)
+        assert not await binding_env.is_gone(pod)
+        await binding_env.computing_api.delete(PODS, "p", namespace, uid=pod.uid, grace_s=0)
+
+        async def lent_anew() -> bool:
+            now = await one(binding_env)
+            return now.annotations.get("kubeocean.io/physical-node-uid") == anew.uid
+
+        await until(lent_anew)
+
+
 async def test_a_machine_that_dies_while_it_is_reclaimed_is_not_shown_as_ready(
     binding_env: BindingEnv, namespace: str
 ) -> None:
@@ -523,19 +553,16 @@ async def test_a_pod_with_a_grace_period_of_a_year_is_gone_after_the_deadline(
     async with binding_env.syncing():
         vnode = await one(binding_env)
         year = {"terminationGracePeriodSeconds": 365 * 86400}
-        evicted = await binding_env.guest(namespace, "evicted", vnode.name, **year)
+        await binding_env.guest(namespace, "evicted", vnode.name, **year)
         deleted = await binding_env.guest(namespace, "deleted", vnode.name, **year)
         await binding_env.computing_api.delete(PODS, "deleted", namespace, uid=deleted.uid)
         await binding_env.patch_policy(policy, timeWindows=closed())
 
         async def ending() -> bool:
             """Whether both pods have to end within the deadline, not within a year."""
-            for pod in (evicted, deleted):
-                now = await binding_env.computing_api.get(PODS, pod.name, namespace)
-                ends = instant_of(now.metadata.deletion_timestamp)
-                if ends is None or ends > datetime.now(UTC) + MINUTE:
-                    return False
-            return True
+            pods = (await binding_env.computing_api.list(PODS, namespace)).items
+            ends = [instant_of(pod.metadata.deletion_timestamp) for pod in pods]
+            return all(end is not None and end < datetime.now(UTC) + MINUTE for end in ends)
 
         await until(ending)
 

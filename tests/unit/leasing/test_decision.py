@@ -155,6 +155,17 @@ def test_a_node_that_is_being_deleted_drains_by_the_rules_of_its_policy() -> Non
     assert (reclaim.rules.force, reclaim.rules.grace_s, reclaim.rules.deadline_s) == (True, 60, 90)
     assert reclaim.since == NOON - timedelta(minutes=1)
     assert decision(deleted, lender) == Ignore()
+    anew = decide(
+        node(),
+        applied="p",
+        binding=binding(),
+        selector=BindingSelector().of(binding()),
+        candidates=[lender],
+        now=NOON,
+        replaced=True,
+    )
+    assert isinstance(anew, Reclaim)
+    assert (anew.cause, anew.rules.grace_s) == (ReclaimCause.NODE_REPLACED, 60)
     gone = decision(None, lender, applied="p")
     assert isinstance(gone, Reclaim)
     assert (gone.cause, gone.rules.grace_s) == (ReclaimCause.NODE_GONE, 0)

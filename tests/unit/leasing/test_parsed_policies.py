@@ -111,7 +111,7 @@ def test_rules_are_sane_whatever_a_policy_says(
     assert rules.cool_down_s >= 0
     assert rules.evictions_per_minute is None or rules.evictions_per_minute > 0
     must_end = cause in (ReclaimCause.BINDING_DELETED, ReclaimCause.NODE_GONE)
-    forced = must_end or cause is ReclaimCause.NODE_DELETING
+    forced = must_end or cause in (ReclaimCause.NODE_DELETING, ReclaimCause.NODE_REPLACED)
     assert rules.force == (spec.force_reclaim or forced)
     assert (rules.abandon_s is not None) == must_end
 

@@ -77,6 +77,11 @@ def test_flags_of_existing_templates_are_accepted() -> None:
     assert settings.label_domain == TAPESTRY
 
 
+def test_nodes_of_silent_workers_stay_unless_a_flag_says_when_they_go() -> None:
+    assert read().remove_nodes_after_s == 0
+    assert read("--remove-unreachable-nodes-after=24h").remove_nodes_after_s == 86400
+
+
 def test_proxiers_are_looked_for_in_the_namespace_of_their_templates() -> None:
     assert read("--proxier-namespace=edge").proxier_namespace == "edge"
     assert read().proxier_namespace == ""

@@ -13,7 +13,13 @@ from kubeocean.api.group import NODE_LEASE_DURATION_S
 from kubeocean.errors import Unreachable
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.transport import Request, Response, Stream
-from kubeocean.syncer.worker_health import ASK_AGAIN_S, ASK_EVERY_S, PATIENCE_S, WorkerHealth
+from kubeocean.syncer.worker_health import (
+    ASK_AGAIN_S,
+    ASK_EVERY_S,
+    LIST_WITHIN_S,
+    PATIENCE_S,
+    WorkerHealth,
+)
 from support.scripted_transport import ScriptedStream
 
 
@@ -149,7 +155,8 @@ class Cache:
 async def test_a_worker_that_is_back_counts_only_when_every_cache_was_listed_again() -> None:
     watched = Watched()
     policies, pods, never = (Cache(watched.clock) for _ in range(3))
-    watched.worker_health.relist_on_return(policies, pods, never)
+    for path, cache in (("/policies", policies), ("/pods", pods), ("/never", never)):
+        watched.worker_health.relist_on_return(path, cache)
     for cache in (policies, pods):
         cache.relist(0.0)
         cache.complete()
@@ -171,10 +178,33 @@ async def test_a_worker_that_is_back_counts_only_when_every_cache_was_listed_aga
         assert (policies.relists, pods.relists) == (2, 2)
 
 
+async def test_a_list_that_does_not_end_after_an_outage_is_named() -> None:
+    watched = Watched()
+    cache = Cache(watched.clock)
+    watched.worker_health.relist_on_return("/pods", cache)
+    cache.relist(0.0)
+    cache.complete()
+    async with watched.running():
+        watched.worker.up = False
+        watched.worker_health.failed()
+        await watched.clock.advance(ASK_AGAIN_S * 3)
+        since = watched.worker_health.since
+        watched.worker.up = True
+        await watched.clock.advance(LIST_WITHIN_S + ASK_AGAIN_S * 2)
+        assert watched.worker_health.error == (
+            "the worker answers, but could not be listed again: /pods"
+        )
+        assert watched.worker_health.since == since
+        assert watched.turns == [False, False]
+        assert cache.relists == 2
+        cache.complete()
+    assert watched.turns == [False, False, True]
+
+
 async def test_a_cache_that_was_listed_in_the_middle_of_an_outage_is_listed_again() -> None:
     watched = Watched()
     cache = Cache(watched.clock)
-    watched.worker_health.relist_on_return(cache)
+    watched.worker_health.relist_on_return("/pods", cache)
     cache.relist(0.0)
     cache.complete()
     async with watched.running():

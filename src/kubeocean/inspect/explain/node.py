@@ -58,6 +58,7 @@ _CAUSES: Final = {
     ReclaimCause.POLICY_NARROWED: "policy {policy} does not select it any more, nor does another",
     ReclaimCause.BINDING_DELETED: "the binding {binding} is being deleted",
     ReclaimCause.NODE_DELETING: "the worker's node {pnode} is being deleted",
+    ReclaimCause.NODE_REPLACED: "the worker's node {pnode} was registered anew",
     ReclaimCause.NODE_GONE: "the worker's node {pnode} is gone",
 }
 _WHYS: Final = {
@@ -194,6 +195,7 @@ def _reclaimed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     cause = _cause_text(node, decision.cause, decision.policy.name if decision.policy else "")
     remedy = {
         ReclaimCause.NODE_DELETING: "nothing: the worker's node is being deleted",
+        ReclaimCause.NODE_REPLACED: "nothing: the new node is lent as soon as the pods have left",
         ReclaimCause.NODE_GONE: "a worker's node of that name and UID",
         ReclaimCause.BINDING_DELETED: "nothing: the binding is being deleted",
     }.get(decision.cause, "a policy that selects the node")

@@ -72,8 +72,8 @@ class BindingDeletion:
     """Writes the conditions of one binding, and deletes its objects; the key is its name.
 
     `held` are the policies that have our finalizer, `claimed` those with another cluster's claim,
-    `marked` the worker's nodes with our label, `leftovers` everything else that is ours; `policies`
-    is the condition about the policies of this binding, for a generation.
+    `marked` the worker's nodes with our label, `leftovers` everything else that is ours;
+    `more_conditions` are those of other controllers about the binding.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BindingDeletion:
         held: _Names,
         claimed: _Names,
         marked: _Names,
-        policies: Callable[[int], Condition],
+        more_conditions: Callable[[ClusterBinding], list[Condition]],
         leftovers: Leftovers,
     ) -> None:
         self._clusters = clusters
@@ -94,7 +94,7 @@ class BindingDeletion:
         self._held = held
         self._claimed = claimed
         self._marked = marked
-        self._policies = policies
+        self._more_conditions = more_conditions
         self._leftovers = leftovers
         self._written_at = -WRITE_EVERY_S
         self._lists_at = 0.0
@@ -171,9 +171,11 @@ class BindingDeletion:
                 await self._report_missing_kind(binding, version)
             return After(_RETRY_S)  # the connection is not known yet
         version = await self._record(binding, version)
-        own = [self._connected(binding), *self._conflicted(binding)]
-        if clusters.worker_health.answers:
-            own.append(self._policies(binding.metadata.generation))
+        own = [
+            self._connected(binding),
+            *self._conflicted(binding),
+            *self._more_conditions(binding),
+        ]
         return _later(await self._write_throttled(binding, own, version))
 
     def _connected(self, binding: ClusterBinding) -> Condition:

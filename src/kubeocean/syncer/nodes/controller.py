@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeVar
 
-from kubeocean.api import naming
+from kubeocean.api import conditions, naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.ownership import may_be_ours
@@ -41,7 +41,7 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
 from kubeocean.runtime.events import reference
 from kubeocean.runtime.kinds import NODES, Node
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import Condition, Json, Key, find_condition
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.cleanup.deletion_progress import Unconfirmed, first_few
 from kubeocean.syncer.clusters import Clusters
@@ -202,7 +202,8 @@ class NodeController:
         binding = clusters.binding
         ending = binding is not None and binding.deleting
         if not clusters.worker_health.answers and not ending:
-            return Done()  # every node is enqueued when the worker answers again
+            # Every node is enqueued when the worker answers again.
+            return await self._expire(self._vnode_key(key))
         if not (clusters.synced if clusters.worker_health.answers else clusters.computing_synced):
             return After(_RETRY_S)
         pnode = clusters.pnodes.get(key)
@@ -217,12 +218,13 @@ class NodeController:
 
         same = vnode is None or pnode is None or self._stands_for(vnode, pnode)
         decision = decide(
-            pnode if same else None,
+            pnode,
             applied=self._applied(vnode),
             binding=binding,
             selector=self._selector.of(binding),
             candidates=self._policies.candidates(),
             now=clusters.clock.now(),
+            replaced=not same,
         )
         match decision:
             case WindowClosed() | Lend():
@@ -498,8 +500,8 @@ class NodeController:
             if decision.cause is ReclaimCause.NODE_GONE:
                 if clusters.vnode_name(pnode) != vnode.name:
                     return not await self._enqueue_namesakes(vnode)
-                node = await worker.get(NODES, pnode)
-                return not self._stands_for(vnode, node)
+                await worker.get(NODES, pnode)
+                return False
             if (
                 decision.cause is ReclaimCause.POLICY_REMOVED
                 and self._policies.get(applied) is None
@@ -523,6 +525,10 @@ class NodeController:
     async def _delete(self, pnode: str, vnode: Node, cause: ReclaimCause) -> Outcome:
         clusters = self._clusters
         await self.labels.remove(clusters.pnodes.get(Key("", pnode)), self._applied(vnode))
+        return await self._delete_object(pnode, vnode, str(cause))
+
+    async def _delete_object(self, pnode: str, vnode: Node, cause: str) -> Outcome:
+        clusters = self._clusters
         try:
             await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):
@@ -530,8 +536,42 @@ class NodeController:
         clusters.vnodes.deleted(vnode)
         if not clusters.worker_health.answers:
             self._unconfirmed.node(pnode)
-        _log.info("Deleted virtual node", node=vnode.name, physical=pnode, cause=str(cause))
+        _log.info("Deleted virtual node", node=vnode.name, physical=pnode, cause=cause)
         return Done()
+
+    async def _expire(self, key: Key) -> Outcome:
+        """Delete a virtual node whose worker has not answered for as long as the flag allows.
+
+        Nothing is deleted in the worker, and Kubernetes removes the pods of nodes that are gone.
+        """
+        clusters, vnode = self._clusters, self._clusters.vnodes.get(key)
+        if not clusters.computing_synced or vnode is None or (rest_s := self._expires_s()) is None:
+            return Done()
+        if vnode.deleting:
+            return await self._remove_finalizer(vnode)
+        if rest_s > 0:
+            return After(rest_s)
+        since = text_of(clusters.worker_health.since)
+        message = f"Deleted the node: its worker has not answered since {since}"
+        clusters.events.emit(reference(NODES, vnode), "Warning", NodeEvent.EXPIRED, message)
+        return await self._delete_object(self._clusters.pnode_of(vnode), vnode, "WorkerUnreachable")
+
+    def _expires_s(self) -> float | None:
+        """Return the seconds until the nodes of a silent worker are deleted; None means never."""
+        clusters, health = self._clusters, self._clusters.worker_health
+        if health.answers or health.mistaken or not clusters.remove_nodes_after_s:
+            return None
+        silent_s = (clusters.clock.now() - health.since).total_seconds()
+        return max(0.0, clusters.remove_nodes_after_s - silent_s)
+
+    def expiry(self, binding: ClusterBinding) -> list[Condition]:
+        """Return the binding's condition about nodes that were deleted; none if none ever was."""
+        generation = binding.metadata.generation
+        if self._expires_s() == 0:
+            since = text_of(self._clusters.worker_health.since)
+            return [conditions.NODES_EXPIRED.condition(generation=generation, since=since)]
+        known = find_condition(binding.status.conditions, conditions.EXPIRED) is not None
+        return [conditions.NODES_KEPT.condition(generation=generation)] if known else []
 
     async def _remove_finalizer(self, vnode: Node) -> Outcome:
         """Remove our finalizer from a virtual node that Kubeocean or a user deleted."""
