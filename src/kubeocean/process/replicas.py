@@ -17,6 +17,7 @@ from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.errors import ConfigError
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.process.startup import open_client, trace
+from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
@@ -58,7 +59,9 @@ class Replica:
         self._stack = stack
         self._metrics = metrics
         self._recovery_handlers: list[Callable[[], None]] = []
-        self.control = control = open_client(stack, self.counted(source), "computing")
+        self._actor = f"{service}/{self.identity}"
+        transport = self.observed(source, "computing")
+        self.control = control = open_client(stack, transport, "computing")
         self.sharing: SharedControllers | None = None
         self._election: Election | None = None
         self._exclusive_start: ExclusiveStart | None = None
@@ -84,7 +87,7 @@ class Replica:
 
     def client(self, *, qps: float, burst: int) -> Client:
         """A fenced and rate-limited client of the computing cluster."""
-        transport = RecoveryTransport(self.counted(self._source), cluster="computing")
+        transport = RecoveryTransport(self.observed(self._source, "computing"), cluster="computing")
         transport.on_recovery(self._recovered)
         return open_client(self._stack, self.fenced(transport), "computing", qps=qps, burst=burst)
 
@@ -96,9 +99,15 @@ class Replica:
         for handler in self._recovery_handlers:
             handler()
 
-    def counted(self, source: AccessSource) -> Transport:
-        """A transport to a cluster that counts its requests."""
-        return CountedTransport(HttpTransport(source), source, self._metrics)
+    def observed(self, source: AccessSource, cluster: str) -> Transport:
+        """A transport that counts its requests and bytes, and audits its writes."""
+        transport = HttpTransport(source)
+        counted = CountedTransport(transport, source, self._metrics, cluster=cluster)
+        return self.audited(counted, cluster)
+
+    def audited(self, transport: Transport, cluster: str) -> Transport:
+        """A transport that audits its writes."""
+        return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:
         """A transport that writes only while this replica may."""
