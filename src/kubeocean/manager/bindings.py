@@ -32,7 +32,7 @@ from kubeocean.manager.status import (
     status_of,
 )
 from kubeocean.manager.syncer_leader import RECHECK_S, SyncerLeaders
-from kubeocean.manager.worker_probe import OLDEST, REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
+from kubeocean.manager.worker_probe import REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -43,6 +43,7 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.transport import Transport
 from kubeocean.worker_access.credentials import SecretAccess
+from kubeocean.worker_access.versions import OLDEST
 
 __all__ = ["Bindings"]
 
