@@ -30,6 +30,7 @@ from support.wait import until
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
 TOLERATION = {"key": TAINT, "operator": "Exists"}
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +62,19 @@ async def place(admin: Client) -> str:
 
 
 async def make(admin: Client, place: str, *args: str, **spec: object) -> Key:
-    container: Json = {"name": "c", "image": IMAGE, "args": list(args)}
+    container: Json = {"name": "c", "image": IMAGE, "args": list(args), "securityContext": CONFINED}
     container |= spec.pop("container", {})
     body = {
         "metadata": {"name": f"p-{uuid.uuid4().hex[:8]}"},
-        "spec": {"containers": [container], "tolerations": [TOLERATION], **spec},
+        "spec": {
+            "containers": [container],
+            "tolerations": [TOLERATION],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **spec,
+        },
     }
     pod = await admin.create(PODS, body, namespace=place)
     return pod.key

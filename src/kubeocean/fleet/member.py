@@ -124,7 +124,7 @@ class Program:
     def _open_hub(self) -> Client:
         settings = self._settings
         source = hub_access(settings, self._environ, self._replica.control)
-        transport = self._replica.fenced(self._replica.counted(source))
+        transport = self._replica.fenced(self._replica.observed(source, "hub"))
         if headers := extra_headers(self._environ):
             transport = HeaderTransport(transport, headers)
         return open_client(

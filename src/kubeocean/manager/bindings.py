@@ -32,17 +32,18 @@ from kubeocean.manager.status import (
     status_of,
 )
 from kubeocean.manager.syncer_leader import RECHECK_S, SyncerLeaders
-from kubeocean.manager.worker_probe import OLDEST, REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
+from kubeocean.manager.worker_probe import REVIEW_S, ProbeContext, ProbeResult, WorkerProbes
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.events import EventRecorder, EventType
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.logs import AUDIT_LOGGER, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.transport import Transport
 from kubeocean.worker_access.credentials import SecretAccess
+from kubeocean.worker_access.versions import OLDEST
 
 __all__ = ["Bindings"]
 
@@ -51,7 +52,7 @@ _RETRY_S: Final = 60.0  # the change that a failed rollout needs may send no eve
 _BY_CLUSTER_ID: Final = "cluster-id"
 _BY_PREFIX: Final = "cluster-id-prefix"
 
-_audit = get_logger("kubeocean.audit")
+_audit = get_logger(AUDIT_LOGGER)
 
 
 class Bindings:

@@ -33,7 +33,7 @@ from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, text_of
 from kubeocean.runtime.controller import After, Done, Outcome
 from kubeocean.runtime.kinds import NODES, Node
-from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.logs import AUDIT_LOGGER, get_logger
 from kubeocean.runtime.objects import find_condition
 
 __all__ = [
@@ -159,7 +159,7 @@ _POD_TERMINATION_S: Final = 40.0  # for pods of a deleted Deployment: killed aft
 _FOREGROUND: Final = "foregroundDeletion"
 
 _log = get_logger(__name__)
-_audit = get_logger("kubeocean.audit")
+_audit = get_logger(AUDIT_LOGGER)
 
 
 class BindingDeletion:

@@ -103,4 +103,4 @@ class Program:
 
     def _to_worker(self, access: SecretAccess) -> Transport:
         # Without metrics: each worker would add series that are never removed.
-        return self._replica.fenced(to_worker(access))
+        return self._replica.fenced(self._replica.audited(to_worker(access), "worker"))

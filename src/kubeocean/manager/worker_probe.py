@@ -17,7 +17,6 @@ invalid content never raises.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
@@ -54,9 +53,9 @@ from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.runtime.workqueue import WorkQueue
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 from kubeocean.worker_access.identity import identity_of
+from kubeocean.worker_access.versions import release_of
 
 __all__ = [
-    "OLDEST",
     "REVIEW_S",
     "Cause",
     "ProbeContext",
@@ -65,12 +64,8 @@ __all__ = [
     "WorkerProbe",
     "WorkerProbes",
     "release_in",
-    "release_of",
     "to_worker",
 ]
-
-OLDEST: Final = (1, 28)  # the oldest version that is tested
-_DIGITS: Final = re.compile(r"[0-9]{1,9}")  # Python refuses to parse thousands of digits
 
 _decode_json = msgspec.json.Decoder(Json).decode
 
@@ -113,14 +108,6 @@ class ProbeResult:
     def fit(self) -> bool:
         """Whether a syncer could work with this worker."""
         return self.cause is None and self.checked
-
-
-def release_of(version: Json) -> tuple[str, bool]:
-    """Return a server's version, and whether it is older than `OLDEST` (False if unknown)."""
-    numbers = [_DIGITS.match(str(version.get(part, ""))) for part in ("major", "minor")]
-    release = tuple(int(match[0]) for match in numbers if match is not None)
-    old = len(release) == len(OLDEST) and release < OLDEST
-    return str(version.get("gitVersion", "")), old
 
 
 def release_in(body: bytes) -> tuple[str, bool]:

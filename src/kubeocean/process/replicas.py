@@ -18,6 +18,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.process.startup import open_client, trace
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
@@ -62,7 +63,9 @@ class Replica:
         self._metrics = metrics
         self._cluster = cluster
         self._recovery_handlers: list[Callable[[], None]] = []
-        self.control = control = open_client(stack, self.counted(source), cluster)
+        self._actor = f"{service}/{self.identity}"
+        transport = self.observed(source, cluster)
+        self.control = control = open_client(stack, transport, cluster)
         self.sharing: SharedControllers | None = None
         self._election: Election | None = None
         self._exclusive_start: ExclusiveStart | None = None
@@ -88,7 +91,8 @@ class Replica:
 
     def client(self, *, qps: float, burst: int) -> Client:
         """A fenced and rate-limited client of the cluster with the Lease."""
-        transport = RecoveryTransport(self.counted(self._source), cluster=self._cluster)
+        observed = self.observed(self._source, self._cluster)
+        transport = RecoveryTransport(observed, cluster=self._cluster)
         transport.on_recovery(self._recovered)
         fenced = self.fenced(transport)
         return open_client(self._stack, fenced, self._cluster, qps=qps, burst=burst)
@@ -106,9 +110,15 @@ class Replica:
         for handler in self._recovery_handlers:
             handler()
 
-    def counted(self, source: AccessSource) -> Transport:
-        """A transport to a cluster that counts its requests."""
-        return CountedTransport(HttpTransport(source), source, self._metrics)
+    def observed(self, source: AccessSource, cluster: str) -> Transport:
+        """A transport that counts its requests and bytes, and audits its writes."""
+        transport = HttpTransport(source)
+        counted = CountedTransport(transport, source, self._metrics, cluster=cluster)
+        return self.audited(counted, cluster)
+
+    def audited(self, transport: Transport, cluster: str) -> Transport:
+        """A transport that audits its writes."""
+        return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:
         """A transport that writes only while this replica may."""

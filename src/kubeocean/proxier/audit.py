@@ -16,7 +16,7 @@ from kubeocean.proxier.authentication import Caller
 from kubeocean.proxier.http import Exchange
 from kubeocean.proxier.routes import Logs, NodePage, Page, Route, Run, Session
 from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.logs import AUDIT_LOGGER, get_logger
 
 __all__ = ["AuditEntry", "log_failed_handshake", "log_unreadable_request", "request_kind"]
 
@@ -26,7 +26,7 @@ _MAX_TEXT: Final = 300
 _AUDITED_PAGES: Final = (NodePage.PODS, NodePage.RUNNING_PODS)
 _SERVED, _REFUSED = "Served kubelet request", "Refused kubelet request"
 
-_log = get_logger("kubeocean.audit")
+_log = get_logger(AUDIT_LOGGER)
 
 
 @dataclass

@@ -3,7 +3,8 @@
 No caller can use up the connections of others: connections are limited in total, per client
 network, per certificate subject, and before TLS is established. API servers connect under one
 certificate for all of their users, so sessions and requests of one caller are limited per
-namespace, too.
+namespace, too. As a tenant may have several namespaces, a part of the sessions and of the rate is
+reserved for namespaces that use little: whatever some namespaces use, another one gets its turn.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["ConnectionLimits", "RateLimits", "SessionLimits", "network_of"]
 MAX_CONNECTIONS: Final = 2_000
 MAX_PER_SUBJECT: Final = 1_000  # of these, with certificates of one subject
 MAX_SESSIONS_PER_NAMESPACE: Final = 500  # of one caller
+MAX_SESSIONS_PER_CALLER: Final = 800  # beyond, only for namespaces with few sessions
+FEW_SESSIONS: Final = 5
 MAX_ANONYMOUS: Final = 500  # connections without a certificate
 MAX_ANONYMOUS_PER_NETWORK: Final = 250
 MAX_HANDSHAKES: Final = 500  # connections on which TLS is not established yet
@@ -30,6 +33,8 @@ MAX_HANDSHAKES_PER_NETWORK: Final = 375  # which may be a gateway for many
 _RATE: Final = 100.0  # requests a second of one caller
 _BURST: Final = 500.0
 _MAX_BUCKETS: Final = 1_024
+_RESERVE: Final = 0.2  # share of a caller's bucket for namespaces that made few requests lately
+_FEW_REQUESTS: Final = 0.1  # share of a namespace's bucket that counts as few
 _NAMESPACE_COST: Final = 2.0  # tokens of a namespace's bucket: it gets half of the caller's rate
 
 
@@ -71,6 +76,7 @@ class SessionLimits:
 
     def __init__(self) -> None:
         self._open = _Counts()
+        self._by_user = _Counts()
 
     @contextmanager
     def reserve(self, user: str, namespace: str) -> Iterator[None]:
@@ -79,12 +85,16 @@ class SessionLimits:
         :raises Refusal: the caller has too many sessions with pods of this namespace.
         """
         key = f"{namespace}/{user}"  # no namespace has a slash in its name
-        if not self._open.add(key, MAX_CONNECTIONS, MAX_SESSIONS_PER_NAMESPACE):
+        full = self._by_user.of(user) >= MAX_SESSIONS_PER_CALLER
+        limit = FEW_SESSIONS if full else MAX_SESSIONS_PER_NAMESPACE
+        if not self._open.add(key, MAX_CONNECTIONS, limit):
             raise Refusal(429, f"too many sessions with pods of namespace {namespace}")
+        self._by_user.add(user, MAX_CONNECTIONS, MAX_CONNECTIONS)
         try:
             yield
         finally:
             self._open.remove(key)
+            self._by_user.remove(user)
 
 
 class _Counts:
@@ -93,6 +103,9 @@ class _Counts:
     def __init__(self) -> None:
         self.total = 0
         self._by_key: dict[str, int] = {}
+
+    def of(self, key: str) -> int:
+        return self._by_key.get(key, 0)
 
     def add(self, key: str, limit: int, limit_per_key: int) -> bool:
         count = self._by_key.get(key, 0)
@@ -138,8 +151,13 @@ class RateLimits:
     def allows(self, caller: str, namespace: str = "") -> bool:
         """Count a request; False, and not counted, if a bucket has too few tokens."""
         costs = {(caller, ""): 1.0}
+        reserve = 0.0
         if namespace:
             costs[caller, namespace] = _NAMESPACE_COST
+            used = self._burst - self._tokens((caller, namespace))
+            reserve = 0.0 if used <= self._burst * _FEW_REQUESTS else self._burst * _RESERVE
+        if self._tokens((caller, "")) < reserve + 1.0:
+            return False
         if any(self._tokens(key) < cost for key, cost in costs.items()):
             return False
         for key, cost in costs.items():

@@ -35,16 +35,18 @@ from kubeocean.proxier.server import KubeletServer
 from kubeocean.proxier.server_tls import PublishedClientCa, ServerTls
 from kubeocean.proxier.sessions import Sessions
 from kubeocean.proxier.settings import Settings
+from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
-from kubeocean.runtime.credentials import default_access
+from kubeocean.runtime.credentials import AccessSource, default_access
 from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
-from kubeocean.runtime.transport import HttpTransport
+from kubeocean.runtime.transport import HttpTransport, Transport
+from kubeocean.runtime.transport_layers import CountedTransport
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
@@ -95,7 +97,14 @@ class Program:
         instance = self._environ.get(ENV_POD_NAME, "") or unique_identity()
         trace(self._stack, domain.proxier, instance=instance, environ=self._environ)
         source = default_access(settings.kubeconfig or None, environ=self._environ)
-        computing = open_client(self._stack, HttpTransport(source), "computing")
+        actor = f"{domain.proxier}/{instance}"
+
+        def observed(access: AccessSource, cluster: str) -> Transport:
+            transport = HttpTransport(access)
+            counted = CountedTransport(transport, access, self._metrics, cluster=cluster)
+            return AuditTransport(counted, cluster=cluster, actor=actor)
+
+        computing = open_client(self._stack, observed(source, "computing"), "computing")
         binding = await computing.get(CLUSTER_BINDINGS, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
@@ -103,7 +112,7 @@ class Program:
             await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
         )
         identity = WorkerIdentity(access, lambda: self._recorded_worker(binding, access))
-        transport = IdentityCheckedTransport(HttpTransport(identity), identity)
+        transport = IdentityCheckedTransport(observed(identity, "worker"), identity)
         worker = open_client(self._stack, transport, "worker")
         self._rotation = Rotation(
             computing, access, reference, namespaces=namespaces, metrics=self._metrics

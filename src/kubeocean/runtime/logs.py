@@ -32,6 +32,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.runtime.redaction import redact
 
 __all__ = [
+    "AUDIT_LOGGER",
     "LEVELS",
     "Format",
     "Logger",
@@ -42,6 +43,8 @@ __all__ = [
     "set_level",
     "step_level",
 ]
+
+AUDIT_LOGGER: Final = "kubeocean.audit"
 
 Logger: TypeAlias = BoundLogger
 Format: TypeAlias = Literal["json", "console"]
@@ -104,6 +107,7 @@ def configure(
     before, before_level = root.handlers[:], root.level
     root.handlers = [h for h in before if not isinstance(h, _Handler)] + [handler]
     root.setLevel(severity)
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)  # whatever the level of the process
     logging.captureWarnings(True)
     ours_before = structlog.get_config()
     # For modules that ask structlog itself; those of `get_logger` do not depend on it.
@@ -125,7 +129,7 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Change the level of everything from now on."""
+    """Change the level of all loggers but the audit's from now on."""
     logging.getLogger().setLevel(_severity(level))
 
 

@@ -2,7 +2,7 @@
 
 `CountedTransport` exports client-go's metric `rest_client_requests_total` by method, host and
 status code, with `<error>` for requests without an answer. When the server's host changes, the
-series of the old host are removed.
+series of the old host are removed. The bytes of bodies, sent and received, are counted by cluster.
 
 `FencedTransport` refuses writes while its fence is closed. A leader that was frozen and resumes
 does not know yet that another replica leads; the fence is checked before each write, so a stale
@@ -14,7 +14,7 @@ reconciles failed meanwhile have long backoffs by then, and are retried at once 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -36,9 +36,11 @@ _log: Final = get_logger(__name__)
 
 
 class CountedTransport:
-    """Transport that counts its requests; `source` gives the server's host."""
+    """Transport that counts its requests and bytes; `source` gives the server's host."""
 
-    def __init__(self, inner: Transport, source: AccessSource, metrics: Metrics) -> None:
+    def __init__(
+        self, inner: Transport, source: AccessSource, metrics: Metrics, *, cluster: str = ""
+    ) -> None:
         self._inner = inner
         self._source = source
         self._total = metrics.counter(
@@ -46,6 +48,13 @@ class CountedTransport:
             "Requests by method, host and code of the answer",
             ["code", "host", "method"],
         )
+        bytes_total = metrics.counter(
+            "kubeocean_client_bytes_total",
+            "Bytes of the bodies of requests and answers",
+            ["cluster", "direction"],
+        )
+        self._sent = bytes_total.labels(cluster, "sent")
+        self._received = bytes_total.labels(cluster, "received")
         self._server = ""
         self._host = ""
         self._children: dict[tuple[str, str], Counter] = {}  # of the server of now
@@ -55,12 +64,14 @@ class CountedTransport:
         return self._inner.generation
 
     async def send(self, request: Request) -> Response:
+        self._sent.inc(len(request.body or b""))
         try:
             response = await self._inner.send(request)
         except Unreachable:
             self._count(_NONE, request)
             raise
         self._count(str(response.status), request)
+        self._received.inc(len(response.body))
         return response
 
     @asynccontextmanager
@@ -70,7 +81,7 @@ class CountedTransport:
             async with self._inner.stream(request) as stream:
                 opened = True
                 self._count(str(stream.status), request)
-                yield stream
+                yield _CountedStream(stream, self._received)
         except Unreachable:
             if not opened:
                 self._count(_NONE, request)
@@ -98,6 +109,21 @@ class CountedTransport:
                 self._total.remove(code, self._host, method)
         self._children.clear()
         self._server, self._host = server, urlsplit(server).netloc
+
+
+class _CountedStream:
+    """Stream that counts its bytes."""
+
+    def __init__(self, inner: Stream, received: Counter) -> None:
+        self.status = inner.status
+        self.headers: Mapping[str, str] = inner.headers
+        self._inner = inner
+        self._received = received
+
+    async def read(self) -> bytes:
+        data = await self._inner.read()
+        self._received.inc(len(data))
+        return data
 
 
 class Fenced(ApiError):

@@ -171,7 +171,7 @@ class Program:
         )
         identity.on_change(self._worker_health.mistake)
         # The fence is outside: a write that is not sent says nothing about the worker.
-        transport = IdentityCheckedTransport(self._replica.counted(identity), identity)
+        transport = IdentityCheckedTransport(self._replica.observed(identity, "worker"), identity)
         worker = open_client(
             self._stack,
             self._replica.fenced(self._worker_health.wrap(transport)),

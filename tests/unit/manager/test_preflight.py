@@ -9,11 +9,12 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.install.permissions import Permission
 from kubeocean.install.roles import metrics_rights, worker_rights
 from kubeocean.manager.preflight import review, summary
-from kubeocean.manager.worker_probe import release_in, release_of
+from kubeocean.manager.worker_probe import release_in
 from kubeocean.runtime.access_reviews import is_allowed
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import Request, Response
+from kubeocean.worker_access.versions import release_of
 from support.scripted_transport import Scripted, answer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -21,14 +22,19 @@ class Inner:
 
     generation = 3
     status: int = 200
+    headers: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.closed = False
+        self.body = b""
+
+    async def read(self) -> bytes:
+        return self.body
 
     async def send(self, request: Request) -> Response:
         if not self.status:
             raise Unreachable("it is down")
-        return Response(self.status, {}, b"")
+        return Response(self.status, {}, self.body)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Inner]:
@@ -113,6 +119,21 @@ async def test_a_server_that_moved_takes_its_series_along() -> None:
     for transport in (world.transport, other):
         await transport.send(Request("GET", "/x"))
     assert (world.count("200"), world.count("200", host="two:6443")) == (None, 2)
+
+
+async def test_bytes_are_counted_by_cluster_and_direction() -> None:
+    world = World()
+    transport = CountedTransport(world.inner, world.source, world.metrics, cluster="worker")
+    world.inner.body = b"x" * 10
+    await transport.send(Request("POST", "/x", body=b"y" * 3))
+    async with transport.stream(Request("GET", "/x")) as stream:
+        assert await stream.read() == world.inner.body
+
+    def count(direction: str, cluster: str = "worker") -> float | None:
+        labels = {"cluster": cluster, "direction": direction}
+        return world.metrics.value("kubeocean_client_bytes_total", labels)
+
+    assert (count("sent"), count("received"), count("sent", "")) == (3, 20, 0)
 
 
 async def test_everything_else_passes() -> None:

@@ -10,8 +10,8 @@ from kubeocean.api.crds import definitions
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import ServerSnapshot, require
-from kubeocean.manager.worker_probe import OLDEST, release_of
 from kubeocean.runtime.objects import Json
+from kubeocean.worker_access.versions import OLDEST, release_of
 
 __all__ = ["check_clock", "check_definitions", "check_version"]
 

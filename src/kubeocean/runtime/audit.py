@@ -1,0 +1,171 @@
+"""Audit of writes: a transport that logs each request that may change an object.
+
+A line of the logger `kubeocean.audit` names the actor (program and replica), the cluster, the verb,
+the object with its UID, and the outcome. The reason is in the fields of the reconcile that sent the
+request: its controller and key. Bodies are never logged. The logger keeps its level when the level
+of the process is raised, so that no line is lost.
+
+Not logged, because they change no object of users or are sent every few seconds: reviews of access
+and tokens, dry runs, Leases, and Events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from kubeocean.errors import Unreachable
+from kubeocean.runtime.logs import AUDIT_LOGGER, get_logger
+from kubeocean.runtime.transport import Request, Response, Stream, Transport
+from kubeocean.runtime.tunnel import Tunnel
+
+__all__ = ["AuditTransport", "Write", "write_of"]
+
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_SUBRESOURCE_VERBS: Final = {"eviction": "evict", "token": "request token"}
+_SILENT_GROUPS: Final = ("authentication.k8s.io", "authorization.k8s.io")
+_SILENT_RESOURCES: Final = (("coordination.k8s.io", "leases"), ("events.k8s.io", "events"))
+_CORE_EVENTS: Final = ("", "events")
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_log = get_logger(AUDIT_LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A request that may change an object, as its method and path describe it."""
+
+    verb: str
+    group: str
+    resource: str  # with a subresource after a slash
+    namespace: str = ""
+    name: str = ""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    uid: str = ""
+
+
+class _Preconditions(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _DeleteOptions(msgspec.Struct, frozen=True):
+    preconditions: _Preconditions | None = None
+
+
+class _Body(msgspec.Struct, frozen=True, rename="camel"):
+    """The parts of a request or an answer that identify its object."""
+
+    metadata: _Metadata | None = None
+    details: _Preconditions | None = None  # of a Status
+    preconditions: _Preconditions | None = None  # of a delete
+    delete_options: _DeleteOptions | None = None  # of an eviction
+    reason: str | None = None  # of a Status
+
+    @property
+    def uid(self) -> str:
+        options = self.delete_options.preconditions if self.delete_options else None
+        parts = (self.preconditions, options, self.details, self.metadata)
+        return next((part.uid for part in parts if part is not None and part.uid), "")
+
+
+_NOTHING: Final = _Body()
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def write_of(request: Request) -> Write | None:
+    """Return the write that a request makes; None for reads and for writes that are not audited."""
+    verb = _VERBS.get(request.method)
+    if verb is None or any(name == "dryRun" for name, _ in request.query):
+        return None
+    root, *words = [unquote(word) for word in request.path.strip("/").split("/")]
+    group = words.pop(0) if root == "apis" and words else ""
+    if root not in ("api", "apis") or len(words) < 2 or group in _SILENT_GROUPS:
+        return None
+    rest, namespace = words[1:], ""  # without the version
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        namespace, rest = rest[1], rest[2:]
+    resource, name, subresource = (*rest, "", "")[:3]
+    if (group, resource) in (*_SILENT_RESOURCES, _CORE_EVENTS):
+        return None
+    verb = _SUBRESOURCE_VERBS.get(subresource, verb)
+    kind = f"{resource}/{subresource}" if subresource else resource
+    return Write(verb, group, kind, namespace, name)
+
+
+class AuditTransport:
+    """Transport that logs each write and its outcome; `actor` names program and replica."""
+
+    def __init__(self, inner: Transport, *, cluster: str, actor: str) -> None:
+        self._inner = inner
+        self._cluster = cluster
+        self._actor = actor
+
+    @property
+    def generation(self) -> int:
+        return self._inner.generation
+
+    async def send(self, request: Request) -> Response:
+        write = write_of(request)
+        if write is None:
+            return await self._inner.send(request)
+        try:
+            response = await self._inner.send(request)
+        except Unreachable as error:
+            outcome = "not answered" if error.sent else "not sent"
+            self._note(write, request, _NOTHING, outcome=outcome, error=str(error))
+            raise
+        answer = _read(response.body)
+        if 200 <= response.status < 300:
+            self._note(write, request, answer, outcome="done")
+        else:
+            reason = answer.reason or ""
+            self._note(
+                write, request, _NOTHING, outcome="refused", status=response.status, reason=reason
+            )
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        async with self._inner.stream(request) as stream:
+            yield stream
+
+    def upgrade(self, request: Request, protocol: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self._inner.upgrade(request, protocol)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _note(
+        self, write: Write, request: Request, answer: _Body, *, outcome: str, **more: object
+    ) -> None:
+        body = _read(request.body or b"")
+        names = (write.name, *(each.metadata.name for each in (answer, body) if each.metadata))
+        _log.info(
+            "Wrote object" if outcome == "done" else "Failed to write object",
+            actor=self._actor,
+            cluster=self._cluster,
+            verb=write.verb,
+            group=write.group,
+            resource=write.resource,
+            namespace=write.namespace,
+            name=next(filter(None, names), ""),
+            uid=body.uid or answer.uid,
+            outcome=outcome,
+            **more,
+        )
+
+
+def _read(body: bytes) -> _Body:
+    """Return the identifying parts of a body; none of a body of another shape, such as a patch."""
+    try:
+        return _decode(body)
+    except _UNREADABLE:
+        return _NOTHING
