@@ -32,7 +32,7 @@ from kubeocean.runtime.flags import (
 )
 from kubeocean.runtime.objects import Key
 
-__all__ = ["HubSettings", "MemberSettings"]
+__all__ = ["FleetSettings", "HubSettings", "MemberSettings", "optional_duration", "secret"]
 
 # Leases of KubeFleet's agents: while one of these leads, none of ours does
 HUB_LEASE: Final = "136224848560.hub.fleet.azure.com"

@@ -38,6 +38,7 @@ __all__ = [
     "CORDON_TAINT_KEY",
     "CORDON_TAINT_VALUE",
     "DELETE_STAGE",
+    "EXTENSION_PROPERTY_PREFIX",
     "FIELD_MANAGER",
     "FINALIZER_BINDING_SCHEDULER",
     "FINALIZER_MEMBER",
@@ -186,7 +187,9 @@ VARIABLE_CLUSTER_LABEL: Final = "${MEMBER-CLUSTER-LABEL-KEY-"
 CORDON_TAINT_KEY: Final = "cordon-key"
 CORDON_TAINT_VALUE: Final = "cordon-value"
 
-# Annotations that KubeFleet does not have
+# Properties and annotations that KubeFleet does not have
+
+EXTENSION_PROPERTY_PREFIX: Final = "kubeocean.io/"
 
 ANNOTATION_WORK_FINALIZER: Final = "kubeocean.io/work-finalizer"  # of InternalMemberClusters
 ANNOTATION_DELETE_PROPAGATION: Final = "kubeocean.io/delete-propagation"  # of Works

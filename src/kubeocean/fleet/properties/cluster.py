@@ -22,7 +22,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kubeocean.api.fleet.names import PROPERTY_CERTIFICATE_AUTHORITY, PROPERTY_KUBERNETES_VERSION
+from kubeocean.api.fleet.names import (
+    EXTENSION_PROPERTY_PREFIX,
+    PROPERTY_CERTIFICATE_AUTHORITY,
+    PROPERTY_KUBERNETES_VERSION,
+)
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.properties.collection import NodeResources
 from kubeocean.leasing.amounts import Amounts
@@ -40,7 +44,6 @@ __all__ = [
     "requests_of",
 ]
 
-PREFIX: Final = "kubeocean.io/"
 _MOST: Final = 50
 _ENDED: Final = ("Succeeded", "Failed")
 _SKU_LABEL: Final = "node.kubernetes.io/instance-type"
@@ -133,7 +136,7 @@ def extension_properties(facts: ClusterFacts) -> dict[str, str]:
     for family, value_of in _FAMILIES.items():
         values = Counter(filter(_is_segment, map(value_of, facts.nodes)))
         for value, count in sorted(values.items())[:_MOST]:
-            properties[f"{PREFIX}{family}/{value}/nodes"] = str(count)
+            properties[f"{EXTENSION_PROPERTY_PREFIX}{family}/{value}/nodes"] = str(count)
     return properties
 
 
@@ -150,11 +153,11 @@ def _extended_resources(facts: ClusterFacts) -> dict[str, str]:
     properties: dict[str, str] = {}
     for name in sorted(capacity)[:_MOST]:
         offered = allocatable.get(name, ZERO)
-        properties[f"{PREFIX}resources/{name}/capacity"] = str(capacity[name])
-        properties[f"{PREFIX}resources/{name}/allocatable"] = str(offered)
+        properties[f"{EXTENSION_PROPERTY_PREFIX}resources/{name}/capacity"] = str(capacity[name])
+        properties[f"{EXTENSION_PROPERTY_PREFIX}resources/{name}/allocatable"] = str(offered)
         if facts.requested is not None:
             free = max(ZERO, offered - facts.requested.get(name, ZERO))
-            properties[f"{PREFIX}resources/{name}/available"] = str(free)
+            properties[f"{EXTENSION_PROPERTY_PREFIX}resources/{name}/available"] = str(free)
     return properties
 
 
