@@ -71,6 +71,7 @@ _PHASES: Final = (
     *("running", "pending", "succeeded", "failed", "unknown"),
     *("terminating", "waiting", "refused", "late"),
 )
+_RARE: Final = ("unknown", "waiting")  # without such pods there is no column
 
 
 def status_page(
@@ -285,15 +286,16 @@ def _reclaim(lease: LeaseView, now: datetime) -> Cell:
 def _pods(view: InstallationView) -> list[Line]:
     if unread := view.why_not_read("pods", "nodes"):
         return [line(f"Pods are not shown: {unread}", Tone.WARN)]
-    head = ["PODS", *(phase.upper() for phase in _PHASES)]
-    rows = [[Cell(cluster.name), *_counts(cluster.pods)] for cluster in view.clusters]
+    phases = [phase for phase in _PHASES if phase not in _RARE or getattr(view.pods, phase)]
+    head = ["PODS", *(phase.upper() for phase in phases)]
+    rows = [[Cell(cluster.name), *_counts(cluster.pods, phases)] for cluster in view.clusters]
     if len(rows) > 1:
-        rows.append([Cell("total", Tone.DIM), *_counts(view.pods)])
+        rows.append([Cell("total", Tone.DIM), *_counts(view.pods, phases)])
     return table(head, rows)
 
 
-def _counts(pods: PodCounts) -> Iterator[Cell]:
-    for phase in _PHASES:
+def _counts(pods: PodCounts, phases: Iterable[str]) -> Iterator[Cell]:
+    for phase in phases:
         number = getattr(pods, phase)
         bad = number and phase in ("failed", "unknown", "waiting", "refused", "late")
         yield Cell(str(number), Tone.WARN if bad else Tone.PLAIN if number else Tone.DIM)
