@@ -99,7 +99,8 @@ async def in_parallel(
 
     All calls end before the first error is raised: one refused write holds up no other.
     """
-    waiting = iter(list(subjects))
+    listed = list(subjects)
+    waiting = iter(listed)
     errors: list[Exception] = []
 
     async def work() -> None:
@@ -110,7 +111,7 @@ async def in_parallel(
                 errors.append(error)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(limit):
+        for _ in range(min(limit, len(listed))):
             group.create_task(work())
     if errors:
         raise errors[0]

@@ -18,7 +18,7 @@ from kubeocean.api.fleet import names
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement, StatusReportingScope
 from kubeocean.api.fleet.strategies import RolloutStrategyType
-from kubeocean.errors import ApiError, ConfigError
+from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound
 from kubeocean.fleet.caches import HubCaches, ScopedCache, parent_of
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.selection.rules import GroupVersionKind
@@ -150,6 +150,8 @@ class Snapshots:
         if placement.spec.strategy.type != RolloutStrategyType.EXTERNAL:
             try:
                 outcome = await self.ensure_resources(placement, content, self._delays)
+            except (Forbidden, NotFound):
+                raise  # a snapshot or its namespace is being deleted
             except ApiError as error:
                 if not is_refusal(error):
                     raise

@@ -9,7 +9,7 @@ import pytest
 
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.placements import Placement
-from kubeocean.errors import ApiError, NotFound
+from kubeocean.errors import ApiError, NotFound, ServerTimeout
 from kubeocean.fleet.placement import PlacementSettings
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.snapshots.plan import Delays
@@ -293,9 +293,16 @@ async def test_a_late_event_of_a_deleted_namespace_does_no_harm(env: PlacementEn
     reader = SelectionReader(env.client)
     namespaces, *others = components_of(reader.parts)
     changed: asyncio.Event = asyncio.Event()
+
+    async def has_read() -> bool:
+        try:
+            return len(await reader.read(placement)) == 3
+        except ServerTimeout:
+            return False  # all kinds of a namespace are listed for the first time
+
     async with running(*others):
         async with running(namespaces):
-            assert len(await reader.read(placement)) == 3
+            await until(has_read)
         reader.on_change(lambda placement: changed.set())
         changed.clear()
         await env.client.delete(NAMESPACES, env.namespace, uid=None)
