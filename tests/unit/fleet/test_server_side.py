@@ -57,3 +57,10 @@ def test_fields_of_a_subresource_do_not_count() -> None:
     entry = {"manager": "work-api-agent", "operation": "Apply", "subresource": "status"}
     obj["metadata"]["managedFields"].append({**entry, "fieldsV1": {"f:status": {}}})
     assert is_in_effect(DESIRED, obj)
+
+
+def test_an_object_that_we_created_and_never_applied_is_told_by_its_values() -> None:
+    obj = live({**FIELDS, "f:defaulted": {}})
+    obj["metadata"]["managedFields"][0]["operation"] = "Update"
+    assert is_in_effect(DESIRED, obj)
+    assert not is_in_effect({**DESIRED, "spec": {"type": "NodePort"}}, obj)

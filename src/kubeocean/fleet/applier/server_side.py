@@ -1,9 +1,10 @@
 """Server-side apply: whether an object shows that applying a manifest once more changes nothing.
 
-A server answers an apply that changes nothing without a new version, but it is asked all the same.
-The object tells beforehand: its `managedFields` name the fields that we applied last, and its
-content has their values. A doubt costs one request: lists that others have extended, and values
-that the server has rewritten (a quantity of 1000m as 1), count as changes.
+The object tells beforehand: it has all values of the manifest, and its `managedFields` name no
+field that we applied last and that the manifest does not have any more. An object that we have
+created and never applied since is told by its values, which include the hash of the manifest: no
+apply would remove anything from it. A doubt costs one request: lists that others have extended, and
+values that the server has rewritten (a quantity of 1000m as 1), count as changes.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ _FIELD: Final = "f:"  # other keys of fieldsV1 stand for items of lists
 
 
 def is_in_effect(desired: Json, live: Json) -> bool:
-    """Whether we applied exactly the fields of `desired`, and all have their values."""
+    """Whether all fields of `desired` have their values, and we applied no others."""
     entries = (live.get("metadata") or {}).get("managedFields") or ()
-    applied = [
-        entry.get("fieldsV1") or {}
+    ours = [
+        entry
         for entry in entries
-        if (entry.get("manager"), entry.get("operation")) == (FIELD_MANAGER, "Apply")
-        and not entry.get("subresource")
+        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
     ]
-    return len(applied) == 1 and _names_only(applied[0], desired) and _covers(live, desired)
+    if not ours or not _covers(live, desired):
+        return False
+    return all(
+        _names_only(entry.get("fieldsV1") or {}, desired)
+        for entry in ours
+        if entry.get("operation") == "Apply"
+    )
 
 
 def _names_only(fields: Json, desired: Any) -> bool:

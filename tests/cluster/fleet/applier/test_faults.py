@@ -10,9 +10,10 @@ import pytest
 from kubeocean.api.fleet.names import FINALIZER_WORK
 from kubeocean.local.assets import Assets
 from kubeocean.runtime.objects import Json
-from support.applier_env import QUICK, ApplierEnv, Run
+from support.applier_env import EVENTS_ONLY, QUICK, ApplierEnv, Run
+from support.background import running
 from support.control_planes import plane
-from support.faults import Faults, writes
+from support.faults import Faults, reads, writes
 from support.wait import until
 
 # Writes of an applier, in their order; a crash after each of them
@@ -109,6 +110,30 @@ async def test_a_crash_while_a_work_is_deleted(env: ApplierEnv, faults: Faults, 
         assert await env.applied_work() is None
         assert await env.placed("a") is None
         await run.is_quiet()
+
+
+async def test_a_pass_that_is_interrupted_is_made_up_for(env: ApplierEnv, faults: Faults) -> None:
+    """The same applier runs again, and remembers results of the first run."""
+    hub = env.hub_cluster.client(wrap=faults.wrap)
+    member = env.member_cluster.client(wrap=faults.wrap)
+    applier = env.applier(hub, member, backoff=EVENTS_ONLY)
+    async with running(applier):
+        await create(env)
+        await is_created(env, FIRST)
+        await asyncio.sleep(1.5)  # until its results are settled
+        faults.delay(60.0, when=lambda request: reads(request) and request.path.endswith("/b"))
+        await env.put_work(env.config_map("a", k="2"), env.config_map("b", k="2"))
+
+        async def has_begun() -> bool:
+            placed = await env.placed("a")
+            return placed is not None and placed["data"] == {"k": "2"}
+
+        await until(has_begun)
+    faults.heal()
+    async with running(applier):
+        await is_created(env, {"a": {"k": "2"}, "b": {"k": "2"}})
+    await hub.close()
+    await member.close()
 
 
 async def whole_life(env: ApplierEnv, run: Run) -> None:

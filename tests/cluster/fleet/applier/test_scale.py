@@ -137,7 +137,8 @@ async def test_a_work_of_five_thousand_objects(
         await until(corrected)
         await run.is_quiet()
         names_read = [path.rsplit("/", 1)[1] for path in read_paths(run.faults)[before:]]
-        assert sorted(names_read) == sorted([env.name(), "c1", "c17"]), "c17 has failed"
+        assert set(names_read) == {env.name(), "c1", "c17"}, "c17 has failed, and is tried again"
+        assert names_read.count("c1") == 1
         # All but one go
         await env.put_work(env.config_map("c1"))
 
