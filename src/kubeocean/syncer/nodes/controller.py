@@ -23,6 +23,7 @@ from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.capacity import Capacity, base_of, offer
 from kubeocean.leasing.decision import (
     BindingSelector,
+    Decision,
     Hold,
     Ignore,
     Lend,
@@ -226,12 +227,8 @@ class NodeController:
             now=clusters.clock.now(),
             replaced=not same,
         )
-        match decision:
-            case WindowClosed() | Lend():
-                assert pnode is not None
-                self._overlaps.record(pnode.name, decision.policy.name, decision.others)
-            case _ if pnode is not None:
-                self._overlaps.record(pnode.name)
+        if pnode is not None:
+            self._record_overlap(pnode.name, decision)
         match decision:
             case WindowClosed() | Lend():
                 assert pnode is not None
@@ -247,6 +244,12 @@ class NodeController:
             case Ignore():
                 await self.labels.remove(pnode)
                 return Done()
+
+    def _record_overlap(self, pnode: str, decision: Decision) -> None:
+        if isinstance(decision, Lend):
+            self._overlaps.record(pnode, decision.policy.name, decision.others)
+        else:
+            self._overlaps.record(pnode)
 
     async def _ensure(self, pnode: Node, vnode: Node | None, decision: Lend) -> Outcome:
         """Create or update the virtual node of a node that a policy lends.
