@@ -124,7 +124,7 @@ TRANSLATION: Final[Mapping[str, tuple[str, ...]]] = {
     "volumes, tokens (also several of a volume), ephemeral volumes, CSI and old kinds": (
         "test_a_volume_is_translated",
         "test_each_token_of_a_volume_has_a_secret_of_its_own",
-        "test_every_secret_of_a_driver_is_renamed_with_its_namespace",
+        "test_secrets_of_a_driver_are_renamed_and_those_of_its_controllers_stay",
         "test_secrets_of_in_tree_volumes_are_renamed_with_their_namespace",
     ),
     "downward API, also UID and service account": (
