@@ -39,7 +39,7 @@ async def until_synced(clusters: Clusters) -> None:
 
 
 def share(syncer: Syncer, sharing: SharedControllers) -> list[Runnable]:
-    """Restrict a syncer's controllers to this replica's shards; return its parts."""
+    """Restrict a syncer's controllers to this replica's shards; return the parts to run."""
     clusters, dependents = syncer.clusters, syncer.dependents
     _share_nodes(syncer, sharing)
     sharing.share(syncer.pods.controller, by=of_pod, keys=partial(_pods, clusters))
