@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 
+from kubeocean.api.group import DEFAULT
 from kubeocean.errors import Forbidden
 from kubeocean.install.apply import Applier
+from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.values import Values
 from kubeocean.local.cluster import Cluster
-from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
-from support.pod_env import usable
 from support.wait import until
 
 HOUR_S = 3600
@@ -24,19 +26,24 @@ def token_request(lifetime_s: int, bound: Json | None = None) -> Json:
 
 
 async def test_tokens_of_syncers_are_bound_to_pods_and_expire_within_a_day(
-    computing_applier: Applier, computing_cluster: Cluster
+    new_cluster: Callable[..., Awaitable[Cluster]],
 ) -> None:
-    client, home = computing_applier.client, f"t{uuid.uuid4().hex[:8]}"
+    cluster = await new_cluster()
+    client, home = cluster.client(), f"t{uuid.uuid4().hex[:8]}"
+    await Applier(client, domain=DEFAULT).apply_all(computing_objects(Values()))
     await client.create(NAMESPACES, {"metadata": {"name": home}})
-    await usable(client, home)
+    await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=home)
     container = {"name": "c", "image": "none"}
-    body = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    body = {
+        "metadata": {"name": "p"},
+        "spec": {"serviceAccountName": "default", "containers": [container]},
+    }
     pod = await client.create(PODS, body, namespace=home)
     secret = await client.create(SECRETS, {"metadata": {"name": "s"}}, namespace=home)
     to_pod = {"kind": "Pod", "name": "p", "uid": pod.uid}
     to_secret = {"kind": "Secret", "name": "s", "uid": secret.uid}
-    kubeconfig = await computing_cluster.service_account("kubeocean-system", "kubeocean-syncer")
-    syncer: Client = computing_cluster.client(kubeconfig=kubeconfig)
+    kubeconfig = await cluster.service_account("kubeocean-system", "kubeocean-syncer")
+    syncer = cluster.client(kubeconfig=kubeconfig)
 
     async def requests(request: Json) -> bool:
         try:
@@ -61,3 +68,4 @@ async def test_tokens_of_syncers_are_bound_to_pods_and_expire_within_a_day(
         assert own["status"]["token"]  # an administrator is not limited
     finally:
         await syncer.close()
+        await client.close()
