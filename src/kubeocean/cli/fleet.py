@@ -10,7 +10,7 @@ from kubeocean.cli.fleet_cordon import cordon, uncordon
 from kubeocean.cli.fleet_join import join
 from kubeocean.cli.fleet_leave import leave
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "hub", "member"]
 
 fleet = typer.Typer(name="fleet", help="Run a fleet of clusters.", no_args_is_help=True)
 

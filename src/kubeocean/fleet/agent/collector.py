@@ -82,7 +82,9 @@ class Collector:
                 return await self._collect(self._provider, limit_s, conditions)
             if self._provider is self._built_in:
                 return Collected(None, conditions)
-        if (await self._start(self._built_in, limit_s)).status != "True":
+        built_in = await self._start(self._built_in, limit_s)
+        if built_in.status != "True":
+            _log.warning("Failed to start the built-in provider", error=built_in.message)
             return Collected(None, conditions)
         collected = await self._collect(self._built_in, limit_s, ())
         return Collected(collected.collection, conditions)
