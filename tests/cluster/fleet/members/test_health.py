@@ -137,6 +137,20 @@ async def test_a_failed_heartbeat_is_repeated_after_one_period(env: FleetEnv) ->
             assert outcome == After(1.0)
 
 
+async def test_a_heartbeat_costs_the_hub_one_write(env: FleetEnv) -> None:
+    hub, agent = Faults(), Faults()
+    async with env.hub_running(hub):
+        name = (await env.join()).name
+        async with env.agent_running(name, agent):
+            await env.wait_for(name, "Healthy", "True")
+            await wait_for_profile(env, name, "True", "MemberClusterAPIServerHealthy")
+            beats = agent.writes
+            await until(lambda: agent.writes >= beats + 3)  # writes of the join are done
+            ours, theirs = hub.writes, agent.writes
+            await until(lambda: agent.writes >= theirs + 5)
+            assert hub.writes - ours <= agent.writes - theirs + 1
+
+
 async def test_an_agent_waits_for_its_member_cluster(env: FleetEnv) -> None:
     name, hub = env.new_name(), Faults()
     async with env.hub_running(), env.agent_running(name, hub) as agent:
