@@ -39,6 +39,7 @@ for name, examples in {"sample": 40, "thorough": 500}.items():
 
 # Packages that share control planes of their own: one process runs all of each.
 TOGETHER = {
+    "tests/cluster/fleet/members",
     "tests/cluster/inspect/doctor",
     "tests/cluster/inspect/explain",
     "tests/cluster/fleet/placements",

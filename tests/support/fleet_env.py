@@ -194,12 +194,11 @@ class FleetEnv:
             certificate_authority=certificate,
         )
         chosen = built_in if azure is not None else provider(member) if provider else None
-        fallback = NodeProperties(member, extensions=extensions) if azure else built_in
         agent = MemberAgent(
             hub,
             member,
             name,
-            Collector(fallback, chosen),
+            Collector(built_in, chosen),
             new_applier=new_applier(hub, member) if new_applier is not None else None,
             metrics=metrics,
         )

@@ -10,6 +10,7 @@ import typer
 
 from kubeocean.cli._clusters import (
     ContextOption,
+    ForceOption,
     TimeoutOption,
     WaitOption,
     applier,
@@ -52,6 +53,7 @@ def join(
     heartbeat: Annotated[
         int, typer.Option(min=1, max=600, metavar="SECONDS", help="Time between heartbeats.")
     ] = 60,
+    force_conflicts: ForceOption = False,
     wait: WaitOption = True,
     timeout: TimeoutOption = 300.0,
 ) -> None:
@@ -78,7 +80,7 @@ def join(
             raise ConfigError(problem, field="NAME", value=name)
         values = Values(image=image) if image else Values()
         async with AsyncExitStack() as stack:
-            connect = partial(applier, stack=stack, domain=DEFAULT, force=False)
+            connect = partial(applier, stack=stack, domain=DEFAULT, force=force_conflicts)
             hub_source = reach(hub_kubeconfig, hub_context)
             hub = connect(hub_source, cluster="hub")
             member = connect(reach(kubeconfig, context), cluster="member")

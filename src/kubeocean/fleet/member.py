@@ -134,8 +134,17 @@ class Program:
     def _collector(self, member: Client) -> Collector:
         settings, extensions = self._settings, chosen(self._settings.status_extensions)
         authority = (self._replica.access.ca or b"").decode("utf-8", "replace")
+        is_azure = settings.property_provider == "azure"
+        options = AzureOptions(
+            settings.region,
+            settings.use_cost_properties,
+            settings.use_available_properties,
+            _prices(settings.price_list),
+        )
         built_in = NodeProperties(
             member,
+            options=options if is_azure else None,
+            with_namespaces=is_azure and settings.collect_namespaces,
             extensions=extensions,
             certificate_authority=authority,
             metrics=self._metrics,
@@ -144,21 +153,7 @@ class Program:
             case "none" | "":
                 return Collector(built_in)
             case "azure":
-                options = AzureOptions(
-                    settings.region,
-                    settings.use_cost_properties,
-                    settings.use_available_properties,
-                    _prices(settings.price_list),
-                )
-                azure = NodeProperties(
-                    member,
-                    options=options,
-                    with_namespaces=settings.collect_namespaces,
-                    extensions=extensions,
-                    certificate_authority=authority,
-                    metrics=self._metrics,
-                )
-                return Collector(built_in, azure)
+                return Collector(built_in, built_in)
             case path:
                 return Collector(built_in, _load_provider(path)(member))
 

@@ -32,7 +32,7 @@ from kubeocean.runtime.flags import (
 )
 from kubeocean.runtime.objects import Key
 
-__all__ = ["FleetSettings", "HubSettings", "MemberSettings", "optional_duration", "secret"]
+__all__ = ["FleetSettings", "HubSettings", "MemberSettings"]
 
 # Leases of KubeFleet's agents: while one of these leads, none of ours does
 HUB_LEASE: Final = "136224848560.hub.fleet.azure.com"
@@ -50,12 +50,12 @@ _EXTENSIONS: Final = (
 )
 
 
-def optional_duration(written: str, flag: str) -> timedelta | None:
+def _optional_duration(written: str, flag: str) -> timedelta | None:
     """Parse a duration; empty means that a default is computed."""
     return timedelta(seconds=duration(written, flag)) if written else None
 
 
-def secret(written: str, flag: str) -> Key | None:
+def _secret(written: str, flag: str) -> Key | None:
     """Parse NAMESPACE/NAME of a Secret; empty means none."""
     if not written:
         return None
@@ -146,7 +146,7 @@ class HubSettings(FleetSettings):
     )
     cluster_unhealthy_threshold: timedelta | None = flag(
         "cluster-unhealthy-threshold",
-        optional_duration,
+        _optional_duration,
         "",
         "Age of a member's last heartbeat at which it counts as lost, 30s to 1h"
         " (default: three times the member's heartbeat period).",
@@ -313,7 +313,7 @@ class MemberSettings(FleetSettings):
     )
     token_secret: Key | None = flag(
         "token-secret",
-        secret,
+        _secret,
         "",
         "NAMESPACE/NAME of a Secret in the member that holds the token for the hub.",
     )

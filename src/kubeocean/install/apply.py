@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.group import APP_PART_OF, Domain
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import ApiError, Conflict, InvariantError, NotFound
@@ -72,7 +73,7 @@ _KINDS: Final = {
         CUSTOM_RESOURCE_DEFINITIONS,
         *(
             Resource(ours.group, ours.version, ours.plural, ours.kind, False, Untyped)
-            for ours in (CLUSTER_BINDINGS, RESOURCE_LEASING_POLICIES)
+            for ours in (CLUSTER_BINDINGS, RESOURCE_LEASING_POLICIES, MEMBER_CLUSTERS)
         ),
     )
 }

@@ -46,6 +46,8 @@ __all__ = ["MemberAgent"]
 EVENT_SOURCE: Final = "internalmembercluster-controller"
 _JITTER: Final = 0.05  # of a period, so that the members of a fleet do not report all at once
 _PROBE_S: Final = 5.0
+_RETRY_S: Final = 15.0
+_RELEASE_S: Final = 60.0  # to remove the finalizers of all Works
 _ATTEMPTS: Final = 3  # to write a status that somebody else changes at the same time
 _PRESET: Final = "preset"
 
@@ -129,14 +131,20 @@ class MemberAgent:
         if internal is None or internal.deleting:
             await self._stop_applier()
             return Done()
-        match internal.spec.state:
-            case MembershipState.JOIN:
-                return await self._heartbeat(internal)
-            case MembershipState.LEAVE:
-                return await self._leave(internal)
-            case other:
-                await self._stop_applier()
-                return Stuck("UnknownState", f"the hub asks for the state {other!r}")
+        try:
+            match internal.spec.state:
+                case MembershipState.JOIN:
+                    return await self._heartbeat(internal)
+                case MembershipState.LEAVE:
+                    return await self._leave(internal)
+                case other:
+                    await self._stop_applier()
+                    return Stuck("UnknownState", f"the hub asks for the state {other!r}")
+        except (ApiError, TimeoutError) as error:
+            # Not with a growing delay: a hub that answers again hears of the member at once.
+            delay_s = min(float(internal.spec.heartbeat_period_seconds), _RETRY_S)
+            _log.warning("Failed to report to the hub", error=str(error), retry_in_s=delay_s)
+            return After(delay_s)
 
     # Joining
 
@@ -234,7 +242,7 @@ class MemberAgent:
             applier = self._new_applier()  # a former run of this program may have left Works
         if applier is not None:
             try:
-                await applier.release_works()
+                await within(self._clock, _RELEASE_S, applier.release_works)
             except Exception as error:
                 with suppress(ApiError):  # the first error counts, and leads to a retry
                     await self._write_condition(internal, report.failed_to_leave(str(error)))

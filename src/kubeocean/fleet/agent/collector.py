@@ -39,7 +39,8 @@ class Collected:
 class Collector:
     """Collects from `provider`, or from `built_in` where there is none or it has not started.
 
-    KubeFleet has no conditions about the built-in provider, so none are reported.
+    KubeFleet has no conditions about the built-in provider, so none are reported. Both may be the
+    same object: then conditions are reported, and nothing takes its place.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Collector:
     async def run(self) -> None:
         """Run the providers until cancelled; one that fails does not end the other."""
         async with asyncio.TaskGroup() as self._group:
-            for provider in filter(None, (self._built_in, self._provider)):
-                self._group.create_task(self._run(provider))
+            self._group.create_task(self._run(self._built_in))
+            if self._provider is not None and self._provider is not self._built_in:
+                self._group.create_task(self._run(self._provider))
 
     async def _run(self, provider: PropertyProvider) -> None:
         try:
@@ -78,7 +80,11 @@ class Collector:
             conditions = (started,)
             if started.status == "True":
                 return await self._collect(self._provider, limit_s, conditions)
-        if (await self._start(self._built_in, limit_s)).status != "True":
+            if self._provider is self._built_in:
+                return Collected(None, conditions)
+        built_in = await self._start(self._built_in, limit_s)
+        if built_in.status != "True":
+            _log.warning("Failed to start the built-in provider", error=built_in.message)
             return Collected(None, conditions)
         collected = await self._collect(self._built_in, limit_s, ())
         return Collected(collected.collection, conditions)

@@ -87,7 +87,7 @@ def profile_status(
     return ClusterProfileStatus(
         conditions=set_condition(profile.status.conditions, health, now=text_of(now)),
         version=ClusterVersion(_value(member, PROPERTY_KUBERNETES_VERSION)),
-        properties=properties,
+        properties=_with_known_times(properties, profile),
         access_providers=(AccessProvider(CLUSTER_MANAGER, access),) if reported else (),
     )
 
@@ -98,6 +98,20 @@ def profile_properties(member: MemberCluster) -> tuple[ClusterProperty, ...]:
         ClusterProperty(name, reported.value, reported.observation_time)
         for name, reported in sorted(member.status.properties.items())
         if 0 < len(reported.value) <= _LONGEST_VALUE and 0 < len(name) <= _LONGEST_NAME
+    )
+
+
+def _with_known_times(
+    properties: tuple[ClusterProperty, ...], profile: ClusterProfile
+) -> tuple[ClusterProperty, ...]:
+    """Return the properties, those with the same value as before with the time of before.
+
+    A heartbeat that brings the same values then costs no write.
+    """
+    known = {each.name: each for each in profile.status.properties}
+    return tuple(
+        known[each.name] if each.name in known and known[each.name].value == each.value else each
+        for each in properties
     )
 
 

@@ -77,7 +77,7 @@ _audit = get_logger("kubeocean.audit")
 
 
 @dataclass(slots=True)
-class MemberRecord:
+class _MemberRecord:
     """Facts about one MemberCluster that the controller remembers, by its UID."""
 
     # Version of the InternalMemberCluster, generation, and problem that the status was made from
@@ -110,7 +110,7 @@ class MemberClusters:
         self._client, self._events, self._clock = client, events, clock
         self._extensions, self._threshold = extensions, threshold
         self._force_wait, self._expected = force_wait, expected
-        self._records: dict[str, MemberRecord] = {}
+        self._records: dict[str, _MemberRecord] = {}
         self.caches = MembershipCaches(client, clock=clock, metrics=metrics)
         self.controller: Controller[Key] = Controller(
             "membercluster",
@@ -127,11 +127,11 @@ class MemberClusters:
         if old is not None and (new is None or new.uid != old.uid):
             self._records.pop(old.uid, None)
 
-    def _record(self, member: MemberCluster) -> MemberRecord:
+    def _record(self, member: MemberCluster) -> _MemberRecord:
         cached = self.caches.members.get(member.key)
         if cached is None or cached.uid != member.uid:
-            return MemberRecord()  # no event would make us forget it
-        return self._records.setdefault(member.uid, MemberRecord())
+            return _MemberRecord()  # no event would make us forget it
+        return self._records.setdefault(member.uid, _MemberRecord())
 
     @property
     def ready(self) -> bool:

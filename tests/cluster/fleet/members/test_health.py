@@ -7,11 +7,13 @@ from datetime import timedelta
 import pytest
 
 from kubeocean.api.fleet.inventory import ClusterProfile
+from kubeocean.api.fleet.names import member_namespace
 from kubeocean.errors import NotFound
 from kubeocean.fleet.extensions import UPSTREAM
-from kubeocean.runtime.objects import find_condition
+from kubeocean.runtime.controller import After
+from kubeocean.runtime.objects import Key, find_condition
 from support.controller_env import quiet
-from support.faults import Faults, reads
+from support.faults import Faults, reads, writes
 from support.fleet_env import FleetEnv
 from support.wait import until
 
@@ -121,6 +123,32 @@ async def test_an_agent_recovers_from_a_hub_that_refuses(env: FleetEnv, status: 
             assert len(hub.requests) - sent < 100  # it backs off
             hub.heal()
             await env.wait_for(name, "Healthy", "True")
+
+
+async def test_a_failed_heartbeat_is_repeated_after_one_period(env: FleetEnv) -> None:
+    """A delay that grows with each failure would hide the member after the hub has recovered."""
+    hub = Faults()
+    async with env.hub_running():
+        name = (await env.join()).name
+        async with env.agent_running(name, hub) as agent:
+            await env.wait_for(name, "Joined", "True")
+            hub.answer(503, times=1_000, when=writes)
+            outcome = await agent.reconcile(Key(member_namespace(name), name))
+            assert outcome == After(1.0)
+
+
+async def test_a_heartbeat_costs_the_hub_one_write(env: FleetEnv) -> None:
+    hub, agent = Faults(), Faults()
+    async with env.hub_running(hub):
+        name = (await env.join()).name
+        async with env.agent_running(name, agent):
+            await env.wait_for(name, "Healthy", "True")
+            await wait_for_profile(env, name, "True", "MemberClusterAPIServerHealthy")
+            beats = agent.writes
+            await until(lambda: agent.writes >= beats + 3)  # writes of the join are done
+            ours, theirs = hub.writes, agent.writes
+            await until(lambda: agent.writes >= theirs + 5)
+            assert hub.writes - ours <= agent.writes - theirs + 1
 
 
 async def test_an_agent_waits_for_its_member_cluster(env: FleetEnv) -> None:

@@ -24,8 +24,10 @@ class Provider:
         self.starts_slowly = False
         self.hangs = False
         self.starts = 0
+        self.runs = 0
 
     async def run(self) -> None:
+        self.runs += 1
         await asyncio.Event().wait()
 
     async def start(self) -> None:
@@ -144,3 +146,17 @@ async def test_a_short_period_shortens_the_limits() -> None:
         task = asyncio.create_task(collector.collect(1.0))
         await clock.advance(0.6)
         assert task.done()
+
+
+async def test_a_provider_that_is_the_built_in_one_has_no_substitute() -> None:
+    clock, own = VirtualClock(), Provider("own")
+    collector = Collector(own, own, clock=clock)
+    async with running(collector):
+        own.start_error = RuntimeError("no nodes")
+        failed = await collected(collector, clock)
+        own.start_error = None
+        recovered = await collected(collector, clock)
+    assert failed.collection is None
+    assert outcomes(failed) == [("ClusterPropertyProviderStarted", "False", "FailedToStart")]
+    assert own.runs == 1
+    assert outcomes(recovered) == [STARTED, COLLECTED]

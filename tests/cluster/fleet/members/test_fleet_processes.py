@@ -1,0 +1,134 @@
+"""The processes and commands of a fleet, as users run them, on real control planes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.install.fleet import MEMBER_ACCOUNT
+from kubeocean.runtime.objects import Json, Resource, Untyped
+from support.commands import Home
+from support.fleet_env import FleetEnv
+from support.fleet_process import HASTY, fleet_process
+from support.syncer_process import LEASE_S
+from support.wait import until
+
+READS = ("get", "list", "watch")
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Untyped)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+async def test_one_hub_leads_and_a_paused_leader_writes_nothing_more(
+    env: FleetEnv, tmp_path: Path
+) -> None:
+    cluster, account = env.hub_cluster, env.hub_account
+    user = f"old-hub-{env.new_name()}"
+    path = cluster.user(user, ["system:masters"])
+    async with fleet_process("hub", "old", *HASTY, kubeconfig=path, directory=tmp_path) as old:
+        first = (await env.join()).name
+        await env.wait_for(first, "ReadyToJoin", "True")
+        await until(old.is_ready)
+        assert (await old.says("Admitted member"))["member"] == first
+        async with fleet_process(
+            "hub", "new", *HASTY, kubeconfig=account, directory=tmp_path
+        ) as new:
+            await until(new.is_ready)  # a standby is ready
+            assert not new.lines("Became leader")
+            old.process.pause()
+            await new.says("Became leader", within=LEASE_S + 30)
+            second = (await env.join()).name  # a resumed leader would have to admit it
+            await env.wait_for(second, "ReadyToJoin", "True")
+            since = cluster.audit.mark()
+            old.process.resume()
+            assert await old.process.wait() == 1
+            await old.says("Lost leadership")
+            made = cluster.audit.requests(user=user, since=since)
+            assert [each for each in made if each.verb not in READS and each.code < 400] == []
+            assert await new.process.stop() == 0
+    refused = [
+        each
+        for each in cluster.audit.requests(
+            user=f"system:serviceaccount:{SYSTEM_NAMESPACE}:fleet-hub"
+        )
+        if each.code == 403
+    ]
+    assert refused == []
+
+
+async def test_a_cluster_joins_is_shown_cordoned_and_leaves(
+    env: FleetEnv, home: Home, tmp_path: Path
+) -> None:
+    name = env.new_name()
+    env.joined.append(name)
+    hub, member = str(env.hub_cluster.kubeconfig), str(env.member_cluster.kubeconfig)
+
+    async def fleet(*words: str, code: int = 0) -> str:
+        result = await home.run("fleet", *words, "--hub-kubeconfig", hub)
+        assert result.code == code, result
+        return result.out + result.err
+
+    async def shown() -> Json:
+        document = json.loads(await fleet("clusters", name, "-o", "json"))
+        return dict(document["clusters"][0])
+
+    async with fleet_process("hub", "hub", kubeconfig=env.hub_account, directory=tmp_path):
+        await fleet("join", name, "--kubeconfig", member, "--heartbeat", "1", "--no-wait")
+        account = await env.member_cluster.service_account(SYSTEM_NAMESPACE, MEMBER_ACCOUNT)
+        words, environ = await agent_of(env)
+        async with fleet_process(
+            "member", "agent", *words, kubeconfig=account, directory=tmp_path, environ=environ
+        ) as agent:
+            out = await fleet("join", name, "--kubeconfig", member, "--heartbeat", "1")
+            assert f"{name} has joined" in out
+            await until(agent.is_ready)
+            _, text = await agent.page("metrics", "/metrics")
+            assert 'join_result_counter{result="success"} 1.0' in text
+            assert 'kubeocean_fleet_heartbeats_total{result="success"}' in text
+            view = await shown()
+            assert (view["state"], view["healthy"]) == ("Joined", "True")
+            assert view["version"].startswith("v1.")
+            await fleet("cordon", name)
+            assert "was cordoned already" in await fleet("cordon", name)
+            assert (await shown())["taints"] == ["cordon-key=cordon-value:NoSchedule"]
+            await fleet("uncordon", name)
+            assert (await env.get(name)).spec.taints == ()
+            assert f"{name} has left" in await fleet("leave", name)
+            assert await agent.process.stop() == 0
+    assert "is no member of the fleet" in await fleet("clusters", name, code=2)
+
+
+async def agent_of(env: FleetEnv) -> tuple[list[str], dict[str, str]]:
+    """Return the flags and the environment of the agent's Deployment, but for its addresses."""
+    stored = await env.member.get(DEPLOYMENTS, MEMBER_ACCOUNT, SYSTEM_NAMESPACE, keep_raw=True)
+    (container,) = stored.content()["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["fleet", "member"]
+    words = [word for word in container["args"][2:] if "address" not in word]
+    return words, {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+async def test_wrong_usage_is_refused_before_anything_is_written(env: FleetEnv, home: Home) -> None:
+    hub = str(env.hub_cluster.kubeconfig)
+    too_long = await home.run(
+        "fleet", "join", "a" * 51, "--kubeconfig", hub, "--hub-kubeconfig", hub
+    )
+    assert too_long.code == 2
+    assert "shorter name" in too_long.err
+    absent = await home.run("fleet", "leave", "no-such-member", "--hub-kubeconfig", hub)
+    assert absent.code == 2
+    assert "is no member of the fleet" in absent.err
+
+
+async def test_a_member_without_a_name_does_not_start(env: FleetEnv, tmp_path: Path) -> None:
+    async with fleet_process(
+        "member", "nameless", kubeconfig=env.member_cluster.kubeconfig, directory=tmp_path
+    ) as agent:
+        assert await agent.process.wait() == 1
+        line = await agent.says("Could not start fleet member")
+        assert "MEMBER_CLUSTER_NAME" in line["error"]
