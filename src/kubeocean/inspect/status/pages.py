@@ -67,10 +67,7 @@ _DEVICE: Final = "/"  # in the names of devices; names of Kubernetes' own resour
 _USUAL: Final = ("cpu", "memory", "pods")
 _NONE_BOUND: Final = "No cluster is bound. Bind one with: kubeocean join NAME --kubeconfig FILE"
 _NO_ANSWER: Final = (CONNECTION_FAILED.reason, CONNECTION_LOST.reason)
-_PHASES: Final = (
-    *("running", "pending", "succeeded", "failed", "unknown"),
-    *("terminating", "waiting", "refused", "late"),
-)
+_PHASES: Final = ("running", "pending", "succeeded", "failed", "unknown", "terminating", "refused")
 
 
 def status_page(
@@ -295,7 +292,7 @@ def _pods(view: InstallationView) -> list[Line]:
 def _counts(pods: PodCounts) -> Iterator[Cell]:
     for phase in _PHASES:
         number = getattr(pods, phase)
-        bad = number and phase in ("failed", "unknown", "waiting", "refused", "late")
+        bad = number and phase in ("failed", "unknown", "refused")
         yield Cell(str(number), Tone.WARN if bad else Tone.PLAIN if number else Tone.DIM)
 
 
