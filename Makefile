@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here
+.PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here promtool-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -33,7 +33,7 @@ down: setup ## stop them (ARGS=--purge removes their data)
 
 test: setup ## checks, then all tests on real clusters, of sweeps a sample (JOBS=1 for one at a time)
 	@start=$$(date +%s); \
-	$(MAKE) --no-print-directory check assets real-nodes-here helm-here ASSETS=--kubelet || exit 1; \
+	$(MAKE) --no-print-directory check assets real-nodes-here helm-here promtool-here ASSETS=--kubelet || exit 1; \
 	echo "test: $(TIERS), $(JOBS) at a time"; \
 	code=0; $(PYTEST) $(TIERS) $(ARGS) || code=$$?; \
 	spent=$$(( $$(date +%s) - start )); \
@@ -87,6 +87,9 @@ real-nodes-here:
 # Built before the tests that ask it, which have less time than a build may take.
 helm-here:
 	@scripts/helm >/dev/null || echo "test: without helm the charts are not tested"
+
+promtool-here:
+	@scripts/promtool >/dev/null || echo "test: without promtool the tests of the alert rules fail"
 
 setup:
 	@$(BIN)/python scripts/venv --check 2>/dev/null || { \

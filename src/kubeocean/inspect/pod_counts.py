@@ -27,7 +27,7 @@ _DAEMONS: Final = "daemons"
 _NAMED: Final = ("waiting", "refused", "late", "unreplicated", _DAEMONS, STAYING)
 _NAMES: Final = 3  # kept of each count of a node
 _SCHEDULED: Final = "PodScheduled"
-_NOT_REPLICATED: Final = "NotReplicated"  # reason of the syncer's condition
+_NOT_REPLICATED: Final = "NotReplicated"  # reason of the condition that a syncer writes
 _LATE: Final = timedelta(minutes=2)
 
 
@@ -138,9 +138,12 @@ class PodCounter:
             yield "terminating"
         if phase not in _ENDED and not _is_daemon(pod):
             yield STAYING
-        created = find_condition(pod.status.conditions, POD_CREATED)
-        if created is not None and created.status == "False":
-            yield "unreplicated" if created.reason == _NOT_REPLICATED else "refused"
+        conditions = pod.status.conditions or ()
+        created = find_condition(conditions, POD_CREATED)
+        if any(each.status == "False" and each.reason == _NOT_REPLICATED for each in conditions):
+            yield "unreplicated"
+        elif created is not None and created.status == "False":
+            yield "refused"
         elif self._now is not None and _is_late(pod, self._now):
             if self._is_system(pod):
                 yield "unreplicated"

@@ -97,7 +97,12 @@ def _availability(domain: Domain) -> list[Json]:
         ),
         _alert(
             "KubeoceanSyncerLeaderless",
-            f'sum by (name) (leader_election_master_status{{name=~"{domain.syncer}-.+"}}) < 1',
+            # Without pods a syncer has no series; the manager has one for each binding.
+            f'sum by (name) (leader_election_master_status{{name=~"{domain.syncer}-.+"}}) < 1'
+            " or sum by (name) (label_replace("
+            "group by (clusterbinding) (kubeocean_manager_sync_total)"
+            " unless group by (clusterbinding) (kubeocean_syncer_vnode_total),"
+            f' "name", "{domain.syncer}-$1", "clusterbinding", "(.+)"))',
             minutes=2,
             severity="critical",
             summary="No syncer leads {{ $labels.name }}",

@@ -96,9 +96,9 @@ class Releases:
         with self._progress.task(f"asking {', '.join(bases)} for the official releases"):
             async with asyncio.TaskGroup() as group:
                 for base in bases:
-                    group.create_task(self._knock(session, base))
+                    group.create_task(self._probe_host(session, base))
 
-    async def _knock(self, session: aiohttp.ClientSession, base: str) -> None:
+    async def _probe_host(self, session: aiohttp.ClientSession, base: str) -> None:
         try:
             async with asyncio.timeout(_CONNECT_S), session.head(base):
                 pass

@@ -85,9 +85,9 @@ class _Supervisor:
     def _report(self, line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-        self._tell(self._state.phase, detail=line)
+        self._write_state(self._state.phase, detail=line)
 
-    def _tell(self, phase: Phase, *, detail: str = "", error: str = "") -> None:
+    def _write_state(self, phase: Phase, *, detail: str = "", error: str = "") -> None:
         self._state = msgspec.structs.replace(
             self._state, phase=phase, detail=detail, error=error, clusters=self._clusters(phase)
         )
@@ -104,26 +104,28 @@ class _Supervisor:
         :raises KubeoceanError: the ocean could not be started, or a component ended.
         """
         try:
-            self._tell("starting")
+            self._write_state("starting")
             await self._ocean.start()
             async with at_work(self._ocean, progress=self._progress):
-                self._tell("running")
+                self._write_state("running")
                 await self._watch()
         except asyncio.CancelledError:
-            self._tell("stopping")
+            self._write_state("stopping")
             await self._ocean.stop()
-            self._tell("stopped")
+            self._write_state("stopped")
         except Exception as error:
             await self._ocean.stop()
             known = isinstance(error, KubeoceanError)
-            self._tell("failed", error=str(error) if known else f"{type(error).__name__}: {error}")
+            self._write_state(
+                "failed", error=str(error) if known else f"{type(error).__name__}: {error}"
+            )
             raise
 
     async def _watch(self) -> None:
         try:
             await self._ocean.watch()
         except asyncio.CancelledError:
-            self._tell("stopping")  # our programs end first, which takes a moment
+            self._write_state("stopping")  # our programs end first, which takes a moment
             raise
 
 

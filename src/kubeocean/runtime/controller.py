@@ -262,7 +262,7 @@ class Controller(Generic[K]):
                 self.queue.add_after(key, seconds, priority=self.queue.priority(key))
                 return "requeue_after"
             case Stuck() as stuck:
-                await self._tell(key, stuck)
+                await self._report_stuck(key, stuck)
                 delay = self.queue.retry(key, at_least=self._stuck_s(key))
                 _log.info(
                     "Found object stuck",
@@ -289,7 +289,7 @@ class Controller(Generic[K]):
             return await self._reconcile(key)
         return await within(self._clock, self._deadline_s, lambda: self._reconcile(key))
 
-    async def _tell(self, key: K, stuck: Stuck) -> None:
+    async def _report_stuck(self, key: K, stuck: Stuck) -> None:
         result = None if self._on_stuck is None else self._on_stuck(key, stuck)
         if inspect.isawaitable(result):
             await result

@@ -112,7 +112,7 @@ async def test_a_build_shows_how_far_it_is(world: AssetWorld) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not executable", "no manifest", "bad manifest"])
-async def test_a_half_written_cache_is_noticed_told_and_made_again(
+async def test_a_half_written_cache_is_reported_and_made_again(
     world: AssetWorld, damage: str
 ) -> None:
     world.install_go()

@@ -14,7 +14,7 @@ def _line(user: str, verb: str, **more: object) -> bytes:
     return msgspec.json.encode(event) + b"\n"
 
 
-def test_requests_are_told_apart_by_user_program_and_time(tmp_path: Path) -> None:
+def test_requests_are_counted_by_user_program_and_time(tmp_path: Path) -> None:
     audit = Audit(tmp_path / "audit.log")
     assert audit.mark() == 0
     assert audit.requests() == []

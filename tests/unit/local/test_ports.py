@@ -50,7 +50,7 @@ def test_a_port_with_a_listener_is_in_use() -> None:
         assert "is in use" in why_not(server.getsockname()[1])
 
 
-def test_a_port_that_may_not_be_had_is_not_said_to_be_in_use(
+def test_a_port_that_needs_privileges_is_not_reported_as_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(address: str, port: int) -> socket.socket:

@@ -63,7 +63,9 @@ def test_directories_of_a_user_are_absolute_and_follow_the_xdg_rules(
     assert state_home({"HOME": ""}) == Path(known, ".local/state/kubeocean")
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_an_error_with_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def nobody(uid: int) -> pwd.struct_passwd:
         raise KeyError(uid)
 

@@ -65,7 +65,7 @@ async def test_reading_asks_for_one_or_for_many() -> None:
     ]
 
 
-async def test_writing_says_who_writes() -> None:
+async def test_a_write_names_its_field_manager() -> None:
     server = Scripted()
     client = Client(server, field_manager="me")
     await client.create(PODS, {"metadata": {"name": "x", "namespace": "ns"}})
@@ -304,7 +304,7 @@ async def test_a_write_that_was_not_looked_at_is_tried_again(step: Any) -> None:
     assert len(server.requests) == 2
 
 
-async def test_what_says_the_same_twice_may_be_said_twice() -> None:
+async def test_applies_and_idempotent_posts_are_repeated() -> None:
     clock = VirtualClock()
     server = Scripted(LOST, answer())
     client = Client(server, clock=clock)

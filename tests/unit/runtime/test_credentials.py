@@ -120,7 +120,7 @@ async def test_new_certificates_are_read_from_their_files(tmp_path: Path) -> Non
     assert source.current().certificate == other.certificate
 
 
-async def test_half_a_rotation_keeps_the_old_pair_and_is_said_once(
+async def test_half_a_rotation_keeps_the_old_pair_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "crt").write_bytes(someone.certificate)
@@ -477,7 +477,7 @@ async def test_a_first_failure_is_raised_and_tried_again(plugin: Plugin) -> None
     assert plugin.runs == 2
 
 
-async def test_a_later_failure_keeps_the_old_credential_and_is_said_once(
+async def test_a_later_failure_keeps_the_old_credential_and_is_logged_once(
     plugin: Plugin, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin.gives("a", lives_s=100)

@@ -24,7 +24,7 @@ async def test_work_that_ends_in_time_gives_its_result() -> None:
         assert task.result() == "done"
 
 
-async def test_work_that_takes_too_long_has_ended_when_the_limit_is_told() -> None:
+async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -> None:
     clock = VirtualClock()
     ended = False
 

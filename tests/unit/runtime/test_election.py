@@ -66,11 +66,11 @@ def test_a_lease_that_never_was_is_created() -> None:
     assert ask(None, version="", now=0) is LeaseAction.CREATE
 
 
-def test_a_lease_that_nobody_holds_is_taken() -> None:
+def test_a_lease_without_a_holder_is_taken() -> None:
     assert ask(Record("", 1), now=0) is LeaseAction.TAKE
 
 
-def test_a_lease_is_taken_when_we_saw_it_unchanged_for_as_long_as_its_holder_said() -> None:
+def test_a_lease_is_taken_when_it_has_not_changed_for_the_holders_duration() -> None:
     assert ask(THEIRS, at=100, now=114.9) is LeaseAction.WAIT
     assert ask(THEIRS, at=100, now=115) is LeaseAction.TAKE
     assert ask(Record("other", 40), at=100, now=139) is LeaseAction.WAIT
@@ -116,7 +116,7 @@ ENTRIES = st.none() | st.builds(LockEntry, RECORDS, st.sampled_from(["1", "2"]))
     sightings=st.lists(st.tuples(ENTRIES, st.floats(0, 30)), min_size=1),
     duration_s=st.integers(1, 60),
 )
-def test_nobody_is_dispossessed_before_the_promised_time_after_the_last_change(
+def test_no_lease_is_taken_before_its_duration_has_passed_since_the_last_change(
     sightings: list[tuple[LockEntry | None, float]], duration_s: int
 ) -> None:
     seen: LeaseSighting | None = None
@@ -376,7 +376,7 @@ async def test_a_leader_whose_lease_was_given_away_ends_at_its_next_renewal() ->
 
 
 @simulated
-async def test_an_error_of_the_leader_is_told_as_it_is_and_the_lease_released() -> None:
+async def test_an_error_of_the_leader_is_raised_unchanged_and_the_lease_released() -> None:
     world = World()
     one = world.process("one")
 
@@ -390,7 +390,7 @@ async def test_an_error_of_the_leader_is_told_as_it_is_and_the_lease_released() 
 
 
 @simulated
-async def test_an_error_while_the_leader_ends_is_told_too() -> None:
+async def test_an_error_while_the_leader_ends_is_raised_too() -> None:
     world = World()
     one = world.process("one")
 
@@ -483,7 +483,7 @@ async def test_a_lease_that_was_taken_is_not_released() -> None:
 
 
 @simulated
-async def test_the_metric_says_who_leads() -> None:
+async def test_the_metric_shows_the_leader() -> None:
     world = World()
     metrics = Metrics()
     one = world.process("one", metrics=metrics)

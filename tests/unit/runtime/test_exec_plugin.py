@@ -84,7 +84,7 @@ async def test_a_certificate_with_an_expiry(tmp_path: Path) -> None:
 # --- what it is told
 
 
-async def test_it_is_told_about_the_cluster_if_it_wants_to(tmp_path: Path) -> None:
+async def test_a_plugin_gets_the_cluster_where_its_config_says_so(tmp_path: Path) -> None:
     script = f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\n' + answer(token="x")
     cluster = {
         "certificate-authority-data": encoded(someone.certificate),
@@ -112,7 +112,7 @@ async def test_it_is_told_about_the_cluster_if_it_wants_to(tmp_path: Path) -> No
     }
 
 
-async def test_it_is_told_nothing_about_the_cluster_otherwise(tmp_path: Path) -> None:
+async def test_a_plugin_gets_no_cluster_otherwise(tmp_path: Path) -> None:
     script = f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\n' + answer(token="x")
     await run(plugin(tmp_path, script))
     assert json.loads((tmp_path / "info").read_text())["spec"] == {"interactive": False}
@@ -132,7 +132,7 @@ async def test_variables_are_added_to_the_environment(tmp_path: Path) -> None:
     assert (tmp_path / "env").read_text() == "ab"
 
 
-async def test_there_is_nobody_to_ask(tmp_path: Path) -> None:
+async def test_a_plugin_has_neither_input_nor_a_terminal(tmp_path: Path) -> None:
     script = (
         f"(read x || printf eof; (: < /dev/tty) || printf none) > {tmp_path}/asked 2> /dev/null\n"
     )
@@ -176,7 +176,7 @@ async def test_arguments_that_no_program_can_be_given(tmp_path: Path) -> None:
 # --- how it fails
 
 
-async def test_its_failure_comes_with_what_it_said(tmp_path: Path) -> None:
+async def test_a_failure_of_a_plugin_has_its_output(tmp_path: Path) -> None:
     one = plugin(tmp_path, "echo please log in >&2; exit 3")
     message = await complaint(one)
     assert message == (
@@ -186,7 +186,7 @@ async def test_its_failure_comes_with_what_it_said(tmp_path: Path) -> None:
     assert (await complaint(one)).endswith("failed with exit code 1")
 
 
-async def test_what_it_said_is_shown_without_secrets(tmp_path: Path) -> None:
+async def test_the_output_of_a_plugin_is_shown_without_secrets(tmp_path: Path) -> None:
     one = plugin(
         tmp_path,
         'i=0; while [ $i -lt 1000 ]; do echo "line $i" >&2; i=$((i + 1)); done\n'

@@ -63,7 +63,7 @@ def test_texts_that_make_no_sense_are_refused_by_name(text: str) -> None:
     assert refused.value.value is not None
 
 
-def test_values_are_escaped_for_whoever_builds_one() -> None:
+def test_values_of_a_built_selector_are_escaped() -> None:
     selector = FieldSelector.of([FieldTerm("b", "1,2"), FieldTerm("a", "x")])
     assert str(selector) == r"a=x,b=1\,2"
     assert selector.matches({"a": "x", "b": "1,2"})

@@ -163,7 +163,7 @@ def test_a_server_is_a_url_without_an_end(tmp_path: Path, server: str, read: str
     assert load(tmp_path, cluster={"server": server}).server == read
 
 
-def test_over_plain_http_nobody_is_anybody(tmp_path: Path) -> None:
+def test_credentials_are_not_sent_over_plain_http(tmp_path: Path) -> None:
     user = {"token": "sesame", "as": "jane", "exec": {"command": "x"}, "client-key-data": "?"}
     access = load(tmp_path, user=user, cluster={"server": "http://a"})
     assert access.headers() == [("Impersonate-User", "jane")]

@@ -43,7 +43,7 @@ def test_tz_may_be_a_file(berlin: Path) -> None:
     assert (hours(zone), str(zone)) == ((1, 2), str(berlin))
 
 
-def test_without_tz_it_is_the_machines(berlin: Path, tmp_path: Path) -> None:
+def test_without_tz_the_zone_is_the_machines(berlin: Path, tmp_path: Path) -> None:
     assert hours(local_zone({}, localtime=berlin)) == (1, 2)
     assert local_zone({}, localtime=tmp_path / "none") is UTC
 

@@ -83,7 +83,7 @@ def test_the_text_format_parses_and_shows_no_creation_times() -> None:
     assert metrics.content_type() == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_openmetrics_is_given_to_who_accepts_it() -> None:
+def test_openmetrics_is_rendered_where_the_client_accepts_it() -> None:
     metrics = Metrics()
     metrics.counter("jobs", "Jobs done").inc()
     accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
@@ -148,7 +148,7 @@ def test_gauges_that_are_read_parse_in_both_forms() -> None:
     assert [family.name for family in parse_openmetrics(text)] == ["size", "count_total"]
 
 
-def test_nothing_is_read_before_somebody_looks() -> None:
+def test_gauges_are_read_only_at_a_scrape() -> None:
     def read() -> Readings:
         raise AssertionError
 

@@ -17,7 +17,7 @@ from kubeocean.runtime.client import ApplyPatch, JsonPatch, MergePatch, Patch, S
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_each_patch_says_how_it_is_to_be_read(patch: Patch, content_type: str) -> None:
+def test_each_patch_has_its_content_type(patch: Patch, content_type: str) -> None:
     assert patch.content_type == content_type
     # The content type is not a part of the value that a caller could change.
     assert "content_type" not in {field.name for field in dataclasses.fields(patch)}
@@ -25,6 +25,6 @@ def test_each_patch_says_how_it_is_to_be_read(patch: Patch, content_type: str) -
         patch.body = {}
 
 
-def test_an_apply_takes_nothing_from_others_unless_told_to() -> None:
+def test_an_apply_takes_fields_of_others_only_by_force() -> None:
     assert not ApplyPatch({}).force
     assert ApplyPatch({}, force=True) != ApplyPatch({})

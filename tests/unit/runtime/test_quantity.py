@@ -369,7 +369,7 @@ def test_what_a_server_stores_is_capped_and_never_refused(text: str, expected: s
 
 
 @given(quantities())
-def test_what_is_within_bounds_is_stored_as_it_is_parsed(written: Written) -> None:
+def test_amounts_within_bounds_are_stored_as_parsed(written: Written) -> None:
     parsed, stored = Quantity.parse(written.text), Quantity.stored(written.text)
     cap = Quantity.whole(LARGEST)
     assert stored == max(-cap, min(cap, parsed))

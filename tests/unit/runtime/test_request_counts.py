@@ -88,7 +88,7 @@ async def test_answers_are_counted_by_code_and_method() -> None:
     )
 
 
-async def test_who_gets_no_answer_is_counted_too() -> None:
+async def test_a_request_without_an_answer_is_counted_too() -> None:
     world = World()
     world.inner.status = 0
     with pytest.raises(Unreachable):

@@ -68,7 +68,7 @@ def test_a_policy_waits_between_half_and_all_of_its_step(
     assert step / 2 <= wait <= step
 
 
-def test_those_who_failed_together_come_back_apart() -> None:
+def test_simultaneous_failures_are_retried_at_different_times() -> None:
     waits = {jittered(1.0) for _ in range(50)}
     assert len(waits) > 40
     assert all(0.5 <= wait <= 1.0 for wait in waits)

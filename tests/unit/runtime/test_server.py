@@ -55,7 +55,7 @@ async def test_no_host_is_every_ipv4_interface_where_there_is_no_ipv6(
         assert await get("127.0.0.1", server.address.port) == "hello"
 
 
-async def test_a_port_in_use_is_told_with_address_and_flag() -> None:
+async def test_a_port_in_use_is_an_error_with_address_and_flag() -> None:
     async with Server(hello(), BindAddress("127.0.0.1", 0)) as first:
         taken = BindAddress("127.0.0.1", first.address.port, "--metrics-bind-address")
         with pytest.raises(ConfigError) as refused:
@@ -67,7 +67,7 @@ async def test_a_port_in_use_is_told_with_address_and_flag() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "a" * 70])
-async def test_an_address_that_is_not_ours_is_told(host: str) -> None:
+async def test_an_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(ConfigError, match="--flag: cannot listen on"):
         await Server(hello(), BindAddress(host, 0, "--flag")).start()
 

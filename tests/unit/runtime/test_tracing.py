@@ -198,7 +198,7 @@ def test_headers_are_not_sought_where_the_api_was_never_imported(
     assert tracing.trace_headers() == {}
 
 
-def test_a_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sdk_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT.*kubeocean\[tracing\]"):
         tracing.configure("x", environ={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
@@ -218,6 +218,6 @@ def test_a_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) ->
         ),
     ],
 )
-def test_a_wrong_setting_is_told(environ: dict[str, str], reported: str) -> None:
+def test_a_wrong_setting_is_an_error(environ: dict[str, str], reported: str) -> None:
     with pytest.raises(ConfigError, match=reported):
         tracing.configure("x", environ=environ)

@@ -135,7 +135,7 @@ async def everything_of(transport: HttpTransport, request: Request) -> bytes:
 # --- servers that do not answer
 
 
-async def test_a_port_where_nobody_listens_was_never_sent_anything() -> None:
+async def test_a_request_to_a_closed_port_was_not_sent() -> None:
     async with transport_to(f"http://127.0.0.1:{unused()}") as (transport, _):
         attempts: list[Awaitable[object]] = [
             transport.send(Request("POST", "/x")),
@@ -149,7 +149,7 @@ async def test_a_port_where_nobody_listens_was_never_sent_anything() -> None:
             assert not refused.value.sent
 
 
-async def test_a_name_that_nobody_has_is_unreachable() -> None:
+async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
     async with transport_to("http://nowhere.invalid") as (transport, _):
         with pytest.raises(Unreachable, match=r"nowhere\.invalid") as refused:
             await transport.send(Request("POST", "/x"))
@@ -171,7 +171,7 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
         await until(lambda: server.open == 0, within=2)
 
 
-async def test_tls_to_a_plain_server_is_said_to_be_that() -> None:
+async def test_tls_to_a_plain_server_is_named_in_the_error() -> None:
     async def puzzled(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -318,7 +318,7 @@ async def test_what_is_asked_stands_in_the_request_line_as_it_is() -> None:
 # --- credentials that change
 
 
-async def test_only_those_who_were_rejected_look_and_all_of_them_ask_again() -> None:
+async def test_only_rejected_requests_refresh_and_all_of_them_are_repeated() -> None:
     async with linked(knowing("new"), token=Secret("old")) as (server, transport, source):
         with_new = replace(source.current(), token=Secret("new"))
         assert (await transport.send(Request("GET", "/x"))).status == 401
@@ -456,7 +456,7 @@ async def test_a_watch_outlives_a_new_way_until_it_ends_itself() -> None:
 # --- closing
 
 
-async def test_whoever_waits_is_told_when_the_transport_is_closed() -> None:
+async def test_waiting_requests_fail_when_the_transport_is_closed() -> None:
     async with linked(silent) as (server, transport, _):
         sending = asyncio.ensure_future(transport.send(Request("GET", "/x")))
         await until(lambda: server.heads)
@@ -468,7 +468,7 @@ async def test_whoever_waits_is_told_when_the_transport_is_closed() -> None:
         assert not closed.value.sent
 
 
-async def test_who_is_cancelled_while_he_closes_leaves_nothing_open() -> None:
+async def test_a_cancelled_close_leaves_no_connection_open() -> None:
     async with serving(saying(OK)) as server, transport_to(server.url) as (transport, _):
         await transport.send(Request("GET", "/"))
         link = transport._link

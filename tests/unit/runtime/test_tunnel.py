@@ -171,7 +171,7 @@ async def test_what_was_written_last_still_arrives() -> None:
         assert len(received) == MIB
 
 
-async def test_what_was_said_is_heard_though_nobody_listens_any_more() -> None:
+async def test_data_sent_before_a_close_is_read_after_a_failed_write() -> None:
     message = b"x" * (1 << 15)  # what the kernel of the reader has room for
 
     async def handle(
@@ -239,7 +239,7 @@ async def test_a_cancelled_user_leaves_at_once() -> None:
 # --- what does not open one
 
 
-async def test_a_port_where_nobody_listens() -> None:
+async def test_a_tunnel_to_a_closed_port_is_unreachable() -> None:
     error = await refused(f"http://127.0.0.1:{unused()}")
     assert isinstance(error, Unreachable)
     assert not error.sent
@@ -271,7 +271,7 @@ HALVES = b"%x\r\n%b\r\n%x;x=y\r\n%b\r\n0\r\n\r\n" % (9, STATUS[:9], len(STATUS) 
     [(LENGTH, STATUS), (LENGTH + STATUS[:20], STATUS[20:]), (CHUNKED, HALVES), (CHUNKED + HALVES,)],
     ids=["length", "in pieces", "chunked", "chunked at once"],
 )
-async def test_a_refusal_is_told_with_its_reason(pieces: tuple[bytes, ...], hang: bool) -> None:
+async def test_a_refusal_is_raised_with_its_reason(pieces: tuple[bytes, ...], hang: bool) -> None:
     async with server_of(b"HTTP/1.1 404 Not Found\r\n", *pieces, hang=hang) as server:
         error = await refused(server.url)
     assert isinstance(error, NotFound)

@@ -250,7 +250,7 @@ async def test_a_listing_that_an_error_voids_is_begun_again() -> None:
     assert len(server.lists) > 1
 
 
-async def test_a_day_of_patience_that_somebody_asks_for_is_not_granted() -> None:
+async def test_a_retry_after_of_a_day_is_capped() -> None:
     def make(request: Request) -> ScriptedStream:
         if len(server.requests) > 1:
             return says(LISTED)

@@ -101,7 +101,7 @@ class Rule(StrEnum):
 
 
 class Answer(NamedTuple):
-    """What one rule decides."""
+    """The decision of one rule."""
 
     rule: Rule
     verdict: str

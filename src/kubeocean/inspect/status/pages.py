@@ -67,11 +67,7 @@ _DEVICE: Final = "/"  # in the names of devices; names of Kubernetes' own resour
 _USUAL: Final = ("cpu", "memory", "pods")
 _NONE_BOUND: Final = "No cluster is bound. Bind one with: kubeocean join NAME --kubeconfig FILE"
 _NO_ANSWER: Final = (CONNECTION_FAILED.reason, CONNECTION_LOST.reason)
-_PHASES: Final = (
-    *("running", "pending", "succeeded", "failed", "unknown"),
-    *("terminating", "waiting", "refused", "late"),
-)
-_RARE: Final = ("unknown", "waiting")  # without such pods there is no column
+_PHASES: Final = ("running", "pending", "succeeded", "failed", "unknown", "terminating", "refused")
 
 
 def status_page(
@@ -286,18 +282,17 @@ def _reclaim(lease: LeaseView, now: datetime) -> Cell:
 def _pods(view: InstallationView) -> list[Line]:
     if unread := view.why_not_read("pods", "nodes"):
         return [line(f"Pods are not shown: {unread}", Tone.WARN)]
-    phases = [phase for phase in _PHASES if phase not in _RARE or getattr(view.pods, phase)]
-    head = ["PODS", *(phase.upper() for phase in phases)]
-    rows = [[Cell(cluster.name), *_counts(cluster.pods, phases)] for cluster in view.clusters]
+    head = ["PODS", *(phase.upper() for phase in _PHASES)]
+    rows = [[Cell(cluster.name), *_counts(cluster.pods)] for cluster in view.clusters]
     if len(rows) > 1:
-        rows.append([Cell("total", Tone.DIM), *_counts(view.pods, phases)])
+        rows.append([Cell("total", Tone.DIM), *_counts(view.pods)])
     return table(head, rows)
 
 
-def _counts(pods: PodCounts, phases: Iterable[str]) -> Iterator[Cell]:
-    for phase in phases:
+def _counts(pods: PodCounts) -> Iterator[Cell]:
+    for phase in _PHASES:
         number = getattr(pods, phase)
-        bad = number and phase in ("failed", "unknown", "waiting", "refused", "late")
+        bad = number and phase in ("failed", "unknown", "refused")
         yield Cell(str(number), Tone.WARN if bad else Tone.PLAIN if number else Tone.DIM)
 
 

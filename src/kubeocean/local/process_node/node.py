@@ -155,9 +155,9 @@ class ProcessNode:
         try:
             await client.create(NODES, body)
         except AlreadyExists:
-            await self._tell(client, body["status"])
+            await self._write_status(client, body["status"])
 
-    async def _tell(self, client: Client, status: Json) -> None:
+    async def _write_status(self, client: Client, status: Json) -> None:
         await client.patch(
             NODES, self.name, StrategicPatch({"status": status}), subresource="status"
         )
@@ -171,7 +171,7 @@ class ProcessNode:
             try:
                 await self._beat(client)
                 if late:
-                    await self._tell(client, {"conditions": _conditions(self._now())})
+                    await self._write_status(client, {"conditions": _conditions(self._now())})
             except ApiError as error:
                 _log.warning("Could not renew lease", node=self.name, error=str(error))
 

@@ -88,7 +88,7 @@ class PodRun:
     async def run(self) -> None:
         """Run the pod until its deletion or a cancellation; its programs have ended then."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._live()), group.create_task(self._tell())]
+            tasks = [group.create_task(self._live()), group.create_task(self._write_changes())]
             try:
                 await self._over.wait()
             except asyncio.CancelledError:  # the node ends, and waits for its pods
@@ -181,7 +181,7 @@ class PodRun:
 
     # Status
 
-    async def _tell(self) -> None:
+    async def _write_changes(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()

@@ -1,8 +1,8 @@
 """Linux namespaces that end with this process.
 
-A `World` is a set of new namespaces (network, mounts, processes, host name, IPC) around a first
-process, `node_init`. Programs are started from outside, each as a `Process` with a log. The end of
-the first process ends all of them, and the end of this process ends the first process.
+`NamespaceSet` is a set of new namespaces (network, mounts, processes, host name, IPC) around a
+first process, `node_init`. Programs are started from outside, each as a `Process` with a log. The
+end of the first process ends all of them, and the end of this process ends the first process.
 """
 
 from __future__ import annotations

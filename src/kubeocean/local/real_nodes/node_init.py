@@ -74,7 +74,7 @@ def _make_var() -> None:
     options = "lowerdir=/var,upperdir=/run/world/var,workdir=/run/world/work"
     _mount("/var", source="overlay", kind="overlay", options=options)
     # An overlay cannot be the upper layer of another, and containers want overlays. Each place has
-    # a file system of its own, because a kubelet tells them apart by device number.
+    # a file system of its own, because a kubelet distinguishes them by device number.
     for place in (Path("/var/lib/kubelet"), Path("/var/lib/containerd")):
         place.mkdir(exist_ok=True)
         _mount(place, source="tmpfs", kind="tmpfs", options="mode=755")

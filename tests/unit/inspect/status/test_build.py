@@ -151,7 +151,7 @@ DAEMON = {"kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}
     [
         ({"ownerReferences": [DAEMON]}, []),
         ({"namespace": "kube-system"}, []),
-        ({}, [condition("PhysicalPodCreated", "False", "NotReplicated")]),
+        ({}, [condition("PhysicalPodExpected", "False", "NotReplicated")]),
     ],
     ids=["daemon", "system", "reported"],
 )

@@ -87,10 +87,10 @@ Evicting: 2 pods on 1 node, deadline in 3m
 night    berlin    open     1       closes Tue 06:00 Europe/Berlin, in 8h   -
 night    munich    open     1       not seen                                -
 
-PODS     RUNNING   PENDING   SUCCEEDED   FAILED   TERMINATING   REFUSED   LATE
-berlin   1         0         0           0        0             0         0
-munich   0         1         0           0        0             0         0
-total    1         1         0           0        0             0         0
+PODS     RUNNING   PENDING   SUCCEEDED   FAILED   UNKNOWN   TERMINATING   REFUSED
+berlin   1         0         0           0        0         0             0
+munich   0         1         0           0        0         0             0
+total    1         1         0           0        0         0             0
 
 problem: munich: The worker has not answered
 problem: munich: 1 of 1 node not Ready: vnode-munich-m1

@@ -77,7 +77,7 @@ def test_a_pod_whose_programs_are_over_has_succeeded_or_failed() -> None:
     assert entry["state"]["terminated"]["reason"] == "Completed"
 
 
-def test_a_run_that_nobody_saw_the_end_of_was_one() -> None:
+def test_a_run_without_a_recorded_end_counts_as_a_restart() -> None:
     spec = {"containers": [{"name": name, "image": "i"} for name in ("a", "b", "c")]}
     told_before = [
         {"name": "a", "restartCount": 2, "state": {"running": {"startedAt": T0}}},

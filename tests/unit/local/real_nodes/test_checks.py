@@ -24,7 +24,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
-def test_others_than_root_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_other_than_root_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert checks.available() == "real nodes need root"
 

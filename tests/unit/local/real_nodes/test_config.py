@@ -30,7 +30,7 @@ def test_pods_get_addresses_of_the_node() -> None:
     assert bridge["ipam"]["ranges"] == [[{"subnet": "10.215.7.128/25", "gateway": "10.215.7.129"}]]
 
 
-def test_nobody_may_talk_to_a_kubelet_without_being_known_and_allowed() -> None:
+def test_kubelets_require_authentication_and_authorization() -> None:
     config = yaml.safe_load(node_config.kubelet(cgroup="/kubeocean/x"))
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["authentication"]["x509"] == {"clientCAFile": "/run/kubeocean/ca.crt"}
@@ -43,7 +43,7 @@ def test_entries_of_a_kubelet_can_be_replaced() -> None:
     assert (config["maxPods"], config["port"]) == (5, 1)
 
 
-def test_a_kubelet_is_told_its_name_address_labels_and_taints() -> None:
+def test_a_kubelet_has_its_name_address_labels_and_taints() -> None:
     command = node_config.kubelet_command(
         "n1", SUBNET, labels={"zone": "a", "disk": "ssd"}, taints=["lease=yes:NoSchedule"]
     )

@@ -29,7 +29,7 @@ def test_routes_to_other_nodes_are_not_in_the_way() -> None:
     assert choose_block([route("10.215.0.0/30", "kubeocean0")]) == BLOCKS[0]
 
 
-def test_a_machine_that_is_connected_to_all_blocks_is_told_so() -> None:
+def test_a_machine_that_is_connected_to_all_blocks_is_an_error() -> None:
     with pytest.raises(LocalError, match=r"10\.215"):
         choose_block([route("10.0.0.0/8"), route("172.16.0.0/12")])
 
