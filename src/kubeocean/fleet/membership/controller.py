@@ -59,7 +59,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Json, Key, Untyped, decode_list
 
-__all__ = ["FORCE_WAIT", "MEMBER_AGENTS", "NETWORKING_AGENTS", "MemberClusters", "MemberRecord"]
+__all__ = ["FORCE_WAIT", "MEMBER_AGENTS", "NETWORKING_AGENTS", "MemberClusters"]
 
 MEMBER_AGENTS: Final = (AgentType.MEMBER,)
 NETWORKING_AGENTS: Final = (
