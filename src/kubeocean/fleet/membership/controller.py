@@ -31,7 +31,16 @@ from kubeocean.api.fleet.names import (
     member_namespace,
 )
 from kubeocean.api.fleet.works import WORKS
-from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    NotFound,
+    ServerTimeout,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unreachable,
+)
 from kubeocean.fleet.extensions import OURS, Extensions
 from kubeocean.fleet.health import stored_instant, unhealthy_threshold
 from kubeocean.fleet.membership.caches import MembershipCaches
@@ -71,6 +80,15 @@ FORCE_WAIT: Final = timedelta(minutes=15)
 _WORKERS: Final = 5  # a reconcile waits for the hub only
 _RECHECK_S: Final = 5.0  # Works may get finalizers while their namespace is being deleted
 _STUCK_AFTER: Final = timedelta(minutes=15)
+# Errors that the next attempt is likely not to meet; all others are shown on the MemberCluster
+_PASSING: Final = (
+    AlreadyExists,
+    Conflict,
+    ServerTimeout,
+    ServiceUnavailable,
+    TooManyRequests,
+    Unreachable,
+)
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _audit = get_logger("kubeocean.audit")
@@ -155,7 +173,7 @@ class MemberClusters:
         objects = self.caches.objects(member.name)
         try:
             return await self._step(member, objects)
-        except Conflict:
+        except _PASSING:
             raise
         except ApiError as error:
             await self._report_failure(member, objects.internal, str(error))

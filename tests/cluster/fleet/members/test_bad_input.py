@@ -9,6 +9,7 @@ from kubeocean.api.fleet.names import member_namespace
 from kubeocean.fleet.extensions import OURS, UPSTREAM, Extensions
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.transport import Request
 from support.controller_env import quiet
 from support.faults import Faults
 from support.fleet_env import FleetEnv
@@ -101,6 +102,26 @@ async def test_a_hub_without_rights_shows_it(env: FleetEnv) -> None:
         assert "forbidden" in condition.message
     async with env.hub_running():
         await env.wait_for(name, "ReadyToJoin", "True")
+
+
+@pytest.mark.parametrize("status", [409, 429, 503])
+async def test_a_failure_that_passes_is_not_shown(env: FleetEnv, status: int) -> None:
+    hub = Faults()
+    reason = "AlreadyExists" if status == 409 else ""
+    hub.answer(status, times=12, when=_writes_roles, reason=reason)
+    async with env.hub_running(hub):
+        name = (await env.join()).name
+        await env.wait_for(name, "ReadyToJoin", "True")
+
+        async def told() -> bool:
+            return "MemberClusterReadyToJoin" in {each.reason for each in await env.events(name)}
+
+        await until(told)
+    assert REFUSED not in {each.reason for each in await env.events(name)}
+
+
+def _writes_roles(request: Request) -> bool:
+    return request.writes and request.path.endswith("/roles")
 
 
 async def test_a_namespace_deleted_by_hand_is_created_anew(env: FleetEnv) -> None:
