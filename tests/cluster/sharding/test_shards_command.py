@@ -161,7 +161,7 @@ async def test_a_stopped_ring_is_switched_to_another_configuration_and_back(
         a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
         refused = await command.run("switch", "--config", str(config))
-        assert refused.code == 1
+        assert refused.code == 2
         assert f"still has running replicas: {a.ring.id}; stop all of them first" in refused.err
         await a.leave()
         output = await command.ok("switch", "--config", str(config))
@@ -171,4 +171,4 @@ async def test_a_stopped_ring_is_switched_to_another_configuration_and_back(
         assert ring["earlierConfigurations"][0]["configuration"]["sharding.slots"] == str(SLOTS)
         assert f"sharding.slots: {SLOTS}" in await command.ok("switch", "--back")
         wrong = await command.run("switch")
-        assert (wrong.code, "give either --config or --back" in wrong.err) == (1, True)
+        assert (wrong.code, "give either --config or --back" in wrong.err) == (2, True)
