@@ -80,7 +80,9 @@ async def test_a_virtual_node_has_the_marks_of_the_design_documents(
     ):
 
         async def marked() -> bool:
-            (node,) = await binding_env.vnodes()
+            nodes = await binding_env.vnodes()
+            assert len(nodes) == 1
+            node = nodes[0]
             labels = {key: node.labels.get(f"kubeocean.io/{key}") for key in MARKS}
             assert labels == {
                 "cluster-id": binding_env.cluster_id,
