@@ -273,40 +273,6 @@ async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv)
         await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
 
 
-async def test_a_pod_of_the_earlier_implementation_is_removed_if_it_names_our_virtual_node(
-    env: OrphanEnv,
-) -> None:
-    managed = {DEFAULT.managed_by: DEFAULT.product}
-    virtual = await env.virtual_pod("web")
-
-    async def pod(name: str, uid: str, vnode: str) -> Object:
-        annotations = {
-            DEFAULT.virtual_pod_namespace: env.namespace,
-            DEFAULT.virtual_pod_name: name,
-            DEFAULT.virtual_pod_uid: uid,
-            DEFAULT.virtual_node_name: vnode,
-        }
-        return await env.make(PODS, annotations, managed, **_SPEC)
-
-    ours = env.controller_env.vnode("n")
-    gone, replaced = await pod("gone", "u1", ours), await pod("web", "u0", ours)
-    kept = [
-        await pod("web", virtual.uid, ours),
-        await pod("gone", "u1", env.controller_env.vnode("missing")),
-        await pod("gone", "u1", "vnode-other-n"),
-    ]
-    async with env.controller_env.syncing(SweepOnly) as swept:
-        await swept.ready()
-        await until(lambda: len(swept.sweep.clusters.vpods) == 1)
-        for _ in range(4):
-            await swept.sweep.run_once()
-    assert not await env.exists(PODS, gone)
-    assert not await env.exists(PODS, replaced)
-    for each in kept:
-        assert await env.exists(PODS, each)
-        await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
-
-
 async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
     virtual = await env.virtual_pod("web")
     body = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}

@@ -1,10 +1,9 @@
 """Differences between the two clusters of a binding.
 
 Pure: the caller passes existing and expected objects. An object that is ours and that nothing
-wants is an orphan. Nothing proves the owner of an object that the earlier implementation created:
-such an object is reported, and deleted only if it is a pod that names a virtual node of this
-binding. Objects of other owners are ignored. Besides: virtual pods whose physical pod is missing,
-and several physical pods that run for one virtual pod.
+wants is an orphan; one that the earlier implementation may have created is only reported, because
+nothing on it proves its owner. Objects of other owners are ignored. Besides: virtual pods whose
+physical pod is missing, and several physical pods that run for one virtual pod.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kubeocean.api import naming
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids, bears_ids
 from kubeocean.runtime.kinds import NODES
@@ -69,7 +67,6 @@ class Counterpart:
     ours: bool = True
     in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
-    legacy_node: str = ""  # the virtual node that a pod of the earlier implementation names
 
     @property
     def for_pod(self) -> bool:
@@ -111,11 +108,7 @@ class Difference:
 
     @property
     def removable(self) -> bool:
-        """Whether the object may be deleted, once both clusters have confirmed the difference."""
-        unproven = self.problem is DifferenceKind.UNPROVEN
-        return self.problem is DifferenceKind.ORPHAN or (
-            unproven and self.subject.legacy_node != ""
-        )
+        return self.problem is DifferenceKind.ORPHAN
 
 
 def untyped(resource: Resource[ObjectT]) -> Resource[Untyped]:
@@ -154,18 +147,7 @@ def counterpart(
         original=original,
         ours=ours,
         deleting=obj.deleting,
-        legacy_node=_legacy_node(obj, kind, ids, domain) if not ours and name else "",
     )
-
-
-def _legacy_node(obj: Object, kind: str, ids: Ids, domain: Domain) -> str:
-    """Return the virtual node that a pod names, if nodes of this binding have such names.
-
-    The clusterID of another binding may begin with this one's: the node itself decides.
-    """
-    vnode = obj.annotations.get(domain.virtual_node_name, "")
-    ours = vnode.startswith(naming.virtual_node_prefix(ids.cluster_id))
-    return vnode if kind == POD and ours else ""
 
 
 def counterparts(

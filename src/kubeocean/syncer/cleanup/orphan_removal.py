@@ -14,10 +14,9 @@ from typing import TypeAlias
 
 from kubeocean.api import naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids, is_virtual_node_of
+from kubeocean.api.ownership import Ids, bears_ids
 from kubeocean.errors import Conflict, NotFound
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference, counterpart
 
@@ -58,7 +57,7 @@ class Remover:
             return Fate.GONE
         if obj.uid != subject.uid or obj.deleting:
             return Fate.GONE
-        if not (self._is_ours(subject, obj) or await self._is_legacy(subject, obj)):
+        if not self._is_ours(subject, obj):
             return Fate.UNPROVEN
         if subject.in_computing_cluster or subject.for_pod:
             is_used = await self._original_exists(subject)
@@ -88,32 +87,15 @@ class Remover:
                 domain.cluster_binding: naming.label_value(ids.binding),
             }
             return ours.items() <= obj.labels.items()
-        return self._is_same(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
-
-    async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether the earlier implementation made a pod for a virtual node of this binding."""
-        if not subject.legacy_node or not self._is_same(subject, obj):
-            return False
-        try:
-            node = await self._computing.get(NODES, subject.legacy_node)
-        except NotFound:
-            return False
-        ids = self._ids
-        return is_virtual_node_of(
-            node, binding=ids.binding, cluster_id=ids.cluster_id, domain=self._domain
-        )
-
-    def _is_same(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether an object is as it was when the difference was found."""
         again = counterpart(
             obj,
             kind=subject.kind,
             resource=subject.resource,
             original=subject.original,
-            ids=self._ids,
-            domain=self._domain,
+            ids=ids,
+            domain=domain,
         )
-        return again == subject
+        return again == subject and bears_ids(obj, ids=ids, domain=domain)
 
     async def _original_exists(self, subject: Counterpart) -> bool:
         """Whether the virtual object exists, by the computing cluster's server."""
