@@ -137,11 +137,9 @@ class Forbidden(ApiError):
 class NotFound(ApiError):
     """404: no such object, or no such resource.
 
-    `proven` is True if a Kubernetes `Status` says so. The page of a proxy in front of the server
-    says nothing about objects, and API servers answer so for resources that they do not have.
+    Only with `is_status` it proves that an object does not exist: the page of a proxy in front of
+    the server says nothing about objects, and API servers send none for objects of known kinds.
     """
-
-    proven = False
 
 
 class MethodNotAllowed(ApiError):
@@ -259,7 +257,7 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
     kind = _BY_REASON.get(parsed.reason) or _BY_STATUS.get(status) or InternalError
     details = parsed.details or _Details()
     message = printable(parsed.message[:_MESSAGE_SHOWN]).strip()
-    error = kind(
+    return kind(
         f"could not {doing}: {message or f'HTTP {status}'}",
         status=status,
         reason=parsed.reason,
@@ -267,9 +265,6 @@ def api_error(status: int, body: bytes, *, doing: str, retry_after: str = "") ->
         retry_after_s=_seconds(retry_after) or _seconds(details.retry_after_seconds or 0),
         is_status=parsed.kind == "Status",
     )
-    if isinstance(error, NotFound):
-        error.proven = parsed.kind == "Status"
-    return error
 
 
 def printable(text: str) -> str:

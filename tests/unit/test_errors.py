@@ -185,7 +185,7 @@ def test_only_a_status_proves_that_an_object_does_not_exist() -> None:
     ):
         error = api_error(404, body, doing="get nodes n")
         assert isinstance(error, NotFound)
-        assert error.proven is proven
+        assert error.is_status is proven
 
 
 DEEP = b'{"kind":"Status","unknown":' + b"[" * 100_000

@@ -373,7 +373,7 @@ class NodeController:
         try:
             node = await self._clusters.computing.get(NODES, name)
         except NotFound as error:
-            if not error.proven:
+            if not error.is_status:
                 raise
             self._records.pop(name, None)
             return False
@@ -511,7 +511,7 @@ class NodeController:
             ):
                 return not clusters.concerns(await worker.get(RESOURCE_LEASING_POLICIES, applied))
         except NotFound as error:
-            return error.proven
+            return error.is_status
         return True
 
     async def _enqueue_namesakes(self, vnode: Node) -> bool:

@@ -284,7 +284,7 @@ class PolicyController:
         try:
             await clusters.computing.get(CLUSTER_BINDINGS, policy.spec.cluster)
         except NotFound as error:
-            if error.proven:
+            if error.is_status:
                 status = status_without_binding(policy, clusters.binding_name, now=now)
                 await self._patch_status(policy, status, policy.resource_version)
         except Forbidden:
