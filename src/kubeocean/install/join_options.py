@@ -22,6 +22,7 @@ from kubeocean.api.group import DEFAULT, LABEL_POD_SECURITY, Domain
 from kubeocean.api.policies import (
     RESOURCE_LEASING_POLICIES,
     PolicySpec,
+    ReclaimSpec,
     ResourceLimit,
     TimeWindow,
 )
@@ -279,7 +280,9 @@ def _lease(options: JoinOptions, present: PolicySpec | None) -> PolicySpec | Non
     if present is None and options.limits is None and options.windows is None:
         option, value = next((o, v) for o, v in given.items() if v is not None)
         raise ConfigError("needs --lease or --between", source=option, value=value)
-    base = present if present is not None else PolicySpec(options.name)
+    # In a new policy a toleration keeps no pod past a window: borrowers write tolerations.
+    new = PolicySpec(options.name, reclaim=ReclaimSpec(respect_tolerations=False))
+    base = present if present is not None else new
     windows = options.windows if options.windows is not None else base.time_windows
     limits = options.limits if options.limits is not None else base.resource_limits
     # An owner who names a window for the first time gets the machines back when it ends.

@@ -53,6 +53,12 @@ def test_a_window_that_is_changed_keeps_limits_and_reclaim() -> None:
     assert lease(replace(NAMED, grace_s=7), stored).graceful_reclaim_period_seconds == 7
 
 
+def test_tolerations_keep_pods_past_a_window_only_by_policies_that_join_did_not_create() -> None:
+    assert not lease(replace(NAMED, windows=NIGHT)).respects_tolerations
+    stored = PolicySpec("berlin", time_windows=NIGHT)
+    assert lease(replace(NAMED, limits=HALF), stored).respects_tolerations
+
+
 def test_fields_of_the_policy_that_no_option_has_are_kept() -> None:
     stored = PolicySpec("berlin", time_windows=NIGHT, max_evictions_per_minute=3)
     assert lease(replace(NAMED, limits=HALF), stored).max_evictions_per_minute == 3
