@@ -1,18 +1,24 @@
 """Tables of promises and known mistakes, each with the names of the tests that prove it.
 
-The test below checks that every named test exists.
+The tests below check that every named test exists, here and on the page of promises of the design
+documents, and that this page answers each line of the documents.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 TESTS: Final = Path(__file__).parents[1]
+PAGE: Final = TESTS.parent / "docs/reference/promises.md"
+SOURCES: Final = TESTS.parent / "src/kubeocean"
+ANSWERS: Final = ("kept", "differently", "not yet")
 
 # Mistakes of other systems
 MISTAKES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -159,13 +165,14 @@ TRANSLATION: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def names_of_all_tests() -> set[str]:
-    return {
+@cache
+def names_of_all_tests() -> frozenset[str]:
+    return frozenset(
         node.name
         for path in TESTS.rglob("test_*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    )
 
 
 @pytest.mark.parametrize(("table", "rows"), [(MISTAKES, 15), (GUARANTEES, 7), (TRANSLATION, 11)])
@@ -175,3 +182,64 @@ def test_every_promise_names_tests_that_exist(
     assert len(table) == rows
     named = {test for tests in table.values() for test in tests}
     assert named - names_of_all_tests() == set()
+
+
+def tables_of_the_page() -> list[list[dict[str, str]]]:
+    """Return the tables of promises on the page; a row is its cells by the names of columns."""
+    tables = []
+    for text in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
+        head, _, *rows = (
+            [cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()
+        )
+        if "promise" in head:
+            tables.append([dict(zip(head, row, strict=True)) for row in rows])
+    return tables
+
+
+def lines_of(sections: str) -> int:
+    """Return how many lines of a document a cell names: `4.5, 4.6 (2)` are three."""
+    if sections == "–":
+        return 0
+    repeated = (int(number) - 1 for number in re.findall(r"\((\d+)\)", sections))
+    return len(sections.split(", ")) + sum(repeated)
+
+
+def test_every_test_on_the_page_of_promises_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
+    assert named - names_of_all_tests() == set()
+
+
+def test_every_module_on_the_page_of_promises_exists() -> None:
+    paths = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", PAGE.read_text()))
+    roots = (SOURCES, TESTS.parent)
+    missing = {
+        path
+        for path in paths
+        if not any((root / f"{path}{end}").exists() for root in roots for end in ("", ".py"))
+    }
+    assert missing == set()
+
+
+def test_every_row_of_the_page_has_an_answer() -> None:
+    for row in (row for table in tables_of_the_page() for row in table):
+        assert row["answer"] in ANSWERS, row
+        assert row["where and why"] not in ("", "–"), row
+        assert "`test_" in row["tests"] or row["answer"] == "not yet", row
+
+
+def test_the_page_answers_every_line_and_counts_its_rows() -> None:
+    design, architecture, fleet = tables_of_the_page()
+    lines = (
+        sum(lines_of(row["section"]) for row in design),
+        sum(lines_of(row["section"]) for row in architecture),
+        sum(lines_of(row["Tapestry"]) for row in architecture),
+    )
+    assert lines == (146, 159, 153)
+    summary = re.findall(
+        r"^\| the .* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M
+    )
+    counts = []
+    for table in (design, architecture, fleet):
+        answers = [row["answer"] for row in table]
+        counts.append(tuple(map(str, (len(table), *map(answers.count, ANSWERS)))))
+    assert summary == counts
