@@ -172,12 +172,8 @@ class HubSettings(FleetSettings):
     enable_resource_placement: bool = flag(
         "enable-resource-placement", boolean, "true", "Serve ResourcePlacements."
     )
-    enable_eviction_apis: bool = flag(
-        "enable-eviction-apis", boolean, "true", "Serve evictions and disruption budgets."
-    )
-    enable_staged_update_run_apis: bool = flag(
-        "enable-staged-update-run-apis", boolean, "true", "Serve staged update runs."
-    )
+    enable_eviction_apis: bool = _unused("enable-eviction-apis", boolean, "true")
+    enable_staged_update_run_apis: bool = _unused("enable-staged-update-run-apis", boolean, "true")
     skipped_propagating_apis: str = flag(
         "skipped-propagating-apis",
         text,

@@ -35,7 +35,7 @@ from kubeocean.fleet.works.plan import (
     desired_works,
     plan_works,
 )
-from kubeocean.fleet.works.report import awaits_works, report
+from kubeocean.fleet.works.report import awaits_works, names_overrides, report
 from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, placement_of_work
 from kubeocean.fleet.writes import delete, finalizers_patch, is_refusal, write_status
 from kubeocean.runtime.client import Client, MergePatch
@@ -135,6 +135,8 @@ class Works:
             return Done()
         if not binding.spec.resource_snapshot_name or not self._has_member(binding):
             return Done()
+        if names_overrides(binding):
+            return await self._refresh(placement, binding)
         if not self._is_released(placement, binding):
             if not self._caches.works_of(key):
                 return Done()

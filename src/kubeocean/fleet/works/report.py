@@ -37,7 +37,7 @@ from kubeocean.fleet.steps import Judgement, chain_of, fresh, settle, walk
 from kubeocean.fleet.works.views import CachedWork
 from kubeocean.runtime.objects import Condition, Json, find_condition
 
-__all__ = ["awaits_works", "report"]
+__all__ = ["awaits_works", "names_overrides", "report"]
 
 T = TypeVar("T")
 
@@ -101,10 +101,16 @@ def _rollout_started(binding: Binding, *, is_latest: bool) -> tuple[Condition, .
     return (present,) if present is not None else ()
 
 
-def _judge_overridden(binding: Binding) -> Judgement:
+def names_overrides(binding: Binding) -> bool:
+    """Whether a binding names override snapshots, which only another implementation writes."""
     spec = binding.spec
-    if spec.cluster_resource_override_snapshots or spec.resource_override_snapshots:
-        return Judgement("True", OVERRIDDEN.cluster.true, "All overrides are applied")
+    return bool(spec.cluster_resource_override_snapshots or spec.resource_override_snapshots)
+
+
+def _judge_overridden(binding: Binding) -> Judgement:
+    if names_overrides(binding):
+        message = "This hub applies no overrides; the Works of this cluster stay as they are"
+        return Judgement("False", OVERRIDDEN.cluster.false, message)
     return Judgement("True", PlacementReason.NO_OVERRIDE, "No override applies")
 
 

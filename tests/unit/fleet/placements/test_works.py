@@ -198,6 +198,13 @@ def test_a_work_that_is_not_applied_ends_the_chain() -> None:
     assert summary(status) == [*BEFORE, ("Applied", "False", "NotAllWorkHaveBeenApplied")]
 
 
+def test_a_binding_with_overrides_is_not_called_overridden() -> None:
+    plain = a_binding("a")
+    spec = msgspec.structs.replace(plain.spec, cluster_resource_override_snapshots=("x-0",))
+    status = judge(msgspec.structs.replace(plain, spec=spec), work("1", APPLIED, AVAILABLE))
+    assert summary(status) == [BEFORE[0], ("Overridden", "False", "OverriddenFailed")]
+
+
 def test_a_work_that_could_not_be_written() -> None:
     status = judge(a_binding("a"), work("1", APPLIED), sync_error="it is invalid")
     assert summary(status) == [*BEFORE[:2], ("WorkSynchronized", "False", "SyncWorkFailed")]
