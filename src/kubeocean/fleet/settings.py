@@ -169,9 +169,7 @@ class HubSettings(FleetSettings):
         "true",
         "Keep a ClusterProfile for each member that has joined.",
     )
-    enable_resource_placement: bool = flag(
-        "enable-resource-placement", boolean, "true", "Serve ResourcePlacements."
-    )
+    enable_resource_placement: bool = _unused("enable-resource-placement", boolean, "true")
     enable_eviction_apis: bool = _unused("enable-eviction-apis", boolean, "true")
     enable_staged_update_run_apis: bool = _unused("enable-staged-update-run-apis", boolean, "true")
     skipped_propagating_apis: str = flag(
