@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Key:
-        """The inverse of `str`."""
+        """Parse `namespace/name`, or `name` for an object of cluster scope."""
         namespace, _, name = text.rpartition("/")
         return cls(namespace, name)
 

@@ -258,7 +258,7 @@ class Service:
             await within(self._clock, _LAST_S, partial(_all_done, self._tasks))
         except TimeoutError:
             left = [task.get_name() for task in self._tasks if not task.done()]
-            _log.error("Ended without components", service=self.name, components=left)
+            _log.error("Exiting before components have stopped", service=self.name, components=left)
             self._exit(self._code)
 
     # Signals and checks

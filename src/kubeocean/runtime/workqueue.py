@@ -183,7 +183,9 @@ class WorkQueue(Generic[K]):
         """The work that `get` handed out has ended, well or not."""
         handed = self._processing.pop(key, None)
         if handed is None:
-            raise InvariantError("key is done that was not handed out", queue=self.name, key=key)
+            raise InvariantError(
+                "done was called for a key that no worker processes", queue=self.name, key=key
+            )
         self._worked(self._now() - handed[0])
         if self._again and (again := self._again.pop(key, None)) is not None:
             self._enqueue(key, again[1], again[0])

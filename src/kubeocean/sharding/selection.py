@@ -230,7 +230,8 @@ async def choose(
     if configured in ("auto", "shard-selector"):
         if family and configured != "auto":
             raise ConfigError(
-                "cannot keep children with their owners: they have UIDs of their own",
+                "cannot assign objects to the shard of their owner: a shard selector uses the UID"
+                " of the object",
                 field="sharding.filter",
                 value=configured,
             )

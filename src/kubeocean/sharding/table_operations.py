@@ -16,7 +16,7 @@ __all__ = ["drain", "freeze", "move", "pin", "release", "rollback", "undrain", "
 
 
 def freeze(table: Table, on: bool = True) -> Table:
-    """Move nothing any more but by hand, or because its owner is dead; or end that."""
+    """Freeze or unfreeze: a frozen table moves slots only by a command, or from a dead owner."""
     return replace(table, frozen=on, epoch=table.epoch + 1)
 
 
@@ -69,7 +69,11 @@ def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
     past = next((each for each in reversed(table.history) if each.epoch == epoch), None)
     if past is None:
         known = ", ".join(str(each.epoch) for each in table.history) or "none"
-        raise ConfigError(f"is not remembered; there are: {known}", field="epoch", value=epoch)
+        raise ConfigError(
+            f"is not in the history of assignments; known epochs: {known}",
+            field="epoch",
+            value=epoch,
+        )
     present = {name_of(member): member for member in living}
     wanted: dict[str, list[int]] = {}
     for slot, owner in enumerate(past.owners):

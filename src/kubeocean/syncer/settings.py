@@ -101,7 +101,7 @@ class Settings(ReplicaSettings):
         "sharding",
         boolean,
         "false",
-        "Let all replicas work, each on its shards of the nodes and pods; one of them is elected "
+        "Share the nodes and pods among all replicas, by shards; one replica is elected "
         "for what cannot be sharded.",
     )
     leader_election_id: str = flag(

@@ -59,7 +59,9 @@ def check_ranges(ranges: Sequence[ShardRange], *, field: str = "sharding.ranges"
             message = f"{how}: must be {before!r}"
             raise ConfigError(message, field=f"{here}.start", value=each.start)
         if last and each.end:
-            raise ConfigError('must be "", the end', field=f"{here}.end", value=each.end)
+            raise ConfigError(
+                "must be empty: the last range is open-ended", field=f"{here}.end", value=each.end
+            )
         if not last and each.end <= each.start:
             message = f"must be after its start {each.start!r}"
             raise ConfigError(message, field=f"{here}.end", value=each.end)
