@@ -57,7 +57,7 @@ class Where:
     patience_s: float = 5.0
 
     def reader(self, stack: AsyncExitStack) -> StatusReader:
-        """Return a reader of it, closed with the stack.
+        """Return a reader of the status of the clusters, which the stack closes.
 
         :raises ConfigError: an option is invalid.
         """

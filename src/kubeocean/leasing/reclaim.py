@@ -512,7 +512,7 @@ class _Planner:
         return None if pod.grace_s <= most else most
 
     def _terminating(self, pod: LentPod, by: datetime) -> PodStep:
-        """Wait for a terminating pod until the deadline; where its node has to go, not for ever."""
+        """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it."""
         now, deadline = self.situation.now, self.notice.deadline
         if self.situation.rules.force and self._may_act and by > now + _SHORTEST_GRACE:
             if now >= deadline:

@@ -263,7 +263,7 @@ class Client:
         body: Mapping[str, Any],
         namespace: str = "",
     ) -> Json:
-        """Ask something of an object: an eviction, a token, a binding."""
+        """Create a subresource of an object: an eviction, a token, a binding."""
         path = _path(resource, namespace, name, subresource)
         request = self._request("POST", path, body=body, query=self._writer())
         doing = f"post {_what(resource, subresource)} of {_ref(namespace, name)}"

@@ -321,7 +321,7 @@ class _Minter:
         return self._clock.monotonic() >= self._expires_at
 
     def renew_in(self) -> float:
-        """Seconds until there is a reason to ask again."""
+        """Seconds until the credentials should be read again."""
         now = self._clock.monotonic()
         return max(self._renew_at - now, self._ran_at + _AGAIN_S - now, 0.0)
 

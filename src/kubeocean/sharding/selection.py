@@ -170,7 +170,7 @@ def owner_key(obj: Object, kind: str) -> Key | None:
 
 
 def shard_selector(slots: Collection[int], total: int) -> str:
-    """Return the ranges of these slots in the words of the server."""
+    """Return the shard selector of these slots, in the syntax of the API server."""
     return " || ".join(
         f"shardRange({_UID}, '{_bound(start)}', '{_bound(end)}')"
         for start, end in hash_ranges(slots, total)

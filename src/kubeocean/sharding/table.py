@@ -135,7 +135,7 @@ class Table:
         return replace(after, history=(*self.history, Past(self.epoch, heirs))[-HISTORY:])
 
     def says(self, words: Iterable[str], member: str) -> bool:
-        """Return whether `words`, which are names or ids, mean this member."""
+        """Return whether `words`, which are names or ids of members, contain this member."""
         return member in words or name_of(member) in words
 
 

@@ -21,7 +21,7 @@ def freeze(table: Table, on: bool = True) -> Table:
 
 
 def drain(table: Table, replica: str) -> Table:
-    """Give all slots of a replica, named or by id, to others, and no more to it."""
+    """Move all slots of a replica, given by name or id, to others, and assign none to it."""
     if not replica:
         raise ConfigError("names no member", field="replica", value=replica)
     return replace(table, drained=table.drained | {replica}, epoch=table.epoch + 1)
@@ -61,7 +61,7 @@ def move(table: Table, slots: Iterable[int], to: str) -> Table:
 
 
 def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
-    """Ask for the assignment that was in force at an epoch, as far as its owners still live.
+    """Request the assignment of an earlier epoch, for the slots whose owners are still members.
 
     An owner that has come back as another incarnation counts as living. The table is frozen: else
     what made it what it is would make it so again.

@@ -273,7 +273,7 @@ def _facts_of(manifest: Manifest, live: Json | None, facts: PassFacts) -> Manife
 
 
 def _is_lost_race(step: NextStep, error: ApiError) -> bool:
-    """Whether to read the object again and decide anew."""
+    """Whether a write failed because the object changed, so that it must be read again."""
     match step:
         case Create():
             return isinstance(error, AlreadyExists)

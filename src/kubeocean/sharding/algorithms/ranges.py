@@ -1,4 +1,4 @@
-"""Range: keys by their order, cut where the user says.
+"""Range: assigns keys to shards by ranges of their sort order, which the user configures.
 
 A range has its start and not its end. All ranges together cover every key once: the first starts
 and the last ends with "", and each starts where the one before it ends. There is no shard for what

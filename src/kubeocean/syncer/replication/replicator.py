@@ -94,7 +94,7 @@ class Rules:
         """Register for changes of other kinds; called when all replicators exist."""
 
     def synced(self) -> bool:
-        """Whether everything that is needed for decisions is known."""
+        """Whether the references of all pods are known, which decisions need."""
         return self.references.synced
 
     def is_used(self, key: Key) -> bool:
