@@ -131,7 +131,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: it knows, and they may not."""
+    """403: the server authenticated the client, and does not authorize the request."""
 
 
 class NotFound(ApiError):

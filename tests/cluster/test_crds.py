@@ -275,7 +275,7 @@ async def test_a_cluster_id_never_changes(server: Client) -> None:
 
     text = (
         "spec.clusterID: Forbidden: cannot be changed, because virtual nodes are named after it;"
-        " delete the binding and make another"
+        " delete the binding and create another"
     )
     for patch in ({"spec": {"clusterID": "c2"}}, {"spec": None}):
         with pytest.raises(Invalid) as refused:
@@ -302,7 +302,7 @@ async def test_where_pods_run_is_said_once(server: Client) -> None:
             await change(namespace)
         assert (
             "spec.mountNamespace: Forbidden: cannot be changed, because pods run there that would"
-            " be left behind; delete the binding and make another"
+            " be left behind; delete the binding and create another"
         ) in str(refused.value)
 
 

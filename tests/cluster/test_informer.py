@@ -137,7 +137,7 @@ async def test_pruning_and_keeping_bytes(client: Client, namespace: str) -> None
         cached = lean.get(made.key)
         assert cached is not None
         assert cached.data is None
-        with pytest.raises(LookupError, match="not kept"):
+        with pytest.raises(LookupError, match="without keep_raw"):
             cached.content()
         kept = whole.get(made.key)
         assert kept is not None

@@ -113,9 +113,9 @@ async def test_a_new_certificate_fails_no_session(proxier_env: ProxierEnv, tls_s
         early = VirtualClock()
         await early.advance(timedelta(days=3650).total_seconds())
         await put(certificate(proxier_env, "future", clock=early))
-        await replica.says("Kept old certificate")
+        await replica.says("Kept the old serving certificate")
         await put({"tls.crt": base64.b64encode(b"nonsense").decode()})
-        await replica.says("Could not use certificate")
+        await replica.says("Could not use new serving certificate")
         assert await certificate_name(proxier_env) == "third"
         assert await works(proxier_env)
         await answers(talk)

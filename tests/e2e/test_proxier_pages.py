@@ -301,7 +301,7 @@ async def test_logs_and_commands_work_without_metrics(proxier_env: ProxierEnv) -
 
 # What kubelets are shown
 
-OWN_TOKEN = "Kubelets are shown the binding's own token"
+OWN_TOKEN = "Reading kubelet metrics with the binding's own token"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 OLD_RULES: tuple[Json, ...] = (
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
@@ -370,4 +370,4 @@ async def test_a_worker_without_a_metrics_account_keeps_its_metrics_with_one_war
 
 
 def _has_new_credentials(replica: SyncerProcess) -> bool:
-    return len(replica.lines("Took new worker credentials")) == 1
+    return len(replica.lines("Loaded new worker credentials")) == 1

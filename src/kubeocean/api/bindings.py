@@ -101,7 +101,7 @@ class PodPrivileges(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
 
     @property
     def denied(self) -> tuple[str, ...]:
-        """The denied fields, as users write them; a value that is not Allow denies."""
+        """The names of the fields that deny an access: every value except Allow denies."""
         at_all = self.effective_level is PodSecurityLevel.PRIVILEGED
         return tuple(
             shown for shown, value in self.settings if not (at_all and value == Privilege.ALLOW)

@@ -92,7 +92,7 @@ def binding_definition() -> Json:
     unchanged = rule(
         "!has(oldSelf.spec) || (has(self.spec) && self.spec.clusterID == oldSelf.spec.clusterID)",
         "cannot be changed, because virtual nodes are named after it;"
-        " delete the binding and make another",
+        " delete the binding and create another",
         fieldPath=".spec.clusterID",
         reason="FieldValueForbidden",
     )
@@ -102,7 +102,7 @@ def binding_definition() -> Json:
         " && has(self.spec.mountNamespace)"
         " && self.spec.mountNamespace == oldSelf.spec.mountNamespace)",
         "cannot be changed, because pods run there that would be left behind;"
-        " delete the binding and make another",
+        " delete the binding and create another",
         fieldPath=".spec.mountNamespace",
         reason="FieldValueForbidden",
     )
@@ -126,16 +126,16 @@ def binding_definition() -> Json:
 
 def _binding_spec() -> Json:
     secret = obj(
-        "The Secret of this cluster whose key `kubeconfig` reaches the worker.",
+        "The Secret of this cluster whose key `kubeconfig` has the kubeconfig of the worker.",
         rule(
             "has(self.name) && self.name != '' && has(self.namespace) && self.namespace != ''",
             "must have the name and the namespace of the Secret with the kubeconfig of the worker",
         ),
-        name=text("Its name."),
-        namespace=text("Its namespace."),
+        name=text("The name of the Secret."),
+        namespace=text("The namespace of the Secret."),
     )
     return obj(
-        "What is wanted.",
+        "The desired state of the binding.",
         required=("clusterID", "secretRef"),
         clusterID=text(
             "Identifies the worker. It is part of the names of virtual nodes, and so unique and"
@@ -145,28 +145,28 @@ def _binding_spec() -> Json:
         ),
         secretRef=secret | {"x-kubernetes-map-type": "atomic"},
         nodeSelector=node_selector(
-            "Which nodes of the worker may become virtual nodes; all, if there is none."
+            "Which nodes of the worker may become virtual nodes; all, if it is not set."
         ),
         mountNamespace=text(
-            "The namespace of the worker that receives everything; it must exist. Once it is set it"
-            " is never changed."
+            "The namespace of the worker in which pods and copies are created; it must exist. Once"
+            " it is set it cannot be changed."
         ),
         serviceNamespaces=array(
-            "Namespaces whose Services are wanted in the worker.", {"type": "string"}
+            "Namespaces whose Services are replicated to the worker.", {"type": "string"}
         ),
         disableNodeDefaultTaint=flag(
             f"Virtual nodes do not get the taint {DEFAULT.taint_vnode}:NoSchedule."
         ),
         podPriorityClassName=text(
-            f"The PriorityClass of pods in the worker; {DEFAULT.priority_class}, which is made"
-            " there, if there is none."
+            f"The PriorityClass of pods in the worker; {DEFAULT.priority_class}, which is"
+            " created there, if it is not set."
         ),
         runningDaemonsetByDefault=flag(
             "Pods of DaemonSets run in the worker, also without the annotation"
             f" {DEFAULT.running_daemonset}."
         ),
         directScheduling=flag(
-            "Pods are put on their node in the worker without asking its scheduler."
+            "Pods are assigned to their node in the worker without the worker's scheduler."
         ),
         podPrivileges=_pod_privileges(),
         workerTrust=text(
@@ -191,12 +191,12 @@ def _pod_privileges() -> Json:
         return text(f"{description} The default is Allow.", enum=words)
 
     return obj(
-        "What of the worker's machines pods may reach into. A pod that asks for what is denied is"
-        " not created in the worker, and an event on it says why.",
+        "Which parts of the worker's nodes pods may access. A pod that requests a denied access is"
+        " not created in the worker, and an event of the pod has the reason.",
         level=text(
             "The level of Kubernetes' Pod Security Standards that pods have to meet: privileged,"
-            " baseline, which denies everything below, or restricted. Where a single privilege says"
-            " otherwise, the stricter one counts. The default is privileged.",
+            " baseline, which denies everything below, or restricted. If the level and a single"
+            " privilege differ, the stricter one applies. The default is privileged.",
             enum=[each.value for each in PodSecurityLevel],
         ),
         hostNetwork=privilege("The network of the node, ports of the node among it."),
@@ -212,12 +212,16 @@ def _pod_privileges() -> Json:
 
 def _binding_status() -> Json:
     return obj(
-        "What became of it.",
+        "The observed state of the binding.",
         phase=text("Pending, Ready or Failed.", enum=["", *(each.value for each in BindingPhase)]),
-        conditions=conditions("Whether it works, whether the worker answers, and why not."),
-        lastSyncTime=time("When it became Ready."),
-        observedGeneration=number("The generation that the status is about.", wide=True),
-        virtualNodes=number("How many virtual nodes it has."),
+        conditions=conditions(
+            "Conditions of the binding: whether it is ready, whether the worker can be reached."
+        ),
+        lastSyncTime=time("When the binding became Ready."),
+        observedGeneration=number(
+            "The generation of the object that the status describes.", wide=True
+        ),
+        virtualNodes=number("The number of virtual nodes of the binding."),
     )
 
 
@@ -227,8 +231,8 @@ def _binding_status() -> Json:
 def policy_definition() -> Json:
     """Return the definition of ResourceLeasingPolicy, for worker clusters."""
     schema = obj(
-        "What the owner of this cluster lends to a computing cluster, when, and how it is taken"
-        " back.",
+        "Which nodes and resources of this cluster its owner lends to a computing cluster, when,"
+        " and how they are reclaimed.",
         spec=_policy_spec(),
         status=_policy_status(),
     )
@@ -246,18 +250,18 @@ def policy_definition() -> Json:
 
 def _policy_spec() -> Json:
     return obj(
-        "What the owner wants.",
+        "The desired state of the policy.",
         required=("cluster",),
         cluster=text("The name of the ClusterBinding in the computing cluster.", minLength=1),
         nodeSelector=node_selector(
-            "Which nodes are lent, of those that the binding may use; all, if there is none."
+            "Which nodes are lent, of those that the binding selects; all, if it is not set."
         ),
         timeWindows=array(
-            "When they are lent; always, if there is none.", _time_window(), most=256
+            "When the nodes are lent; always, if there is no window.", _time_window(), most=256
         ),
         timeZone=text(
-            "The IANA time zone of the windows, such as Europe/Berlin; that of the syncer's"
-            " process, if there is none.",
+            "The IANA time zone of the windows, such as Europe/Berlin; if it is not set, that of"
+            " the syncer.",
             rule(
                 f"self == '' || self in [{', '.join(map(repr, sorted(zone_names())))}]",
                 ZONE_HINT,
@@ -266,30 +270,33 @@ def _policy_spec() -> Json:
             maxLength=64,
         ),
         resourceLimits=array(
-            "How much of a node is lent; of what is not listed, all that is left over.",
+            "How much of each resource of a node is lent; of a resource without a limit, everything"
+            " that other pods leave over.",
             _resource_limit(),
             most=512,
         ),
         forceReclaim=flag(
-            "When nodes are taken back, pods that do not leave are evicted. Without it they stay,"
-            " and no new ones come."
+            "Evict the pods of nodes that are reclaimed. If it is not set, running pods stay, and"
+            " no new pods are admitted."
         ),
         gracefulReclaimPeriodSeconds=number(
-            "How long pods may stay after their node is taken back, before they are evicted."
+            "How long pods may run, after the reclaim of their node has begun, before they are"
+            " evicted."
         ),
         forceReclaimDeadlineSeconds=number(
-            "How long evictions respect disruption budgets, from the end of the grace period; what"
-            " is still there after that is deleted. 300, if there is none."
+            "How long evictions respect disruption budgets, from the end of the grace period;"
+            " pods that remain after that are deleted. 300, if it is not set."
         ),
         maxEvictionsPerMinute=number(
-            "At most so many pods are evicted in a minute; any number, if there is none.", least=1
+            "The maximum number of pods that are evicted in a minute; no limit, if it is not set.",
+            least=1,
         ),
         coolDownSeconds=number(
-            "How long a node that pods were evicted from is not lent again, so that changes in"
-            " quick succession do not evict again and again."
+            "How long a node is not lent again after pods were evicted from it, so that frequent"
+            " changes of the policy do not cause repeated evictions."
         ),
         reclaim=obj(
-            "How nodes are taken back.",
+            "How nodes are reclaimed.",
             respectTolerations=flag(
                 "Pods that tolerate the taint of a closed window stay for as long as they tolerate"
                 " it, also with forceReclaim. The default is true; with false, the policy alone"
@@ -319,12 +326,12 @@ def _time_window() -> Json:
         required=("start", "end"),
         start=text("The first minute, as HH:MM.", time_rule, maxLength=64),
         end=text(
-            "The last minute, as HH:MM. Before the start it means that of the next day, and the"
-            " whole window belongs to the day that it starts on.",
+            "The last minute, as HH:MM. If it is before the start, the window ends on the next"
+            " day, and belongs to the day on which it starts.",
             time_rule,
             maxLength=64,
         ),
-        days=array("On which days; every day, if there is none.", day, most=64),
+        days=array("The days of the week; every day, if there is none in the list.", day, most=64),
     )
 
 
@@ -335,7 +342,7 @@ def _resource_limit() -> Json:
         resource=text("The resource, such as cpu, memory or nvidia.com/gpu.", minLength=1),
         quantity=quantity("At most this amount; 0 lends none."),
         percent=number(
-            "At most this percentage of what the pods of this cluster leave over.",
+            "At most this percentage of the amount that the pods of this cluster leave over.",
             least=1,
             most=100,
         ),
@@ -344,62 +351,68 @@ def _resource_limit() -> Json:
 
 def _policy_status() -> Json:
     return obj(
-        "What became of it.",
+        "The observed state of the policy.",
         phase=text("Pending, Active, Inactive or Failed."),
-        conditions=conditions("Whether it is well-formed, whether it lends, and why not."),
-        lastAppliedTime=time("When the phase changed last."),
-        activeTimeWindow=flag("Whether it lends now."),
-        observedGeneration=number("The generation that the status is about.", wide=True),
-        nextTransitionTime=time("When that changes next."),
-        leasedNodes=number("How many nodes it lends."),
-        forceReclaimTime=time("Since when it takes back by force, if it does."),
+        conditions=conditions(
+            "Conditions of the policy: whether it is valid, whether it lends nodes."
+        ),
+        lastAppliedTime=time("When the phase last changed."),
+        activeTimeWindow=flag("Whether the policy lends nodes at present."),
+        observedGeneration=number(
+            "The generation of the object that the status describes.", wide=True
+        ),
+        nextTransitionTime=time("When the next time window opens or closes."),
+        leasedNodes=number("The number of nodes that the policy lends."),
+        forceReclaimTime=time(
+            "Since when the policy reclaims nodes with forceReclaim, if it does."
+        ),
         reclaim=_reclaim_status(),
     )
 
 
 def _reclaim_status() -> Json:
     eviction = obj(
-        "A pod that had to go.",
-        namespace=text("Its namespace in the computing cluster."),
-        name=text("Its name."),
-        node=text("The virtual node that it ran on."),
-        time=time("When it was evicted."),
-        reason=text("Why, in one word."),
-        message=text("Why, in a sentence."),
+        "A pod that was evicted.",
+        namespace=text("The namespace of the pod in the computing cluster."),
+        name=text("The name of the pod."),
+        node=text("The virtual node that the pod ran on."),
+        time=time("When the pod was evicted."),
+        reason=text("The reason of the eviction, in one word."),
+        message=text("The reason of the eviction, in a sentence."),
     )
     node = obj(
-        "A virtual node that is on its way back.",
-        name=text("Its name."),
-        cause=text("Why it is taken back, in one word."),
-        phase=text("How far it is: Notice, Held, Evicting or Forcing."),
-        since=time("Since when no new pods are let in."),
-        pending=number("How many of its pods still have to go."),
+        "A virtual node that is being reclaimed.",
+        name=text("The name of the virtual node."),
+        cause=text("Why the node is reclaimed, in one word."),
+        phase=text("The phase of the reclaim: Notice, Held, Evicting or Forcing."),
+        since=time("Since when the node admits no new pods."),
+        pending=number("The number of pods of the node that have to be evicted."),
     )
     pod = obj(
-        "A pod that is still there.",
-        namespace=text("Its namespace in the computing cluster."),
-        name=text("Its name."),
-        node=text("The virtual node that it runs on."),
+        "A pod that still runs on a node that is being reclaimed.",
+        namespace=text("The namespace of the pod in the computing cluster."),
+        name=text("The name of the pod."),
+        node=text("The virtual node that the pod runs on."),
         reason=text(
-            "What keeps it, in one word: Grace, Tolerates, ToleratesForNow, NotForced, Pace,"
-            " Budget, Retry or Terminating."
+            "Why the pod still runs, in one word: Grace, Tolerates, ToleratesForNow, NotForced,"
+            " Pace, Budget, Retry or Terminating."
         ),
-        until=time("Until when that can keep it."),
+        until=time("Until when that reason can delay the eviction."),
     )
     return obj(
-        "How taking back goes, or went the last time. Lists name the first of many; numbers count"
-        " all.",
-        cause=text("Why, in one word."),
-        startTime=time("When no new pods were let in any more."),
+        "The progress of the present or the last reclaim. Lists contain the first 100 entries;"
+        " numbers count all.",
+        cause=text("The cause of the reclaim, in one word."),
+        startTime=time("Since when the nodes admit no new pods."),
         evictionTime=time("When the grace period ends, and evictions start."),
         deadlineTime=time("When disruption budgets are no longer respected."),
-        completionTime=time("When it was over."),
-        pendingNodes=number("Virtual nodes that are not back yet."),
-        pending=number("Pods that still have to go."),
+        completionTime=time("When the reclaim was completed."),
+        pendingNodes=number("Virtual nodes that are not reclaimed yet."),
+        pending=number("Pods that have to be evicted."),
         evicted=number("Pods that were evicted."),
-        blocked=number("Pods that a disruption budget holds back."),
-        nodes=array("Virtual nodes that are not back yet.", node, most=100),
-        pods=array("Pods that are still there, those that have to go first.", pod, most=100),
+        blocked=number("Pods whose eviction a disruption budget does not allow at present."),
+        nodes=array("Virtual nodes that are not reclaimed yet.", node, most=100),
+        pods=array("Pods that still run; those that are evicted first come first.", pod, most=100),
         lastEvictions=array("The latest evictions.", eviction, most=100),
     )
 

@@ -163,7 +163,8 @@ def proxier_port(vnode: str) -> int:
 
 
 def proxier_ports(vnode: str) -> Iterator[int]:
-    """Yield all ports in the order in which they are tried: upwards from the first, then around."""
+    """Yield all ports in the order in which they are tried: upwards from that of the node, then
+    from the lowest."""
     first = proxier_port(vnode)
     yield from range(first, PROXIER_PORT_LAST + 1)
     yield from range(PROXIER_PORT_FIRST, first)

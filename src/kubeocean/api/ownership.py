@@ -62,7 +62,7 @@ def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
 
 
 def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
-    """Whether an object was made by this binding, for whatever."""
+    """Whether an object has the labels of all objects that this binding's syncer creates."""
     return ownership(ids, domain).items() <= obj.labels.items()
 
 
@@ -140,7 +140,7 @@ def is_holder(obj: Object, *, ids: Ids, domain: Domain) -> bool:
 
 
 def is_virtual_node_of(node: Object, *, binding: str, cluster_id: str, domain: Domain) -> bool:
-    """Whether a Node is a virtual node that this binding's syncer made, whatever its labels say.
+    """Whether this binding's syncer created a Node as a virtual node; labels alone do not decide.
 
     Its name must be one that virtual nodes of the cluster have; no other Node is ever written. Then
     the metadata that we remember on it decides. Where that was lost, the node must have our

@@ -26,7 +26,10 @@ __all__ = [
 DEFAULT_NAME: Final = "ocean"
 
 NameOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="Which ocean, if there are several.")
+    str,
+    typer.Option(
+        "--name", metavar="NAME", help="Name of the group of local clusters, if there are several."
+    ),
 ]
 
 

@@ -31,13 +31,17 @@ _COMPLETION_S: Final = 2.0  # limit of a completion, for which a person waits
 
 PatienceOption = Annotated[
     float,
-    typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the answer of a worker."),
+    typer.Option(
+        min=0.1,
+        metavar="SECONDS",
+        help="Maximum time to wait for the response of a worker's API server.",
+    ),
 ]
 AskOption = Annotated[
     bool,
     typer.Option(
         "--workers/--no-workers",
-        help="Whether to read the worker clusters, or the computing cluster only.",
+        help="Read the worker clusters as well, or only the computing cluster.",
     ),
 ]
 
@@ -53,7 +57,7 @@ class Where:
     patience_s: float = 5.0
 
     def reader(self, stack: AsyncExitStack) -> StatusReader:
-        """Return a reader of it, closed with the stack.
+        """Return a reader of the status of the clusters, which the stack closes.
 
         :raises ConfigError: an option is invalid.
         """

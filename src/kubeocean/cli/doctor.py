@@ -28,9 +28,7 @@ def doctor(
             autocompletion=complete_binding,
         ),
     ] = "",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Let warnings count as errors do.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",

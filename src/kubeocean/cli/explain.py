@@ -30,13 +30,13 @@ ZoneOption = Annotated[
     typer.Option(
         "--time-zone",
         metavar="ZONE",
-        help="The time zone of policies that name none, as the syncer has it.",
+        help="Time zone of policies that set none: the value of the syncer's --time-zone.",
     ),
 ]
 
 explain = typer.Typer(
     name="explain",
-    help="Explain the state of a node, a pod, a binding or a placement: the rule that decided.",
+    help="Explain which rule decided the state of a node, a pod, a binding or a placement.",
     no_args_is_help=True,
 )
 
@@ -45,10 +45,15 @@ explain = typer.Typer(
 def node(
     name: Annotated[
         str,
-        typer.Argument(help="A virtual node, or a node of a worker.", autocompletion=complete_node),
+        typer.Argument(
+            help="Name of a virtual node, or of a node of a worker.", autocompletion=complete_node
+        ),
     ],
     binding: Annotated[
-        str, typer.Option(metavar="NAME", help="The binding of the worker that has the node.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Name of the ClusterBinding of the worker that has the node."
+        ),
     ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -72,13 +77,15 @@ def pod(
         str,
         typer.Argument(
             metavar="[NAMESPACE/]NAME",
-            help="A pod of the computing cluster.",
+            help="Name of a pod of the computing cluster.",
             autocompletion=complete_pod,
         ),
     ],
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", metavar="NAME", help="Its namespace, else default."),
+        typer.Option(
+            "--namespace", "-n", metavar="NAME", help="Namespace of the pod (default: default)."
+        ),
     ] = "",
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -98,7 +105,9 @@ def pod(
 
 @explain.command()
 def binding(
-    name: Annotated[str, typer.Argument(help="A ClusterBinding.", autocompletion=complete_binding)],
+    name: Annotated[
+        str, typer.Argument(help="Name of a ClusterBinding.", autocompletion=complete_binding)
+    ],
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
@@ -121,13 +130,13 @@ def placement(
         str,
         typer.Argument(
             metavar="[NAMESPACE/]NAME",
-            help="A ClusterResourcePlacement; with a namespace, a ResourcePlacement.",
+            help="Name of a ClusterResourcePlacement or, with --namespace, of a ResourcePlacement.",
         ),
     ],
     namespace: Annotated[
         str,
         typer.Option(
-            "--namespace", "-n", metavar="NAME", help="The namespace of a ResourcePlacement."
+            "--namespace", "-n", metavar="NAME", help="Namespace of the ResourcePlacement."
         ),
     ] = "",
     kubeconfig: KubeconfigOption = "",

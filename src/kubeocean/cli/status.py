@@ -25,10 +25,11 @@ _UNHEALTHY: Final = 3
 def status(
     name: BindingArgument = "",
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Stay, and show each change.")
+        bool, typer.Option("--watch", "-w", help="Keep running, and show each change.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two reads.")
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="Time between two reads of the clusters."),
     ] = 2.0,
     workers: AskOption = True,
     timeout: PatienceOption = 5.0,

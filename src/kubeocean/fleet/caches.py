@@ -270,7 +270,7 @@ class HubCaches:
         return await self._unseen_works.all_shown(binding, self.works.caught_up)
 
     def gate(self, *caches: Callable[[Key], Awaitable[bool]]) -> Callable[[Key], Awaitable[bool]]:
-        """Return the gate of a controller that decides from these caches' `caught_up`."""
+        """Return a function that is true for a key once all `caches` show the own writes for it."""
 
         async def caught_up(key: Key) -> bool:
             await self.synced()

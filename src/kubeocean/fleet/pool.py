@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Change(Enum):
-    """What an event tells about an object."""
+    """Which part of an object an event of a watch changed."""
 
     CONTENT = auto()
     STATUS = auto()

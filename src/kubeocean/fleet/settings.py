@@ -139,10 +139,13 @@ class HubSettings(FleetSettings):
         "Namespace of the leader election Lease.",
     )
     hub_api_qps: float = flag(
-        "hub-api-qps", number, "250", "Requests per second to the hub; 0: unlimited."
+        "hub-api-qps", number, "250", "Requests per second to the hub; 0 means no limit."
     )
     hub_api_burst: int = flag(
-        "hub-api-burst", integer, "1000", "Requests that may exceed that rate in a burst."
+        "hub-api-burst",
+        integer,
+        "1000",
+        "Requests to the hub that may exceed --hub-api-qps in a burst.",
     )
     cluster_unhealthy_threshold: timedelta | None = flag(
         "cluster-unhealthy-threshold",
@@ -210,7 +213,7 @@ class HubSettings(FleetSettings):
         "The hub runs workloads: PersistentVolumeClaims are not placed on members.",
     )
     max_fleet_size: int = flag(
-        "max-fleet-size", integer, "100", "Expected number of members; any number is served."
+        "max-fleet-size", integer, "100", "Expected number of members; not a limit."
     )
     max_concurrent_cluster_placement: int = _unused(
         "max-concurrent-cluster-placement", integer, "100"
@@ -321,16 +324,22 @@ class MemberSettings(FleetSettings):
         "tls-insecure", boolean, "false", "Do not verify the hub's certificate. For tests only."
     )
     hub_api_qps: float = flag(
-        "hub-api-qps", number, "50", "Requests per second to the hub; 0: unlimited."
+        "hub-api-qps", number, "50", "Requests per second to the hub; 0 means no limit."
     )
     hub_api_burst: int = flag(
-        "hub-api-burst", integer, "500", "Requests to the hub that may exceed that rate in a burst."
+        "hub-api-burst",
+        integer,
+        "500",
+        "Requests to the hub that may exceed --hub-api-qps in a burst.",
     )
     member_api_qps: float = flag(
-        "member-api-qps", number, "250", "Requests per second to the member; 0: unlimited."
+        "member-api-qps", number, "250", "Requests per second to the member; 0 means no limit."
     )
     member_api_burst: int = flag(
-        "member-api-burst", integer, "1000", "Requests to the member that may exceed that rate."
+        "member-api-burst",
+        integer,
+        "1000",
+        "Requests to the member that may exceed --member-api-qps in a burst.",
     )
     property_provider: str = flag(
         "property-provider",
@@ -370,50 +379,52 @@ class MemberSettings(FleetSettings):
         "work-applier-requeue-rate-limiter-attempts-with-fixed-delay",
         integer,
         "1",
-        "Passes over a Work that follow with a fixed delay.",
+        "Number of first passes over a Work that follow each other with the fixed delay.",
     )
     fixed_delay_s: float = flag(
         "work-applier-requeue-rate-limiter-fixed-delay-seconds",
         number,
         "5",
-        "Seconds of that delay.",
+        "Fixed delay, in seconds, between the first passes over a Work.",
     )
     slow_backoff_base: float = flag(
         "work-applier-requeue-rate-limiter-exponential-base-for-slow-backoff",
         number,
         "1.2",
-        "Factor by which later delays grow at first.",
+        "Factor by which the delay between passes over a Work grows in the slow backoff, which"
+        " follows the passes with the fixed delay.",
     )
     initial_slow_backoff_s: float = flag(
         "work-applier-requeue-rate-limiter-initial-slow-backoff-delay-seconds",
         number,
         "2",
-        "Seconds of the first such delay.",
+        "First delay of the slow backoff, in seconds.",
     )
     max_slow_backoff_s: float = flag(
         "work-applier-requeue-rate-limiter-max-slow-backoff-delay-seconds",
         number,
         "15",
-        "Seconds up to which delays grow by that factor.",
+        "Longest delay of the slow backoff, in seconds; the fast backoff follows.",
     )
     fast_backoff_base: float = flag(
         "work-applier-requeue-rate-limiter-exponential-base-for-fast-backoff",
         number,
         "1.5",
-        "Factor by which delays grow after that.",
+        "Factor by which the delay grows in the fast backoff.",
     )
     max_fast_backoff_s: float = flag(
         "work-applier-requeue-rate-limiter-max-fast-backoff-delay-seconds",
         number,
         "900",
-        "Seconds of the longest delay.",
+        "Longest delay of the fast backoff, in seconds.",
     )
     skip_to_fast_backoff: bool = flag(
         "work-applier-requeue-rate-limiter-skip-to-fast-backoff-for-available-or-diff-reported"
         "-work-objs",
         boolean,
         "true",
-        "Let delays of Works that are available grow by the second factor at once.",
+        "Skip the slow backoff for Works whose objects are available, or whose differences are"
+        " reported.",
     )
     enable_v1alpha1_apis: bool = _unused("enable-v1alpha1-apis", boolean, "false")
     enable_v1beta1_apis: bool = _unused("enable-v1beta1-apis", boolean, "true")

@@ -59,9 +59,9 @@ _COUNTS: Final = tuple(each.name for each in fields(PodCounts))
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """The pods of one virtual node, the first names of some counts, and the sum of requests.
+    """The pods of one virtual node: their numbers, names of some, and the sum of their requests.
 
-    `daemons` are pods among the unreplicated that a binding which runs DaemonSets should run.
+    `daemons` counts unreplicated pods that are replicated if the binding runs DaemonSets.
     """
 
     pods: PodCounts = field(default_factory=PodCounts)

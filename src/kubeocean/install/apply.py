@@ -83,7 +83,7 @@ def resource_of(body: Json) -> Resource[Untyped]:
     """Return the resource of an object's kind."""
     resource = _KINDS.get((body["apiVersion"], body["kind"]))
     if resource is None:
-        raise InvariantError("an object of an unknown kind", object=title(body))
+        raise InvariantError("the kind of the object is not known", object=title(body))
     return resource
 
 

@@ -415,7 +415,7 @@ def _add_on_condition(add_on: AddOn) -> str:
 
 
 def _renamed(body: Json, roles: dict[str, str]) -> Json:
-    """Return the object with marks in the names of cluster roles."""
+    """Return the object with placeholders for the names of cluster roles."""
     metadata = body["metadata"]
     if (name := roles.get(metadata["name"])) is not None:
         body = body | {"metadata": metadata | {"name": name}}

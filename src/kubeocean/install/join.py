@@ -303,7 +303,7 @@ class Join:
         )
 
     async def _wanted(self, values: WorkerValues) -> list[Json]:
-        """Return the objects to apply; an egress policy of a Helm release has its values."""
+        """Return the objects to apply; an egress policy of a Helm release keeps its values."""
         objects = worker_objects(values)
         if not values.egress:
             return objects

@@ -43,8 +43,8 @@ def computing_guards(values: Values) -> list[Json]:
 def disruption_budget(
     name: str, namespace: str, selector: dict[str, str], *, labels: dict[str, str]
 ) -> Json:
-    """Return a budget by which a drain evicts one pod at a time; a pod that is not ready protects
-    nothing, and may always be evicted."""
+    """Return a PodDisruptionBudget that lets a drain evict one pod at a time; a pod that is not
+    ready may always be evicted."""
     return named(
         "PodDisruptionBudget",
         "policy/v1",

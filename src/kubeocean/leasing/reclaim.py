@@ -104,7 +104,7 @@ _UNSEEN_S: Final = 30.0  # accepted, but the cache does not show the pod termina
 
 @dataclass(frozen=True, slots=True)
 class EvictionAttempt:
-    """The last attempt of an action on a pod; `count` is how often in a row it was made."""
+    """The last attempt to evict or delete a pod; `count` is how often in a row it was made."""
 
     action: PodAction
     at: datetime
@@ -161,7 +161,8 @@ class _Pod(Protocol):
 
 
 def lent_pod_of(pod: _Pod, attempt: EvictionAttempt | None = None) -> LentPod:
-    """Return a virtual pod as plans need it; `attempt` is the last one to evict the pod."""
+    """Return the fields of a virtual pod that a plan to reclaim needs; `attempt` is the last
+    attempt to evict the pod."""
     owners = pod.metadata.owner_references or ()
     owner = next((each for each in owners if each.controller), None)
     return LentPod(
@@ -511,7 +512,7 @@ class _Planner:
         return None if pod.grace_s <= most else most
 
     def _terminating(self, pod: LentPod, by: datetime) -> PodStep:
-        """Wait for a terminating pod until the deadline; where its node has to go, not for ever."""
+        """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it."""
         now, deadline = self.situation.now, self.notice.deadline
         if self.situation.rules.force and self._may_act and by > now + _SHORTEST_GRACE:
             if now >= deadline:

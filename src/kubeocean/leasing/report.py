@@ -25,7 +25,7 @@ def next_report(
     generation: int = 0,
     now: datetime,
 ) -> tuple[ReclaimStatus, Condition] | None:
-    """Return the next `status.reclaim` and condition `Reclaiming`; None if there is nothing to say.
+    """Return the next `status.reclaim` and condition `Reclaiming`; None if nothing is reported.
 
     `before` and `reclaiming` are those of the policy's status now.
     """

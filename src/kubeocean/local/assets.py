@@ -59,7 +59,7 @@ class Assets:
         try:
             return self._paths[name]
         except KeyError:
-            raise LocalError(f"{name} is not among the programs that were asked for") from None
+            raise LocalError(f"{name} is not among the requested programs") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -118,7 +118,7 @@ class AssetFinder:
         """See the function of the same name."""
         self._wanted = list(dict.fromkeys(names))
         if unknown := set(self._wanted) - set(EVERYTHING):
-            raise InvariantError("there are no such assets", names=sorted(unknown))
+            raise InvariantError("assets are not known", names=sorted(unknown))
         self._look_in_directories()
         self._look_in_path()
         self._look_in_cache()
@@ -133,7 +133,8 @@ class AssetFinder:
         """
         if complaints := self.cache.verify():
             raise LocalError(
-                f"{'; '.join(complaints)}; remove {self.cache.directory} to have it made again"
+                f"{'; '.join(complaints)}; remove {self.cache.directory} to have the programs"
+                " downloaded or built again"
             )
 
     def _missing(self) -> list[str]:

@@ -352,8 +352,10 @@ def check_components(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in COMPONENTS:
-            raise ConfigError(f"is none of {', '.join(COMPONENTS)}", field="components", value=name)
+            raise ConfigError(
+                f"must be one of {', '.join(COMPONENTS)}", field="components", value=name
+            )
     for needed in COMPONENTS[:2]:
         if needed not in names:
-            raise ConfigError(f"lack {needed}", field="components", value=list(names))
+            raise ConfigError(f"must include {needed}", field="components", value=list(names))
     return tuple(name for name in COMPONENTS if name in names)

@@ -227,7 +227,10 @@ def _certificate(
 def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
     for name in (common_name, *organizations):
         if not 0 < len(name) <= _NAME_LENGTH:
-            raise LocalError(f"could not certify {name!r}: names have 1 to {_NAME_LENGTH} letters")
+            raise LocalError(
+                f"could not create a certificate for {name!r}: a name must have 1 to {_NAME_LENGTH}"
+                " characters"
+            )
     groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
     return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 

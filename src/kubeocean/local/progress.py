@@ -38,13 +38,13 @@ class Task(Protocol):
     """Step in progress."""
 
     def advance(self, by: int = 1) -> None:
-        """So much more of the total is done."""
+        """Add `by` to the amount of the total that is done."""
 
     def expect(self, total: int) -> None:
-        """The total has become known."""
+        """Set the total of the step."""
 
     def say(self, detail: str) -> None:
-        """Show the present detail in a few words."""
+        """Show a short text about the present state of the step."""
 
     def give_up(self) -> None:
         """End the step as not done."""

@@ -92,7 +92,7 @@ class SimulatedNodes(Lifespan):
         return self._process
 
     async def start(self) -> None:
-        """Let the simulated nodes live, those of an earlier start, too.
+        """Start kwok, which keeps the simulated nodes Ready, also those of an earlier start.
 
         :raises LocalError: kwok does not work, with the end of its log.
         """

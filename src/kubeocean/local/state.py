@@ -142,7 +142,9 @@ class StateDirectory:
         except FileNotFoundError:
             return None
         except (ValueError, ConfigError) as error:  # not JSON, not text, or not a state of ours
-            raise LocalError(f"could not read {path}: {error}; `kubeocean down` mends it") from None
+            raise LocalError(
+                f"could not read {path}: {error}; to repair it, run `kubeocean down`"
+            ) from None
 
     def write(self, state: OceanState) -> None:
         content = msgspec.json.format(msgspec.json.encode(state), indent=2)

@@ -163,7 +163,7 @@ class Bindings:
         """Emit an event after the Secret of a binding changed."""
         message = f"The Secret holds another kubeconfig for {server}; it is used from now on"
         self._emit(binding, "Normal", BindingEvent.KUBECONFIG_ROTATED, message)
-        _audit.info("Took new worker credentials", binding=binding.name, server=server)
+        _audit.info("Loaded new worker credentials", binding=binding.name, server=server)
 
     def namespace_created(self, binding: Key, namespace: str) -> None:
         """Emit an event after the mount namespace was created."""

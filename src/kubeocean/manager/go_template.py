@@ -492,4 +492,4 @@ def _unescaped(escape: re.Match[str]) -> str:
         is_character = number not in _SURROGATES if code[0] == "u" else number < 0x80
         if is_character:
             return chr(number)
-    raise _ExpressionError(f"{escape[0]!r} is not a character")
+    raise _ExpressionError(f"{escape[0]!r} is not a valid escape sequence")

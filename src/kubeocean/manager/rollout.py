@@ -290,7 +290,9 @@ class Rollout:
             ):
                 return
             _log.info(
-                "Found object that differs", object=desired.title, fields=different[:_LOGGED_FIELDS]
+                "Found object that differs from its template",
+                object=desired.title,
+                fields=different[:_LOGGED_FIELDS],
             )
         else:
             await self._take_over(desired, stored, progress)

@@ -40,16 +40,19 @@ class Settings(ReplicaSettings):
         "kube-client-qps",
         number,
         "0",
-        "Requests per second to the computing cluster; 0: unlimited.",
+        "Requests per second to the computing cluster; 0 means no limit.",
     )
     kube_client_burst: int = flag(
-        "kube-client-burst", integer, "0", "Requests that may exceed that rate in a burst; 0: 10."
+        "kube-client-burst",
+        integer,
+        "0",
+        "Requests that may exceed --kube-client-qps in a burst; 0 means 10.",
     )
     deletion_deadline_s: float = flag(
         "deletion-deadline",
         duration,
         f"{DEADLINE_S:g}s",
-        "Time that a deleted binding waits while no syncer of it leads.",
+        "Time for which the deletion of a binding waits if no syncer of the binding is leader.",
     )
 
     def __post_init__(self) -> None:

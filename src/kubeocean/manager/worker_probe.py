@@ -309,7 +309,7 @@ class WorkerProbe:
             return before  # the same cause with another text
         described = _short(error)
         if before is None or before.answers:
-            _log.warning("Lost worker", server=access.server, error=described)
+            _log.warning("Lost connection to worker", server=access.server, error=described)
         return ProbeResult(cause=cause, error=described, server=access.server)
 
     async def _read(self, secrets: Informer[KubeconfigSecret]) -> KubeconfigSecret:

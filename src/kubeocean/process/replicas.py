@@ -121,7 +121,7 @@ class Replica:
         return AuditTransport(transport, cluster=cluster, actor=self._actor)
 
     def fenced(self, transport: Transport) -> Transport:
-        """A transport that writes only while this replica may."""
+        """Return a transport that writes only while this replica is leader, or owns its shards."""
         fence = self._election or self.sharing
         return FencedTransport(transport, fence.check) if fence else transport
 

@@ -83,17 +83,20 @@ class ProvidedCertificate:
             )
             used = self._tls.use_certificate(certificate)
         except ConfigError as error:
-            _log.error("Could not use certificate", error=str(error))
+            _log.error("Could not use new serving certificate", error=str(error))
             return
         not_after = certificate.not_after.isoformat()
         if not used:
             reason = "the new one is not valid now"
-            _log.error("Kept old certificate", reason=reason, not_after=not_after)
+            _log.error("Kept the old serving certificate", reason=reason, not_after=not_after)
             return
-        _log.info("Took certificate", source=source, not_after=not_after)
+        _log.info("Loaded serving certificate", source=source, not_after=not_after)
         if self._address and self._address not in certificate.names:
             # API servers that verify kubelets' certificates will not connect; others will.
-            _log.warning("Certificate does not name our address", address=self._address)
+            _log.warning(
+                "Serving certificate does not contain the address of the proxier",
+                address=self._address,
+            )
 
 
 class SignedCertificate:
@@ -131,7 +134,9 @@ class SignedCertificate:
                         source=certificate.source,
                     )
             except KubeoceanError as error:
-                _log.error("Could not get certificate", error=str(error), retry_in_s=_RETRY_S)
+                _log.error(
+                    "Could not get serving certificate", error=str(error), retry_in_s=_RETRY_S
+                )
                 await self._clock.sleep(_RETRY_S)
                 continue
             _log.info("Got serving certificate", not_after=certificate.not_after.isoformat())

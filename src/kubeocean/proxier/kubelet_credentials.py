@@ -190,7 +190,7 @@ class KubeletCredential:
         if not self._logged_own_token:
             self._logged_own_token = True
             _log.warning(
-                "Kubelets are shown the binding's own token",
+                "Reading kubelet metrics with the binding's own token",
                 account=str(self._account),
                 error=str(error),
                 remedy="run the same kubeocean join again, which creates an account for metrics",

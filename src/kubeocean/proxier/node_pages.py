@@ -149,7 +149,7 @@ class NodePages:
 
 
 async def _off_loop(body: bytes, make: Callable[[str], T]) -> T:
-    """Apply `make` to a page; to a large one in a thread, so that the event loop goes on."""
+    """Apply `make` to a page; to a large one in a thread, so that the event loop is not blocked."""
 
     def made() -> T:
         return make(body.decode("utf-8", "replace"))

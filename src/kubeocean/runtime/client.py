@@ -263,7 +263,7 @@ class Client:
         body: Mapping[str, Any],
         namespace: str = "",
     ) -> Json:
-        """Ask something of an object: an eviction, a token, a binding."""
+        """Create a subresource of an object: an eviction, a token, a binding."""
         path = _path(resource, namespace, name, subresource)
         request = self._request("POST", path, body=body, query=self._writer())
         doing = f"post {_what(resource, subresource)} of {_ref(namespace, name)}"
@@ -347,7 +347,9 @@ class Client:
         """Delete all objects that match; a selector is required."""
         chosen = _selection(labels, fields)
         if not chosen:
-            raise InvariantError("a delete of many must say which", resource=str(resource))
+            raise InvariantError(
+                "deleting a collection needs a label or field selector", resource=str(resource)
+            )
         body = _delete_options(None, resource_version, grace_s, propagation)
         path = resource.path(namespace)
         await self._send(
@@ -514,7 +516,9 @@ def _unreadable(doing: str, error: Exception) -> InternalError:
 
 def _metadata(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(body, msgspec.Struct) or not isinstance(body, Mapping):
-        raise InvariantError("a partial object must not be sent back", type=type(body).__name__)
+        raise InvariantError(
+            "an object that was read in part must not be written", type=type(body).__name__
+        )
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     return metadata
 

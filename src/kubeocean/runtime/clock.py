@@ -176,7 +176,7 @@ def _read(name: str, source: str) -> tzinfo:
             return ZoneInfo.from_file(file, key=name)
     except (KeyError, ValueError, OSError):  # no such name, no such form, no such file
         raise ConfigError(
-            "is no time zone, such as Europe/Berlin", source=source, value=name
+            "is not a time zone such as Europe/Berlin", source=source, value=name
         ) from None
 
 

@@ -272,7 +272,9 @@ class Controller(Generic[K]):
                 )
                 return "requeue"
             case other:
-                raise InvariantError("reconcile gave no outcome", controller=self.name, gave=other)
+                raise InvariantError(
+                    "reconcile returned no outcome", controller=self.name, gave=other
+                )
 
     def _forget(self, key: K) -> None:
         self.queue.forget(key)

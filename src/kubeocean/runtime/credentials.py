@@ -245,7 +245,7 @@ def default_access(
         return InClusterAccess(root, environ=environ, clock=clock)
     if not named and not paths[0].exists():
         raise ConfigError(
-            "found no way to an API server: no kubeconfig was given, KUBECONFIG is not set, "
+            "no API server is configured: no kubeconfig was given, KUBECONFIG is not set, "
             f"this is not a pod with a ServiceAccount token ({root}/token), "
             f"and there is no {paths[0]}"
         )
@@ -261,7 +261,9 @@ class _Trouble:
     def report(self, message: str, *, origin: str) -> None:
         if message != self.message:
             self.message = message
-            _log.warning("Kept old credentials", origin=origin, error=message)
+            _log.warning(
+                "Could not reload credentials, kept the old ones", origin=origin, error=message
+            )
 
     def over(self, *, origin: str) -> None:
         if self.message:
@@ -319,7 +321,7 @@ class _Minter:
         return self._clock.monotonic() >= self._expires_at
 
     def renew_in(self) -> float:
-        """Seconds until there is a reason to ask again."""
+        """Seconds until the credentials should be read again."""
         now = self._clock.monotonic()
         return max(self._renew_at - now, self._ran_at + _AGAIN_S - now, 0.0)
 

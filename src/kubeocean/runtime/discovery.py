@@ -80,7 +80,7 @@ class Discovery:
         return set(self._known) != set(before)
 
     async def of_kind(self, api_version: str, kind: str) -> Resource[Untyped]:
-        """The resource that objects of this kind live in.
+        """Return the resource that serves objects of this kind.
 
         :raises NotFound: the server has no such kind.
         """
@@ -106,7 +106,7 @@ class Discovery:
         return resource.untyped()
 
     async def find(self, api_version: str, kind: str) -> ApiResource | None:
-        """Return the resource that objects of this kind live in; None if the server has none."""
+        """Return the resource that serves objects of this kind; None if the server has none."""
         return await self._find(lambda r: r.api_version == api_version and r.kind == kind)
 
     async def _find(self, wanted: _Wanted) -> ApiResource | None:

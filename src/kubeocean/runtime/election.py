@@ -399,8 +399,8 @@ class Campaign:
         return self._seen
 
     async def _write(self, seen: LeaseSighting, move: LeaseAction) -> None:
-        """Count the lease from the *start* of the request: other candidates see the record
-        later."""
+        """Write the Lease; it is valid from the *start* of the request, because other candidates
+        see the record later."""
         started = self._clock.monotonic()
         record = self._record(seen.record, move)
         self._doubt = True

@@ -245,12 +245,12 @@ class EventSink(Protocol):
     """The part of a `Client` that is needed here."""
 
     async def create(self, resource: Resource[Event], body: Json, *, namespace: str) -> Event:
-        """A new Event."""
+        """Create an Event."""
 
     async def patch(
         self, resource: Resource[Event], name: str, patch: MergePatch, namespace: str
     ) -> Event:
-        """News of an Event that is there."""
+        """Patch an existing Event."""
 
 
 class EventRecorder:

@@ -253,7 +253,9 @@ def _split(word: str) -> tuple[str, str, str]:
     """The name, whether there is a value, and the value."""
     bare = word.removeprefix("-").removeprefix("-")
     if bare == word or not bare or bare[0] in "-=":
-        raise ConfigError("only flags are taken here, such as --name=value", value=word)
+        raise ConfigError(
+            "is not a flag; this command accepts only flags, such as --name=value", value=word
+        )
     return bare.partition("=")
 
 

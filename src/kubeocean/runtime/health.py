@@ -52,7 +52,7 @@ class Report:
         return all(reason is None for reason in self.reasons.values())
 
     def text(self, *, verbose: bool) -> str:
-        """Return the page in the words of kube-apiserver; a failure is always verbose."""
+        """Return the page in the format of kube-apiserver; a failure is always verbose."""
         if self.ok and not verbose:
             return "ok"
         lines = [f"[+]{name} excluded: ok" for name in self.excluded]

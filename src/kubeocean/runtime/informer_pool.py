@@ -72,7 +72,7 @@ class InformerPool(Generic[OwnerT]):
         self._group: asyncio.TaskGroup | None = None
 
     def need(self, owner: OwnerT, needs: Iterable[Need]) -> None:
-        """Replace the needs of an owner."""
+        """Replace the set of resources and namespaces that an owner needs to have watched."""
         wanted, held = frozenset(needs), self._owned.get(owner, frozenset())
         if wanted:
             self._owned[owner] = wanted
@@ -105,7 +105,7 @@ class InformerPool(Generic[OwnerT]):
         return needs.get("", set()) | (needs.get(namespace, set()) if namespace else set())
 
     async def run(self) -> None:
-        """Run the informers until cancelled, and close those that nobody needs."""
+        """Run the informers until cancelled, and close those that no owner needs."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for opened in self._open.values():

@@ -41,32 +41,36 @@ class ZapFlags:
     """The logging part of a program's settings."""
 
     zap_devel: bool = flag(
-        "zap-devel", boolean, "false", "Log for a developer: level debug, encoder console."
+        "zap-devel",
+        boolean,
+        "false",
+        "Log for developers: with the level debug and the encoder console.",
     )
     zap_encoder: str = flag(
         "zap-encoder",
         one_of("", "json", "console"),
         "",
-        "json for programs or console for people; json unless --zap-devel.",
+        "Format of logs: json, or console for people (default: json; with --zap-devel, console).",
     )
     zap_log_level: str = flag(
         "zap-log-level",
         _level,
         "",
-        "debug, info, warn or error; a number above 0 is debug; info unless --zap-devel. "
-        "SIGUSR1 makes a running program say more, SIGUSR2 less.",
+        "Log level: debug, info, warn or error; a number above 0 means debug (default: "
+        "info; with --zap-devel, debug). "
+        "SIGUSR1 makes a running program log more, SIGUSR2 less.",
     )
     zap_stacktrace_level: str = flag(
         "zap-stacktrace-level",
         one_of("", "debug", "info", "warn", "error", "panic"),
         "",
-        "Taken and not used: an unexpected error always has its traceback.",
+        "Has no effect: an unexpected error always has its traceback.",
     )
     zap_time_encoding: str = flag(
         "zap-time-encoding",
         one_of("", "epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"),
         "",
-        "Taken and not used: times are RFC 3339 with microseconds.",
+        "Has no effect: times are RFC 3339 with microseconds.",
     )
 
     @property

@@ -117,13 +117,15 @@ class Metrics:
         for family in families:
             if clash := self._constant.keys() & set(family.labels):
                 raise InvariantError(
-                    "metric hides a constant label", name=family.name, labels=clash
+                    "metric has a label with the name of a constant label",
+                    name=family.name,
+                    labels=clash,
                 )
         try:
             self._registry.register(_Reader(families, read))
         except ValueError as error:
             names = [family.name for family in families]
-            raise InvariantError(f"metrics cannot be made: {error}", names=names) from error
+            raise InvariantError(f"metrics cannot be created: {error}", names=names) from error
 
     def value(self, name: str, labels: Mapping[str, str] | None = None) -> float | None:
         """The value of one sample (`x_total`, `x_seconds_count`), None where there is none yet."""
@@ -162,15 +164,17 @@ class Metrics:
     ) -> _InstrumentT:
         if name not in self._instruments:
             if clash := self._constant.keys() & set(shape[0]):
-                raise InvariantError("metric hides a constant label", name=name, labels=clash)
+                raise InvariantError(
+                    "metric has a label with the name of a constant label", name=name, labels=clash
+                )
             try:
                 self._instruments[name] = shape, make()
             except ValueError as error:
-                raise InvariantError(f"metric cannot be made: {error}", name=name) from error
+                raise InvariantError(f"metric cannot be created: {error}", name=name) from error
         has, instrument = self._instruments[name]
         if has != shape or not isinstance(instrument, kind):
             raise InvariantError(
-                "metric was requested with two shapes",
+                "metric was requested with two types or two sets of labels",
                 name=name,
                 has=(instrument, has),
                 asked=shape,

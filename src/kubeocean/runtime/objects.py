@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Key:
-        """The inverse of `str`."""
+        """Parse `namespace/name`, or `name` for an object of cluster scope."""
         namespace, _, name = text.rpartition("/")
         return cls(namespace, name)
 
@@ -135,7 +135,7 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True
     def content(self) -> Json:
         """The whole object as the server sent it; only where the raw bytes were kept."""
         if not self.raw:
-            raise LookupError(f"the bytes of {self.key} were not kept")
+            raise LookupError(f"the object {self.key} was read without keep_raw")
         return _decode_json(self.raw)
 
 
@@ -298,7 +298,7 @@ def decode_list(
 
 
 def event_decoder(type_: type[ObjectT]) -> msgspec.json.Decoder[WatchEvent[ObjectT]]:
-    """For lines of a watch on objects of this type."""
+    """Return a decoder of the events of a watch on objects of this type."""
     return _decoder(WatchEvent[type_])  # type: ignore[valid-type]
 
 

@@ -32,7 +32,7 @@ _SHOWN_BYTES = 4
 
 
 class Secret(Generic[AnyStr]):
-    """A str or bytes that only `reveal()` gives away."""
+    """A str or bytes that only `reveal()` returns; its repr is redacted."""
 
     __slots__ = ("_value",)
 

@@ -376,7 +376,7 @@ class FieldSelector:
 
     @classmethod
     def of(cls, terms: Iterable[FieldTerm]) -> FieldSelector:
-        """Return the selector of these terms."""
+        """Return a selector with these terms, sorted and without duplicates."""
         return cls(tuple(sorted(set(terms), key=str)))
 
     @classmethod

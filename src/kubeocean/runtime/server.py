@@ -39,7 +39,7 @@ class Server(Lifespan):
         )
 
     async def start(self) -> None:
-        """Listen, or say why not."""
+        """Listen on the address; raise ConfigError if that fails."""
         listener = await _listen(self.address)
         self.address = replace(self.address, port=listener.getsockname()[1])
         await self._runner.setup()

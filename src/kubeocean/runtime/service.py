@@ -77,9 +77,9 @@ def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
 
 
 class Service:
-    """Components that live and end together.
+    """Components that start and stop together.
 
-    - `drain_s`: how long to go on working after readiness has gone.
+    - `drain_s`: how long components continue to work after the service stopped being ready.
     - `on_ready`: called once, when all components are ready for the first time.
     - `exit`: ends the process when a component cannot be ended.
     """
@@ -134,7 +134,7 @@ class Service:
             self._patience = None
 
     async def run(self) -> int:
-        """Live until stopped; the exit code."""
+        """Run until the service is stopped; return the exit code."""
         async with AsyncExitStack() as stack:
             if self._signals:
                 stack.enter_context(self._handling_signals())
@@ -258,7 +258,7 @@ class Service:
             await within(self._clock, _LAST_S, partial(_all_done, self._tasks))
         except TimeoutError:
             left = [task.get_name() for task in self._tasks if not task.done()]
-            _log.error("Ended without components", service=self.name, components=left)
+            _log.error("Exiting before components have stopped", service=self.name, components=left)
             self._exit(self._code)
 
     # Signals and checks

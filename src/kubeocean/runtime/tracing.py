@@ -216,7 +216,7 @@ def _check(source: str, url: str, environ: Mapping[str, str]) -> None:
     for name in _PROTOCOLS:
         protocol = environ.get(name, "")
         if protocol and protocol != "http/protobuf":
-            raise ConfigError("only http/protobuf is spoken", value=protocol, source=name)
+            raise ConfigError("only http/protobuf is supported", value=protocol, source=name)
 
 
 def _nothing() -> None:

@@ -332,7 +332,7 @@ class _Link:
         while piece := await answer.content.readany():
             whole += piece
             if len(whole) > self._largest:
-                raise ValueError(f"its answer is over {self._largest} bytes")
+                raise ValueError(f"the response is larger than {self._largest} bytes")
         return bytes(whole)
 
     @asynccontextmanager

@@ -118,7 +118,7 @@ class _Silence(Exception):
 
 
 class _Endless(Exception):
-    """The server did not say where a streaming list ends."""
+    """The server sent no bookmark at the end of a streaming list."""
 
 
 class _Relist(Exception):

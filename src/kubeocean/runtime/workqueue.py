@@ -85,7 +85,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready)
 
     def add(self, key: K, *, priority: int = 0) -> None:
-        """Ask for work on `key` now. Ignored once the queue is closed."""
+        """Add `key` to the queue now. Ignored once the queue is closed."""
         if not self._open:
             return
         if self._delayed and (pending := self._delayed.pop(key, None)) is not None:
@@ -108,7 +108,7 @@ class WorkQueue(Generic[K]):
             self._again[key] = (before[0], priority)
 
     def add_after(self, key: K, seconds: float, *, priority: int = 0) -> None:
-        """Ask for work on `key` within `seconds`; no news for a key that comes sooner anyway."""
+        """Add `key` to the queue in `seconds`, or earlier if it is due earlier already."""
         if seconds <= 0 or key in self._ready or key in self._again:
             self.add(key, priority=priority)
             return
@@ -129,7 +129,7 @@ class WorkQueue(Generic[K]):
         self._bury()
 
     def retry(self, key: K, *, at_least: float = 0.0) -> float:
-        """Ask for `key` again after its backoff, which doubles; returns the delay in seconds.
+        """Add `key` again after its backoff, which doubles; return the delay in seconds.
 
         The key keeps the priority with which the queue handed it out.
         """
@@ -180,10 +180,12 @@ class WorkQueue(Generic[K]):
         return self._take()
 
     def done(self, key: K) -> None:
-        """The work that `get` handed out has ended, well or not."""
+        """Report that a worker has finished `key`, which `get` returned, with success or not."""
         handed = self._processing.pop(key, None)
         if handed is None:
-            raise InvariantError("key is done that was not handed out", queue=self.name, key=key)
+            raise InvariantError(
+                "done was called for a key that no worker processes", queue=self.name, key=key
+            )
         self._worked(self._now() - handed[0])
         if self._again and (again := self._again.pop(key, None)) is not None:
             self._enqueue(key, again[1], again[0])
@@ -296,7 +298,7 @@ class WorkQueue(Generic[K]):
         self._sooner.set()
 
     def _bury(self) -> None:
-        """Dead timers never outnumber the living by much, however often a key is delayed anew."""
+        """Remove the timers of keys that were rescheduled, once they outnumber the valid timers."""
         if len(self._timers) > 2 * len(self._delayed) + _STALE:
             self._timers = [(due, next(self._ticket), k) for k, (due, _) in self._delayed.items()]
             heapq.heapify(self._timers)

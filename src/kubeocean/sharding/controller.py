@@ -367,7 +367,11 @@ class ShardedController(Generic[ObjectT]):
             except (Ended, NotOurs):
                 return
             except Exception as error:
-                _log.warning("Left deletion to the next owner", object=str(key), error=str(error))
+                _log.warning(
+                    "Could not handle deletion, left it to the next owner of the shard",
+                    object=str(key),
+                    error=str(error),
+                )
 
     def cancel(self, slots: Collection[int]) -> None:
         self._overdue.update(slots)

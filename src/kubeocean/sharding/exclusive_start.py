@@ -58,7 +58,10 @@ class ExclusiveStart:
                         return
                     if not self.waits:
                         named = sorted(alive)[:_NAMED]
-                        _log.info("Waiting for replicas that share the work", replicas=named)
+                        _log.info(
+                            "Waiting until replicas that run with sharding have stopped",
+                            replicas=named,
+                        )
                 self.waits = True
                 await self._clock.sleep(timing.retry_s)
         finally:

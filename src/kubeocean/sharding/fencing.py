@@ -40,7 +40,7 @@ class Grant:
 
 
 class Holds(Protocol):
-    """Object that knows whether a grant holds at this instant."""
+    """Checks whether a grant is valid at this instant."""
 
     def check(self, grant: Grant | None) -> None:
         """:raises NotOurs: the grant does not hold; with None, this replica holds no valid

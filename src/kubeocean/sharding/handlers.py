@@ -280,7 +280,7 @@ class HandlerReconciler(Generic[ObjectT]):
             self._removed.setdefault(slot, {})[obj.key] = obj
 
     def start(self, slot: int) -> None:
-        """Begin with a gained slot: from now on records tell what was handled."""
+        """Start with a gained slot: forget the removed objects that were kept for it until now."""
         self._removed.pop(slot, None)
 
     def drop(self, slot: int) -> None:

@@ -107,7 +107,7 @@ def decode_pages(pages: Iterable[Mapping[str, str]]) -> dict[int, SlotHandover]:
             try:
                 entry = msgspec.json.decode(text, type=_Entry)
             except msgspec.MsgspecError as error:
-                _log.warning("Ignored hand-over that cannot be read", entry=name, error=str(error))
+                _log.warning("Ignored unreadable hand-over of shard", entry=name, error=str(error))
                 continue
             if slot is not None:
                 entries.setdefault(slot, []).append(entry)
@@ -223,7 +223,7 @@ class HandoverPages:
         except Conflict:
             pass  # another replica removed its entries meanwhile
         except Forbidden as error:
-            _log.warning("Was not allowed to delete hand-over page", error=str(error))
+            _log.warning("Was not allowed to delete ConfigMap of hand-overs", error=str(error))
         patch = MergePatch({"metadata": {"uid": page.uid}, "data": dict.fromkeys(entries)})
         try:
             await self._client.patch(CONFIG_MAPS, page.name, patch, page.namespace)

@@ -175,7 +175,9 @@ def record_of(lease: Lease, names: Names) -> MemberRecord | None:
     member = spec.holder_identity or ""
     try:
         if lease.name != names.member(member):  # a copy, or the Lease of another holder
-            raise ConfigError("is not of its holder", field="name", value=lease.name)
+            raise ConfigError(
+                "is not the name of the Lease of its holder", field="name", value=lease.name
+            )
         return decode_member(
             member,
             text=annotations.get(names.record, ""),

@@ -200,7 +200,9 @@ def decode_member(
         wire = msgspec.json.decode(text, type=_Wire)
         acks = _decode_acks(wire.acks)
     except (msgspec.MsgspecError, ValueError, ConfigError) as error:
-        raise ConfigError(f"is no record: {error}", field=f"member {member}", value=text) from error
+        raise ConfigError(
+            f"is not a record of a member: {error}", field=f"member {member}", value=text
+        ) from error
     if wire.state not in _SAID:
         raise ConfigError(
             "is not a state that a replica reports",
@@ -261,6 +263,8 @@ def decode_loads(text: str) -> dict[int, float]:
     try:
         values = struct.unpack(f"<{len(ordered)}e", b64decode(halves, validate=True))
     except (struct.error, binascii.Error) as error:
-        raise ConfigError(f"has no loads: {error}", field="loads", value=text) from error
+        raise ConfigError(
+            f"is not an encoding of loads: {error}", field="loads", value=text
+        ) from error
     # Nobody measures less than nothing, or infinity; a nonsense load must not stop a ring.
     return {s: v for s, v in zip(ordered, values, strict=True) if 0 <= v < float("inf")}

@@ -86,7 +86,7 @@ class Names:
 
     @property
     def principal(self) -> str:
-        """On a member's Lease: as whom the API server knows the member."""
+        """Annotation of a member's Lease: the user name of the member at the API server."""
         return f"{self.domain}/principal"
 
     # Objects

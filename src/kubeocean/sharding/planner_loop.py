@@ -159,7 +159,7 @@ class PlannerLoop:
                 except Conflict:
                     loaded = None  # a conflicting write: read, and decide again
                 except ApiError as error:
-                    _log.warning("Failed to assign", ring=self._names.ring, error=str(error))
+                    _log.warning("Failed to assign shards", ring=self._names.ring, error=str(error))
                     loaded = None
                     await self._clock.sleep(_AGAIN_S)
         finally:
@@ -183,7 +183,7 @@ class PlannerLoop:
                 raise
             version, why = error.version, str(error)
         # Replicas act by what they saw, and epochs must not begin anew.
-        _log.error("Wrote shard table anew", ring=self._names.ring, why=why)
+        _log.error("Replaced shard table with the last known one", ring=self._names.ring, why=why)
         grants = tuple(entry.epoch for entry in known.entries)
         if self._last is None:
             before = LoadedTable(known, version, grants)
@@ -243,7 +243,11 @@ class PlannerLoop:
                     resource_version=record.pulse,
                 )
             except (Conflict, NotFound) as error:
-                _log.debug("Did not remove replica from ring", replica=record.id, error=str(error))
+                _log.debug(
+                    "Did not remove replica from ring, its Lease has changed",
+                    replica=record.id,
+                    error=str(error),
+                )
             else:
                 _log.info("Evicted replica", ring=self._names.ring, replica=record.id)
             self._doubt = True

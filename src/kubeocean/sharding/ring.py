@@ -369,7 +369,7 @@ class Ring:
             for record in await read_members(self._client, self.namespace, self.names):
                 if namesakes.get(record.id, record.pulse) != record.pulse and not record.released:
                     raise ConfigError(
-                        f"another replica of ring {self.names.ring} lives under this name",
+                        f"another running replica of ring {self.names.ring} has this name",
                         field="node.identity",
                         value=self.replica,
                     )
@@ -400,7 +400,9 @@ class Ring:
                 pass
             except _Lapsed as end:
                 self._metrics.lapses.inc()
-                _log.error("Lost membership", ring=self.names.ring, replica=self.id, why=str(end))
+                _log.error(
+                    "Lost membership of ring", ring=self.names.ring, replica=self.id, why=str(end)
+                )
             except GaveUp:
                 self._holder.lapse()  # whatever still runs writes no more
                 raise
@@ -417,7 +419,7 @@ class Ring:
             self._incarnate()
 
     async def _be(self) -> None:
-        """Live as one incarnation; raises _Left or _Lapsed when it is over."""
+        """Join the ring and work as one member, until _Left or _Lapsed is raised."""
         await self._join()
         try:
             async with asyncio.TaskGroup() as group:
@@ -444,7 +446,7 @@ class Ring:
             try:
                 return await self.heartbeat.join()
             except ApiError as error:
-                _log.warning("Failed to join", ring=self.names.ring, error=str(error))
+                _log.warning("Failed to join ring", ring=self.names.ring, error=str(error))
                 with suppress(TimeoutError):
                     await within(self._clock, self.timing.retry_s, self._leaving.wait)
                     raise _Left from None

@@ -170,7 +170,7 @@ def owner_key(obj: Object, kind: str) -> Key | None:
 
 
 def shard_selector(slots: Collection[int], total: int) -> str:
-    """Return the ranges of these slots in the words of the server."""
+    """Return the shard selector of these slots, in the syntax of the API server."""
     return " || ".join(
         f"shardRange({_UID}, '{_bound(start)}', '{_bound(end)}')"
         for start, end in hash_ranges(slots, total)
@@ -230,7 +230,8 @@ async def choose(
     if configured in ("auto", "shard-selector"):
         if family and configured != "auto":
             raise ConfigError(
-                "cannot keep children with their owners: they have UIDs of their own",
+                "cannot assign objects to the shard of their owner: a shard selector uses the UID"
+                " of the object",
                 field="sharding.filter",
                 value=configured,
             )

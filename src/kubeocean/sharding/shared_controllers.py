@@ -58,8 +58,8 @@ class _Shared:
 
 
 class SharedControllers:
-    """The controllers of one program, as a workload of its ring; `prepared` returns when they know
-    enough to begin."""
+    """The controllers of one program, whose keys the replicas of a ring share; they start after
+    `prepared` has returned."""
 
     def __init__(
         self,

@@ -109,7 +109,9 @@ def decode_slots(text: str) -> frozenset[int]:
             raise ValueError(text)
         return frozenset(slot for each in ranges for slot in each)
     except (ValueError, binascii.Error) as error:
-        raise ConfigError("is no set of slots, such as 0-3,8", field="slots", value=text) from error
+        raise ConfigError(
+            "is not a set of slots, such as 0-3,8", field="slots", value=text
+        ) from error
 
 
 def _decode_bitmap(text: str) -> frozenset[int]:

@@ -82,11 +82,11 @@ class Past:
 class Table:
     """All slots of a ring, and the operators' settings for them.
 
-    - `epoch`: of the last write.
-    - `frozen`: nothing moves but by hand, or because its owner is dead.
+    - `epoch`: the number of the last write.
+    - `frozen`: slots move only by an operator's command, or because their owner is dead.
     - `pins`: slots that stay at a replica, by name or by id.
-    - `drained`: replicas, by name or by id, that get no slots and give theirs away.
-    - `history`: the newest last.
+    - `drained`: replicas, by name or by id, that get no slots, and whose slots move to others.
+    - `history`: earlier assignments, the newest last.
     """
 
     ring: str
@@ -135,7 +135,7 @@ class Table:
         return replace(after, history=(*self.history, Past(self.epoch, heirs))[-HISTORY:])
 
     def says(self, words: Iterable[str], member: str) -> bool:
-        """Return whether `words`, which are names or ids, mean this member."""
+        """Return whether `words`, which are names or ids of members, contain this member."""
         return member in words or name_of(member) in words
 
 

@@ -73,7 +73,7 @@ def decode_table(text: str | bytes, *, ring: str | None = None) -> Table:
     try:
         wire = msgspec.json.decode(text, type=_Wire)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"is not a table: {error}", field="table") from error
+        raise ConfigError(f"is not a shard table: {error}", field="table") from error
     _require(wire.version == _VERSION, "is not known", "version", wire.version)
     _require(ring in (None, wire.ring), f"must be {ring!r}", "ring", wire.ring)
     _require(1 <= wire.slots <= MOST, f"must be from 1 to {MOST}", "slots", wire.slots)
@@ -139,7 +139,9 @@ def _some(text: str, slots: int, field: str) -> Sequence[int]:
     try:
         ordered = sorted(decode_slots(text))
     except ConfigError as error:
-        raise ConfigError("has no set of slots", field=f"table.{field}", value=text) from error
+        raise ConfigError(
+            "is not a set of slots, such as 0-3,8", field=f"table.{field}", value=text
+        ) from error
     _require(not ordered or ordered[-1] < slots, f"has a slot beyond {slots - 1}", field, text)
     return ordered
 

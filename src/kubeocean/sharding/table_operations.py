@@ -16,12 +16,12 @@ __all__ = ["drain", "freeze", "move", "pin", "release", "rollback", "undrain", "
 
 
 def freeze(table: Table, on: bool = True) -> Table:
-    """Move nothing any more but by hand, or because its owner is dead; or end that."""
+    """Freeze or unfreeze: a frozen table moves slots only by a command, or from a dead owner."""
     return replace(table, frozen=on, epoch=table.epoch + 1)
 
 
 def drain(table: Table, replica: str) -> Table:
-    """Give all slots of a replica, named or by id, to others, and no more to it."""
+    """Move all slots of a replica, given by name or id, to others, and assign none to it."""
     if not replica:
         raise ConfigError("names no member", field="replica", value=replica)
     return replace(table, drained=table.drained | {replica}, epoch=table.epoch + 1)
@@ -61,7 +61,7 @@ def move(table: Table, slots: Iterable[int], to: str) -> Table:
 
 
 def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
-    """Ask for the assignment that was in force at an epoch, as far as its owners still live.
+    """Request the assignment of an earlier epoch, for the slots whose owners are still members.
 
     An owner that has come back as another incarnation counts as living. The table is frozen: else
     what made it what it is would make it so again.
@@ -69,7 +69,11 @@ def rollback(table: Table, epoch: int, living: Iterable[str]) -> Table:
     past = next((each for each in reversed(table.history) if each.epoch == epoch), None)
     if past is None:
         known = ", ".join(str(each.epoch) for each in table.history) or "none"
-        raise ConfigError(f"is not remembered; there are: {known}", field="epoch", value=epoch)
+        raise ConfigError(
+            f"is not in the history of assignments; known epochs: {known}",
+            field="epoch",
+            value=epoch,
+        )
     present = {name_of(member): member for member in living}
     wanted: dict[str, list[int]] = {}
     for slot, owner in enumerate(past.owners):

@@ -60,7 +60,7 @@ class Workload(Protocol):
         """Return the objects that were handled in a slot; called when nothing runs in it."""
 
     def inherit(self, slot: int, handled: Handled) -> None:
-        """Take over what the previous owner handled in a slot; called before `start`."""
+        """Record the objects that the previous owner of a slot handled; called before `start`."""
 
 
 class ShardNotifier:

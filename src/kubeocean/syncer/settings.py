@@ -78,7 +78,8 @@ def _zone(written: str, flag: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What flags say of the computing cluster, for pods in the worker."""
+    """The addresses and the DNS domain of the computing cluster that flags set, for pods in the
+    worker."""
 
     cluster_domain: str = CLUSTER_DOMAIN
     server: Address | None = None  # None: the address of the Service
@@ -101,7 +102,7 @@ class Settings(ReplicaSettings):
         "sharding",
         boolean,
         "false",
-        "Let all replicas work, each on its shards of the nodes and pods; one of them is elected "
+        "Share the nodes and pods among all replicas, by shards; one replica is elected "
         "for what cannot be sharded.",
     )
     leader_election_id: str = flag(
@@ -196,7 +197,8 @@ class Settings(ReplicaSettings):
 
     @property
     def given(self) -> Given:
-        """What these flags say of the computing cluster, for pods in the worker."""
+        """The addresses and the DNS domain of the computing cluster that these flags set, for pods
+        in the worker."""
         return Given(
             cluster_domain=self.cluster_domain or CLUSTER_DOMAIN,
             server=self.kubernetes_service_address,

@@ -61,7 +61,7 @@ class Answer(Enum):
 
 
 def judge(status: int, body: bytes | None) -> Answer:
-    """Classify an answer; `body` is None if it was not read."""
+    """Classify an HTTP response of the worker's API server; `body` is None if it was not read."""
     if 200 <= status < 300:
         return Answer.SERVES
     if status in (401, 403) or status >= 500:

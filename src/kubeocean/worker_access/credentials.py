@@ -101,7 +101,11 @@ class SecretAccess:
             access = _read(secret, files)
         except ConfigError as error:
             if str(error) != self._error:  # logged once, though the Secret is read again and again
-                _log.warning("Kept old worker credentials", secret=name, error=str(error))
+                _log.warning(
+                    "Could not use new worker credentials, kept the old ones",
+                    secret=name,
+                    error=str(error),
+                )
             self._error = str(error)
             return
         self._used, self._files = secret, files
@@ -109,7 +113,7 @@ class SecretAccess:
             self._error = ""
         if access != self._access:
             self._access = access
-            _log.info("Took new worker credentials", secret=name, server=access.server)
+            _log.info("Loaded new worker credentials", secret=name, server=access.server)
 
 
 class _NamedFiles:

@@ -180,9 +180,9 @@ class WorkerIdentity:
             return
         self._error = error
         if error:
-            _log.error("Kubeconfig leads to another cluster", error=error)
+            _log.error("Kubeconfig points to another cluster", error=error)
         else:
-            _log.info("Kubeconfig leads to the worker again")
+            _log.info("Kubeconfig points to the worker again")
         for handler in self._handlers:
             handler(error)
 

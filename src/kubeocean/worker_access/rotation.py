@@ -100,12 +100,18 @@ class Rotation:
         if self._named == self._reference:
             return
         self._reference = self._named
-        _log.info("Followed binding to another Secret", secret=_full_name(self._reference))
+        _log.info(
+            "Switched to the Secret that the binding names now", secret=_full_name(self._reference)
+        )
         self._reference_changed.set()
 
     def _refuse(self, binding: ClusterBinding) -> None:
         named, used = _full_name(self._named), _full_name(self._reference)
-        _log.warning("Did not follow binding to another namespace", secret=named, used=used)
+        _log.warning(
+            "Kept the old Secret, the binding names one in a namespace that is not allowed",
+            secret=named,
+            used=used,
+        )
         if self._refused is not None:
             self._refused(
                 binding,

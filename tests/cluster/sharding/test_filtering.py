@@ -152,7 +152,7 @@ async def test_the_way_is_probed_and_a_wish_that_cannot_be_met_is_an_error(
     assert chosen.name == "shard-selector"
     family = await choose(filtering, CONFIG_MAPS, configured="auto", family=True, **options)
     assert family.name == "label"
-    with pytest.raises(ConfigError, match=r"sharding\.filter: cannot keep children"):
+    with pytest.raises(ConfigError, match=r"sharding\.filter: cannot assign objects"):
         await choose(filtering, CONFIG_MAPS, configured="shard-selector", family=True, **options)
     chosen = await choose(filtering, CONFIG_MAPS, configured="metadata", **options)
     assert (chosen.name, chosen.whole) == ("metadata", False)

@@ -116,8 +116,8 @@ async def test_mistakes_are_explained(
                 f"there is no such ring; there are: {namespace}/ring",
             ),
             (("move", "0", "--to", "zoe"), "there is no such replica; replicas: a_"),
-            (("move", "0-x", "--to", "a"), "slots: is no set of slots"),
-            (("rollback", "77"), "epoch: is not remembered"),
+            (("move", "0-x", "--to", "a"), "slots: is not a set of slots"),
+            (("rollback", "77"), "epoch: is not in the history of assignments"),
             (("release", "0"), "two would work on these shards"),
         ):
             result = await command.run(*words)

@@ -232,7 +232,7 @@ async def test_a_leader_without_sharding_waits_for_replicas_that_still_share(
     spec = {"holderIdentity": member.id, "leaseDurationSeconds": 3600}
     shares = await binding_env.computing_api.create(LEASES, {"metadata": metadata, "spec": spec})
     async with start() as one:
-        await one.says("Waiting for replicas that share the work")
+        await one.says("Waiting until replicas that run with sharding have stopped")
         assert (await one.page("health", "/readyz"))[0] == 200  # a rollout would wait otherwise
         assert await binding_env.vnodes() == []
         await binding_env.computing_api.delete(LEASES, shares.name, "default", uid=shares.uid)
@@ -262,7 +262,7 @@ async def test_a_rotated_secret_is_used_without_a_restart(
                 await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
 
             async def taken(name: str = name) -> bool:
-                taken = one.lines("Took new worker credentials")
+                taken = one.lines("Loaded new worker credentials")
                 return len(taken) == (1 if name == "second" else 2)
 
             await until(taken)
@@ -307,7 +307,7 @@ async def test_a_kubeconfig_of_another_cluster_is_not_used_even_after_a_restart(
         assert "AnotherWorker" in await binding_env.events(binding_env.name)
         assert await one.process.stop() == 0
     async with start("two") as two:
-        await two.says("Kubeconfig leads to another cluster")
+        await two.says("Kubeconfig points to another cluster")
         await binding_env.add_node("m")
         assert await connected() == "AnotherWorker"
         assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
@@ -336,7 +336,7 @@ async def lure(binding_env: BindingEnv, one: SyncerProcess) -> None:
     reference = {"name": "kubeconfig", "namespace": "kube-system"}
     moved = MergePatch({"spec": {"secretRef": reference}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, moved)
-    await one.says("Did not follow binding to another namespace")
+    await one.says("Kept the old Secret, the binding names one in a namespace that is not allowed")
 
     async def refused() -> bool:
         return "KubeconfigRefused" in await binding_env.events(binding_env.name)

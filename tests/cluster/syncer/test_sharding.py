@@ -130,7 +130,7 @@ async def test_a_replica_that_was_frozen_does_no_harm_when_it_wakes_and_works_ag
         mark = env.computing.audit.mark()
         frozen.process.resume()
         env.replicas["one"] = frozen
-        await frozen.says("Lost membership")
+        await frozen.says("Lost membership of ring")
         await env.shared()
         assert set(env.created().values()) == {1}
         # From now on it works on its own shards only.

@@ -36,7 +36,7 @@ def test_components_start_in_their_order_whatever_was_asked() -> None:
 
 @pytest.mark.parametrize(
     ("names", "complaint"),
-    [(["etcd"], "lack kube-apiserver"), ([*COMPONENTS, "kubelet"], "kubelet")],
+    [(["etcd"], "must include kube-apiserver"), ([*COMPONENTS, "kubelet"], "kubelet")],
 )
 def test_an_impossible_set_of_components_is_refused(names: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):

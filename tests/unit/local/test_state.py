@@ -28,7 +28,9 @@ def test_a_state_that_is_none_is_an_error_that_names_the_file(
     directory = StateDirectory("ocean", tmp_path)
     directory.make()
     (directory.path / "state.json").write_bytes(content)
-    with pytest.raises(LocalError, match=r"could not read .*state\.json: .*mends it"):
+    with pytest.raises(
+        LocalError, match=r"could not read .*state\.json: .*to repair it, run `kubeocean down`"
+    ):
         directory.read()
 
 

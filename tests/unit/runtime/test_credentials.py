@@ -134,7 +134,7 @@ async def test_half_a_rotation_keeps_the_old_pair_and_is_logged_once(
         assert not await source.refresh()
     assert source.current() is before
     assert len(message(caplog)) == 1
-    assert "Kept old credentials" in message(caplog)[0]
+    assert "Could not reload credentials, kept the old ones" in message(caplog)[0]
     assert "does not match the client certificate" in message(caplog)[0]
 
     (tmp_path / "key").unlink()

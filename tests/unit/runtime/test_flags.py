@@ -127,12 +127,15 @@ def test_usage_lists_every_flag_with_its_default() -> None:
         (("--where=80",), "--where: must be :PORT"),
         (("--color=green",), "--color: must be one of \"\", red, blue (got 'green')"),
         (("--name=",), "--name: is required"),
-        (("stray",), "only flags are taken here, such as --name=value (got 'stray')"),
-        (("--",), "only flags are taken here"),
-        (("-",), "only flags are taken here"),
-        (("---count=1",), "only flags are taken here"),
-        (("--=1",), "only flags are taken here"),
-        (("",), "only flags are taken here"),
+        (
+            ("stray",),
+            "is not a flag; this command accepts only flags, such as --name=value (got 'stray')",
+        ),
+        (("--",), "is not a flag; this command accepts only flags"),
+        (("-",), "is not a flag; this command accepts only flags"),
+        (("---count=1",), "is not a flag; this command accepts only flags"),
+        (("--=1",), "is not a flag; this command accepts only flags"),
+        (("",), "is not a flag; this command accepts only flags"),
     ],
 )
 def test_what_is_not_understood_is_named(words: tuple[str, ...], message: str) -> None:

@@ -52,12 +52,12 @@ def test_without_tz_the_zone_is_the_machines(berlin: Path, tmp_path: Path) -> No
     "message", ["CST-8", "Mars/Olympus", "../../etc/passwd", "/nowhere", "Europe"]
 )
 def test_another_tz_is_an_error(message: str) -> None:
-    with pytest.raises(ConfigError, match=r"^TZ: is no time zone"):
+    with pytest.raises(ConfigError, match=r"^TZ: is not a time zone"):
         local_zone({"TZ": message})
 
 
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     damaged = tmp_path / "localtime"
     damaged.write_text("no zone")
-    with pytest.raises(ConfigError, match=f"^{damaged}: is no time zone"):
+    with pytest.raises(ConfigError, match=f"^{damaged}: is not a time zone"):
         local_zone({}, localtime=damaged)

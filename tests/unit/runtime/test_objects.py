@@ -70,7 +70,7 @@ def test_an_object_knows_what_its_metadata_says() -> None:
 
 
 def test_the_whole_object_is_there_only_where_its_bytes_were_kept() -> None:
-    with pytest.raises(LookupError, match="the bytes of ns/x were not kept"):
+    with pytest.raises(LookupError, match="the object ns/x was read without keep_raw"):
         Object(metadata=Meta(namespace="ns", name="x")).content()
     kept = Untyped(raw=b'{"kind":"Thing","spec":{"size":1}}')
     assert kept.content() == {"kind": "Thing", "spec": {"size": 1}}

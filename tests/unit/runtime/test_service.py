@@ -220,7 +220,7 @@ async def test_what_cannot_be_ended_is_left_behind(log: io.StringIO) -> None:
     assert codes == []
     await clock.advance(2.1)
     assert (await running, codes) == (1, [1])
-    assert reported(log, "Ended without components")[0]["components"] == ["stubborn"]
+    assert reported(log, "Exiting before components have stopped")[0]["components"] == ["stubborn"]
 
 
 async def test_a_second_stop_ends_everything_at_once(log: io.StringIO) -> None:
@@ -505,7 +505,9 @@ async def test_a_process_ends_even_if_a_component_will_not(tmp_path: Path) -> No
     async with program(tmp_path, STUBBORN, deadline_s=0.5) as it:
         await it.says("Service is ready")
         it.process.send_signal(signal.SIGTERM)
-        assert (await it.says("Ended without components"))["components"] == ["stubborn"]
+        assert (await it.says("Exiting before components have stopped"))["components"] == [
+            "stubborn"
+        ]
         assert await it.ends() == 1
 
 

@@ -264,7 +264,7 @@ async def test_an_answer_that_does_not_end_is_given_up_where_it_is_too_long() ->
     async with serving(endless) as server:
         source = StaticAccess(Access(server.url))
         transport = HttpTransport(source, clock=VirtualClock(), largest=1 << 16)
-        with pytest.raises(Unreachable, match="its answer is over 65536 bytes") as cut:
+        with pytest.raises(Unreachable, match="the response is larger than 65536 bytes") as cut:
             await transport.send(Request("GET", "/version", timeout_s=30))
         assert cut.value.sent
         await until(lambda: connections_to(server.port) == 0)

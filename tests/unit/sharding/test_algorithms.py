@@ -105,7 +105,7 @@ def test_ranges_have_their_start_and_not_their_end() -> None:
     [
         ((), "sharding.ranges", "at least one"),
         ((ShardRange("a", "", 0),), "sharding.ranges[0].start", "gap"),
-        ((ShardRange("", "m", 0),), "sharding.ranges[0].end", "the end"),
+        ((ShardRange("", "m", 0),), "sharding.ranges[0].end", "open-ended"),
         ((ShardRange("", "m", 0), ShardRange("k", "", 1)), "sharding.ranges[1].start", "overlaps"),
         ((ShardRange("", "m", 0), ShardRange("n", "", 1)), "sharding.ranges[1].start", "gap"),
         ((ShardRange("", "", 0), ShardRange("", "", 1)), "sharding.ranges[0].end", "after"),
@@ -177,7 +177,7 @@ def test_a_custom_one_without_verbs_is_refused() -> None:
 
 def test_wrong_answers_of_a_custom_one_are_not_believed() -> None:
     subject = algorithm("custom", custom=f"{MINE}:Wrong")
-    with pytest.raises(ConfigError, match="no shard"):
+    with pytest.raises(ConfigError, match="must return a shard"):
         subject.get_shard("key", 4)
     with pytest.raises(ConfigError, match="once"):
         subject.rebalance(["a"], 2)

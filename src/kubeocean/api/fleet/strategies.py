@@ -28,7 +28,7 @@ __all__ = [
 
 
 class RolloutStrategyType(StrEnum):
-    """Programs that roll changes out."""
+    """Who rolls changes out: the hub's rollout controller, or an external controller."""
 
     ROLLING_UPDATE = "RollingUpdate"
     EXTERNAL = "External"

@@ -173,7 +173,7 @@ class MemberAgent:
         return After(max(period_s * jitter - (self._clock.monotonic() - began), 0.0))
 
     async def _announce_finalizer(self, internal: InternalMemberCluster) -> InternalMemberCluster:
-        """Tell the hub once that it may create Works with our finalizer, which saves a write."""
+        """Annotate the InternalMemberCluster, so that the hub creates Works with our finalizer."""
         if self._new_applier is None or ANNOTATION_WORK_FINALIZER in internal.annotations:
             return internal
         metadata = {"uid": internal.uid, "annotations": {ANNOTATION_WORK_FINALIZER: _PRESET}}

@@ -84,7 +84,7 @@ class Collector:
                 return Collected(None, conditions)
         built_in = await self._start(self._built_in, limit_s)
         if built_in.status != "True":
-            _log.warning("Failed to start the built-in provider", error=built_in.message)
+            _log.warning("Failed to start the built-in property provider", error=built_in.message)
             return Collected(None, conditions)
         collected = await self._collect(self._built_in, limit_s, ())
         return Collected(collected.collection, conditions)

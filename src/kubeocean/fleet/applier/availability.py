@@ -212,7 +212,8 @@ def _cron_job(obj: Json) -> Availability:
 
 
 def _volume_claim(obj: Json) -> Availability:
-    """A pending claim may wait for its first pod, which the claim alone does not tell."""
+    """Return the availability of a PersistentVolumeClaim; a pending one is not trackable, because
+    it may wait for its first pod."""
     match _status(obj).get("phase"):
         case "Bound":
             return Availability.AVAILABLE

@@ -199,7 +199,7 @@ class WorkApplier:
         :raises Conflict: a Work was replaced meanwhile; call again.
         """
         released = await self._works.release_all()
-        _log.info("Released Works", namespace=self.namespace, works=released)
+        _log.info("Removed finalizers from Works", namespace=self.namespace, works=released)
 
     # Events
 

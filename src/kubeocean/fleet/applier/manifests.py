@@ -62,7 +62,7 @@ _RESERVED_DOMAINS: Final = ("kubernetes.io", "k8s.io", "kubernetes-fleet.io")
 
 
 class KindMapping(NamedTuple):
-    """Where the objects of a kind live in the member's API."""
+    """The resource of the member's API that serves the objects of a kind."""
 
     resource: str  # the plural name
     namespaced: bool

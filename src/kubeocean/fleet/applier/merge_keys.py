@@ -157,7 +157,7 @@ def _reachable(roots: Iterable[str], types: Mapping[str, Mapping[str, Json]]) ->
 
 
 def _telling(types: Mapping[str, Mapping[str, Json]]) -> set[str]:
-    """Types that say how something in them is merged, themselves or through others."""
+    """Return the types with a field, directly or nested, that declares how it is merged."""
     telling: set[str] = set()
     while True:
         more = {

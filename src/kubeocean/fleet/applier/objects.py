@@ -234,7 +234,7 @@ class MemberObjects:
             await self._patch(ref, MergePatch({"metadata": version}))
 
     async def ref_of(self, identifier: Identifier) -> ObjectRef:
-        """Return the place of an object that was placed before.
+        """Return the reference to an object that an earlier pass has applied.
 
         The member may serve its kind in another version by now, or not at all: then a read of the
         object fails as the server decides.
@@ -273,7 +273,7 @@ def _facts_of(manifest: Manifest, live: Json | None, facts: PassFacts) -> Manife
 
 
 def _is_lost_race(step: NextStep, error: ApiError) -> bool:
-    """Whether to read the object again and decide anew."""
+    """Whether a write failed because the object changed, so that it must be read again."""
     match step:
         case Create():
             return isinstance(error, AlreadyExists)

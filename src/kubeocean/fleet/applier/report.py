@@ -240,7 +240,8 @@ _LISTS: Final = {"driftDetails": "observedDrifts", "diffDetails": "observedDiffs
 
 
 def _trimmed(entry: Json) -> Json:
-    """Drop what may be long. That and since when an object deviates stays."""
+    """Return the entry without the reported status and the lists of differing fields, which may
+    be long."""
     trimmed = {name: value for name, value in entry.items() if name != "backReportedStatus"}
     for details, items in _LISTS.items():
         if details in trimmed:
@@ -249,7 +250,8 @@ def _trimmed(entry: Json) -> Json:
 
 
 def _fitting(entries: list[Json], room: int) -> list[Json]:
-    """Return as many entries as fit into so many bytes, in their order; good ones go first."""
+    """Return as many entries as fit into `room` bytes, in their order; entries that report only
+    success are dropped first."""
     sizes = [len(encode(entry)) + 1 for entry in entries]
     by_need = sorted(range(len(entries)), key=lambda index: (_is_good(entries[index]), index))
     kept = set()
@@ -262,7 +264,7 @@ def _fitting(entries: list[Json], room: int) -> list[Json]:
 
 
 def _is_good(entry: Json) -> bool:
-    """Whether an entry says no more than that all is well."""
+    """Whether an entry reports only success."""
     deviates = any(details in entry for details in _LISTS)
     return not deviates and all(each["status"] == "True" for each in entry["conditions"])
 

@@ -61,7 +61,7 @@ def readiness(binding: Binding, period_s: int, now: datetime) -> Readiness:
 
 
 def has_failed(binding: Binding) -> bool:
-    """Whether a step of the release failed, by the words of KubeFleet."""
+    """Whether a condition of the binding reports that a step of the rollout failed."""
     generation, conditions = binding.metadata.generation, binding.status.conditions
     found = (fresh(conditions, step.name, generation) for step in _CAN_FAIL)
     return any(

@@ -121,7 +121,7 @@ class Scheduler:
         self._enqueue_parent(new if new is not None else old)
 
     def _binding_changed(self, old: Binding | None, new: Binding | None) -> None:
-        """A binding that somebody else deletes is made again."""
+        """Enqueue the placement of a binding, so that a deleted binding is created again."""
         if old is None or new is None or old.deleting != new.deleting:
             self._enqueue_parent(new if new is not None else old)
 

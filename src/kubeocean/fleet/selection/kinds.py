@@ -26,7 +26,7 @@ class ServedKinds:
 
     @property
     def namespaced(self) -> dict[GroupVersionKind, bool]:
-        """Whether each kind is namespaced."""
+        """Map each kind to whether its objects are namespaced."""
         return {kind: resource.namespaced for kind, resource in self.resources.items()}
 
     def updated(

@@ -313,7 +313,7 @@ class SelectionReader:
         try:
             changed = await self._discovery.refresh()
         except ApiError as error:
-            _log.warning("Failed to read the kinds of the hub", error=str(error))
+            _log.warning("Failed to discover the kinds that the hub serves", error=str(error))
             return
         if not changed:
             return

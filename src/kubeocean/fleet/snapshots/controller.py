@@ -118,7 +118,7 @@ class Snapshots:
                 self.controller.enqueue(placement.key)
 
     def _snapshot_changed(self, old: Object | None, new: Object | None) -> None:
-        """Repair what somebody else deletes or relabels, and end a deletion."""
+        """Enqueue the placement of a snapshot that was deleted or relabelled."""
         if old is not None and new is not None and _marks(old) == _marks(new):
             return
         for snapshot in (old, new):

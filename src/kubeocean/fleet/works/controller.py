@@ -328,7 +328,7 @@ class Works:
         return Done()  # each Work that is gone comes as an event
 
     async def _abandon(self, binding: Key, work: CachedWork) -> None:
-        """Tell the member to leave the placed objects in its cluster."""
+        """Write to the Work that the member must keep the placed objects in its cluster."""
         name, value = names.ANNOTATION_DELETE_PROPAGATION, str(DeletePropagationPolicy.ABANDON)
         if work.annotations.get(name) != value:
             metadata = {"resourceVersion": work.resource_version, "annotations": {name: value}}

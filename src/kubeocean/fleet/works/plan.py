@@ -81,7 +81,7 @@ def work_annotations(binding: Binding) -> dict[str, str]:
 def desired_works(
     placement: Key, binding: Binding, group: Group, report_back: ReportBackStrategy
 ) -> tuple[DesiredWork, ...]:
-    """Return the Works for a release, that of the master first."""
+    """Return the Works for a release; the Work of the master resource snapshot is the first."""
     labels = work_labels(placement, binding, group.index)
     annotations = work_annotations(binding)
 

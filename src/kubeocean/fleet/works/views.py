@@ -1,7 +1,7 @@
-"""Works as the hub's controllers cache them: without manifests, and without good news.
+"""Works as the hub's controllers cache them: without manifests, and without reports of success.
 
-The manifests of a Work are large and are not read to decide. Reports of manifests that are as they
-should be say nothing that the conditions of the Work do not.
+The manifests of a Work are large and are not read to decide. Reports of manifests that are applied
+and available repeat the conditions of the Work.
 """
 
 from __future__ import annotations

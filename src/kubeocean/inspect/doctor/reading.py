@@ -299,7 +299,7 @@ class DoctorReader(SnapshotReader):
         policies: Part[tuple[ResourceLeasingPolicy, ...]],
         snapshot: Snapshot,
     ) -> Part[frozenset[str]]:
-        """Return the UIDs of policies that two reads call left over."""
+        """Return the UIDs of policies that are left over in each of two successive reads."""
         if isinstance(policies, NotRead):
             return NOT_REQUESTED
         bindings = known(snapshot.bindings, ())

@@ -211,7 +211,7 @@ class ContainerRun:
             await self._process.stop(within_s=self.grace_s)
 
     def _note(self, line: str) -> None:
-        """Words of ours in its log."""
+        """Append a line to the log of the container."""
         with contextlib.suppress(OSError), self.log.open("a") as log:
             log.write(f"{line}\n")
 

@@ -81,7 +81,7 @@ class ContainerProgram:
 
 
 def refusal(pod: Json, domain: Domain = group.DEFAULT) -> str:
-    """Return why this pod is not run here; empty for a pod that is run."""
+    """Return why a process node cannot run this pod; empty if it can."""
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     if namespace != domain.system_namespace:
         return f"only pods of namespace {domain.system_namespace} are run here, not of {namespace}"

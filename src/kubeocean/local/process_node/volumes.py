@@ -79,7 +79,7 @@ def volumes(pod: Json, client: Client, root: Path) -> dict[str, Volume | Path]:
             volumes[name] = Volume(directory, source, informer, secret=True)
         elif _OWN not in volume:
             kind = next((key for key in volume if key != "name"), "nothing")
-            raise LookupError(f"volume {name}: {kind} is not there for pods here")
+            raise LookupError(f"volume {name}: the type {kind} is not supported by process nodes")
     return volumes
 
 

@@ -59,7 +59,7 @@ class NamespaceSet:
     # The world as a whole.
 
     async def start(self) -> None:
-        """Return when the inside is made."""
+        """Create the namespaces of the node; return when its init process is ready."""
         first = self.processes["world"]
         await first.start()
 

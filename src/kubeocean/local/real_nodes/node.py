@@ -67,7 +67,7 @@ class RealNode(Lifespan):
         clock: Clock | None = None,
     ) -> None:
         if not _NAME.fullmatch(name):
-            raise ConfigError("is no name for a node", field="name", value=name)
+            raise ConfigError("is not a valid name of a node", field="name", value=name)
         self.name = name
         self.cluster = cluster
         self.root = cluster.root / "nodes" / name

@@ -23,7 +23,7 @@ class Algorithm(Protocol):
 
     @property
     def sticky(self) -> bool:
-        """Whether slots stay where they are as far as possible."""
+        """Whether slots stay with their owner as far as possible."""
 
     def get_shard(self, key: str, total: int) -> int:
         """Return the shard of a key, 0 to `total` - 1; always the same."""

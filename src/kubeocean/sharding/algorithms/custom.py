@@ -35,7 +35,7 @@ class Custom:
     def __init__(self, inner: object, *, path: str = "") -> None:
         for verb in _NEEDED:
             if not callable(getattr(inner, verb, None)):
-                raise ConfigError(f"has no {verb}", field=_FIELD, value=path or type(inner))
+                raise ConfigError(f"has no method {verb}", field=_FIELD, value=path or type(inner))
         self._path = path or f"{type(inner).__module__}:{type(inner).__qualname__}"
         self._inner: Any = inner  # of a type that we cannot know
         self._last: dict[str, list[int]] = {}
@@ -53,7 +53,9 @@ class Custom:
         shard = self._inner.get_shard(key, total)
         if not isinstance(shard, int) or not 0 <= shard < total:
             raise ConfigError(
-                f"put key {key!r} in no shard from 0 to {total - 1}", field=_FIELD, value=shard
+                f"must return a shard from 0 to {total - 1} for the key {key!r}",
+                field=_FIELD,
+                value=shard,
             )
         return shard
 

@@ -1,4 +1,4 @@
-"""Range: keys by their order, cut where the user says.
+"""Range: assigns keys to shards by ranges of their sort order, which the user configures.
 
 A range has its start and not its end. All ranges together cover every key once: the first starts
 and the last ends with "", and each starts where the one before it ends. There is no shard for what
@@ -59,7 +59,9 @@ def check_ranges(ranges: Sequence[ShardRange], *, field: str = "sharding.ranges"
             message = f"{how}: must be {before!r}"
             raise ConfigError(message, field=f"{here}.start", value=each.start)
         if last and each.end:
-            raise ConfigError('must be "", the end', field=f"{here}.end", value=each.end)
+            raise ConfigError(
+                "must be empty: the last range is open-ended", field=f"{here}.end", value=each.end
+            )
         if not last and each.end <= each.start:
             message = f"must be after its start {each.start!r}"
             raise ConfigError(message, field=f"{here}.end", value=each.end)

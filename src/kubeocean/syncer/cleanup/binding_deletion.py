@@ -317,7 +317,9 @@ class BindingDeletion:
                     await clusters.computing.patch(NODES, vnode.name, body)
                 if not vnode.deleting:
                     await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
-                    _log.warning("Abandoned virtual node", node=vnode.name)
+                    _log.warning(
+                        "Deleted virtual node before its cleanup was confirmed", node=vnode.name
+                    )
 
     def _patience_ends(self, now: datetime) -> datetime:
         """Return until when a worker that does not answer is waited for.
@@ -354,7 +356,7 @@ class BindingDeletion:
         ours = clusters.domain.finalizer_syncer
         present = binding.metadata.finalizers or ()
         await self._finalizers(binding, [each for each in present if each != ours], version)
-        _log.info("Released binding", binding=binding.name, unconfirmed=left)
+        _log.info("Removed our finalizer from binding", binding=binding.name, unconfirmed=left)
 
     # Writes
 

@@ -133,7 +133,8 @@ class Leftovers:
         self._logconfigs = logconfigs
 
     def drain(self, *, confirmed: bool) -> None:
-        """Have everything deleted; if not `confirmed`, in the computing cluster only."""
+        """Delete all copies and remove the finalizers of their sources; if not `confirmed`, do not
+        wait for the worker."""
         self._dependents.drain(confirmed=confirmed)
 
     @property

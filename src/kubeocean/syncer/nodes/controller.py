@@ -454,7 +454,7 @@ class NodeController:
             if not metadata.pop("annotations", None):
                 raise
             _log.warning(
-                "Left annotations of virtual node unchanged", node=vnode.name, error=str(error)
+                "Could not write annotations of virtual node", node=vnode.name, error=str(error)
             )
             written = await clusters.computing.patch(
                 NODES, vnode.name, patch, subresource=subresource

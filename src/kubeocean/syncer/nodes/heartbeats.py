@@ -83,7 +83,7 @@ class HeartbeatSchedule:
             self._waiting.pop(name, None)
 
     def call_all(self) -> None:
-        """Call all names now; the schedule goes on as it was."""
+        """Call all names now; the schedule of later calls does not change."""
         self._enqueue(self._slot_of)
 
     async def run(self) -> None:

@@ -146,10 +146,10 @@ def ports_of(pod: PortPod | ReservationPod) -> frozenset[HostPort]:
 
 
 def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
-    """Whether a pod holds its ports, and the computing cluster does not know of it.
+    """Whether a pod of the worker uses host ports that no virtual pod of this binding shows.
 
-    It knows of this binding's pods; not of another binding's, nor of one with the same name in
-    another computing cluster.
+    The computing cluster's scheduler sees the ports of this binding's pods. It does not see those
+    of another binding's pods, nor of a binding with the same name in another computing cluster.
     """
     ours = may_be_ours(pod, ids=ids, domain=domain)
     return not ours and pod.status.phase not in _FINISHED

@@ -74,4 +74,4 @@ class NodeLabels:
         except Forbidden as error:
             # The owner may refuse the permission to label nodes; everything else works without.
             self._allowed = False
-            _log.warning("Left worker nodes unlabelled", error=str(error))
+            _log.warning("Was not allowed to label worker nodes", error=str(error))

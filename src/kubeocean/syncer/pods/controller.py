@@ -374,7 +374,12 @@ class PodController:
         ppod, created = await self._physical.create(vpod.key, body)
         if created or self._claim(vpod, ppod) is not Claim.FOREIGN:
             return ppod, created
-        _log.info("Found name taken", vpod=str(vpod.key), taken=first, instead=second)
+        _log.info(
+            "Found name of physical pod taken, used another",
+            vpod=str(vpod.key),
+            taken=first,
+            instead=second,
+        )
         body["metadata"]["name"] = second
         return await self._physical.create(vpod.key, body)
 
@@ -708,7 +713,7 @@ class PodController:
             wait_s = _BEHIND_S if record.recheck_s is None else record.recheck_s
             record.recheck_s = min(wait_s * 2, _LONGEST_RECHECK_S)
             return After(wait_s)
-        _log.info("Found stray physical pod", vpod=str(key), ppod=str(stray.key))
+        _log.info("Found physical pod without virtual pod", vpod=str(key), ppod=str(stray.key))
         await self._delete_physical(key, stray, record, grace_of(None))
         return Done()
 
@@ -744,7 +749,7 @@ class _Sync:
         self.virtual, self.physical = self.vpod.content(), self.ppod.content()
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Remember both versions as synced if nothing is left to do; return the outcome."""
+        """Record both pods' versions as synced if nothing is left to do; return the outcome."""
         if isinstance(outcome, Done) and not self.patched:
             versions = (self.written or self.vpod).resource_version, self.ppod.resource_version
             self.record.settle(versions, revision=self.revision)

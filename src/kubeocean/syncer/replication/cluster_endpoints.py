@@ -150,7 +150,9 @@ class ClusterEndpoints:
                 self._unresolved.set()
 
     def _notify(self, changed: _ServiceAddress) -> None:
-        _log.info("Address changed", service=str(changed.service), address=changed.address)
+        _log.info(
+            "Address of Service changed", service=str(changed.service), address=changed.address
+        )
         for handler in self._handlers:
             handler()
 

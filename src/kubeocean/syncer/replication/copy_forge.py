@@ -179,7 +179,10 @@ def patch(copy: Object, change: Json) -> JsonPatch:
 
 
 def must_be_replaced(copy: Copy, context: CopyContext, *, stale: bool) -> bool:
-    """Whether no write makes the copy what it should be; `stale`: an earlier source's copy."""
+    """Whether a copy must be deleted and created again, because a patch cannot update it.
+
+    `stale` means that it is the copy of an earlier source with the same name.
+    """
     kind, content = context.kind, context.content
     if copy.immutable and _digest(kind.synced_fields(content)) != copy.synced_digest:
         return True

@@ -39,7 +39,7 @@ def copied_annotations(
 def recorded(
     labels: Mapping[str, str], annotations: Mapping[str, str], domain: Domain
 ) -> dict[str, str]:
-    """Return the annotations with a record of them and of the labels."""
+    """Return the annotations, and one more that records all labels and annotations as written."""
     return {**annotations, domain.expected_metadata: Expected(labels, annotations).encode()}
 
 

@@ -94,7 +94,7 @@ class Rules:
         """Register for changes of other kinds; called when all replicators exist."""
 
     def synced(self) -> bool:
-        """Whether everything that is needed for decisions is known."""
+        """Whether the references of all pods are known, which decisions need."""
         return self.references.synced
 
     def is_used(self, key: Key) -> bool:
@@ -441,7 +441,12 @@ class Replicator(ReplicationLoop[Source, Copy]):
                 return name
             if self._claim(source, copy) is not Claim.FOREIGN:
                 return await self._update(source, copy)
-            _log.warning("Found foreign object", kind=self.kind, source=key, name=name)
+            _log.warning(
+                "Found object of another owner under the name of a copy",
+                kind=self.kind,
+                source=key,
+                name=name,
+            )
         taken = " and ".join(names)
         return self._missing(key, f"is not copied: {taken} belong to others", _RETRY_S)
 

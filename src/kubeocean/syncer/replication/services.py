@@ -287,7 +287,11 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
             if created:
                 return name
             if not self._is_copy_of(copy, source.key):
-                _log.warning("Found foreign object", kind=ENDPOINT_SLICES.kind, name=name)
+                _log.warning(
+                    "Found object of another owner under the name of a copy",
+                    kind=ENDPOINT_SLICES.kind,
+                    name=name,
+                )
                 return name
         change = forge.slice_changes(copy, source, context, uid)
         if change:
