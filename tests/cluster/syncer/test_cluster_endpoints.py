@@ -195,7 +195,8 @@ async def test_pods_have_the_privileges_that_the_binding_does_not_deny(
         controller_env.syncing(ClusterEndpoints) as endpoints,
         running(endpoints.clusters.bindings),
     ):
-        assert endpoints.privileges == Privileges(*[False] * 5)  # until the binding is known
+        denied = Privileges(*[False] * 5, restricted=True)  # until the binding is known
+        assert endpoints.privileges == denied
         await until(lambda: endpoints.privileges == Privileges(host_path=False))
         patch = MergePatch({"spec": {"podPrivileges": None}})
         await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
