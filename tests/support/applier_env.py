@@ -264,12 +264,21 @@ class Run:
             if request.writes and ("dryRun", "All") not in request.query
         ]
 
-    async def is_quiet(self, seconds: float = QUIET_S, *, retries: bool = False) -> None:
+    async def is_quiet(
+        self, seconds: float = QUIET_S, *, retries: bool = False, rest_s: float = REST_S
+    ) -> None:
         """Assert that nothing is written once events have been delivered.
 
-        With `retries`, writes that the server refuses do not count.
+        With `retries`, writes that the server refuses do not count. `rest_s` is how long a pass may
+        take without a write.
         """
-        await asyncio.sleep(REST_S)
+        counts = [-1]
+
+        async def rests() -> bool:
+            before, counts[0] = counts[0], self.faults.writes
+            return before == counts[0]
+
+        await until(rests, every=rest_s)
         before, accepted = len(self.writes()), self.faults.writes
         await asyncio.sleep(seconds)
         if retries:

@@ -124,7 +124,7 @@ async def test_a_work_of_five_thousand_objects(
         ]
         assert failed == [17]
         assert await names(env) == {f"c{number}" for number in range(MANY) if number != 17}
-        await run.is_quiet()
+        await run.is_quiet(rest_s=5.0)
         # One change of one object is one read of it, however many there are
         before = len(read_paths(run.faults))
         await env.edit({"data": {"k": "drifted"}, "metadata": {"annotations": None}}, "c1")
@@ -135,7 +135,7 @@ async def test_a_work_of_five_thousand_objects(
             return True
 
         await until(corrected)
-        await run.is_quiet()
+        await run.is_quiet(rest_s=5.0)
         names_read = [path.rsplit("/", 1)[1] for path in read_paths(run.faults)[before:]]
         assert set(names_read) == {env.name(), "c1", "c17"}, "c17 has failed, and is tried again"
         assert names_read.count("c1") == 1
