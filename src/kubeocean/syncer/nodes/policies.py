@@ -270,10 +270,8 @@ class PolicyController:
 
         Several computing clusters may use this worker: each claims the policies of its bindings.
         """
-        clusters, generation = self._clusters, policy.metadata.generation
-        active = find_condition(policy.status.conditions, ACTIVE)
-        reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
-        if reported and policy.status.observed_generation == generation:
+        clusters = self._clusters
+        if _is_reported_unbound(policy):
             return Done()
         record = self._records.setdefault(policy.name, _PolicyRecord())
         if record.unbound_since is None:
@@ -312,7 +310,9 @@ class PolicyController:
         """
         rest_s, version, clusters = None, policy.resource_version, self._clusters
         lent = clusters.vnodes.by("policy", policy.name)
-        if cached is not None and (lent or not policy.deleting):
+        # Other syncers report that the binding is gone; this one does not replace their report.
+        reported = self._is_ending and not lent and _is_reported_unbound(policy)
+        if cached is not None and (lent or not policy.deleting) and not reported:
             rest_s = await self._write_status(cached, now, version)
         ours = clusters.concerns(policy) or clusters.was_ours(policy)
         claim = policy_claim(clusters.ids, clusters.domain)
@@ -406,6 +406,13 @@ class PolicyController:
         target = reference(RESOURCE_LEASING_POLICIES, policy)
         for event in events_of(policy.status, status):
             self._clusters.worker_events.emit(target, event.type, event.reason, event.message)
+
+
+def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
+    """Whether the status says of the present spec that its binding does not exist."""
+    active = find_condition(policy.status.conditions, ACTIVE)
+    reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
+    return reported and policy.status.observed_generation == policy.metadata.generation
 
 
 def _selectable(pnode: Node) -> tuple[object, ...]:
