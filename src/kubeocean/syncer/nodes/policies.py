@@ -30,7 +30,7 @@ from kubeocean.api.policies import (
     ReclaimStatus,
     ResourceLeasingPolicy,
 )
-from kubeocean.errors import Forbidden, NotFound
+from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.decision import BindingSelector
 from kubeocean.leasing.merge import ParsedPolicy
@@ -287,6 +287,8 @@ class PolicyController:
                 await self._patch_status(policy, status, policy.resource_version)
         except Forbidden:
             pass  # not read is not absent
+        except Conflict:
+            pass  # another syncer was first; its write is an event here
         return Done()
 
     # Finalizer and claim
