@@ -13,7 +13,7 @@ from bench.shardcampaign import run_campaign
 @pytest.mark.sweep(sampled=False)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("guaranteed", [False, True], ids=["observed", "guaranteed"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 async def test_no_change_is_lost_and_no_deletion_is_false_or_lost_or_repeated(
     tmp_path: Path, seed: int, guaranteed: bool
 ) -> None:
