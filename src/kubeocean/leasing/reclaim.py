@@ -486,7 +486,7 @@ class _Planner:
         if tolerated >= _FOREVER_S:
             return PodStep(pod, PodAction.STAY, StepReason.TOLERATES)
         if pod.leaving_by is not None:
-            return self._terminating(pod, pod.leaving_by)
+            return self._terminating(pod, pod.leaving_by, tolerated)
         if not force:
             return PodStep(pod, PodAction.STAY, StepReason.NOT_FORCED)
         if not self._may_act:
@@ -511,9 +511,14 @@ class _Planner:
             return most if action is PodAction.DELETE else None
         return None if pod.grace_s <= most else most
 
-    def _terminating(self, pod: LentPod, by: datetime) -> PodStep:
-        """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it."""
-        now, deadline = self.situation.now, self.notice.deadline
+    def _terminating(self, pod: LentPod, by: datetime, tolerated: float) -> PodStep:
+        """Return the step for a terminating pod: wait, delete it at the deadline, or abandon it.
+
+        As long as the pod tolerates the taint it has its own grace period.
+        """
+        now = self.situation.now
+        tolerates_until = self.notice.evict_from + timedelta(seconds=tolerated)
+        deadline = max(self.notice.deadline, tolerates_until)
         if self.situation.rules.force and self._may_act and by > now + _SHORTEST_GRACE:
             if now >= deadline:
                 return self._unless_tried(pod, PodAction.DELETE, StepReason.DEADLINE)
