@@ -68,7 +68,7 @@ OnChange: TypeAlias = Callable[[str, ObjectRef, Change, Untyped | None], None]
 
 @dataclass(slots=True)
 class _WatchedObject:
-    """What is known of one object; it has no fingerprint while it does not exist."""
+    """Last state of a placed object; without a fingerprint while the object does not exist."""
 
     owners: set[str] = field(default_factory=set)
     version: int = 0

@@ -18,7 +18,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One observation about a subject, such as `binding berlin`; empty: the whole installation.
+    """An observation about a subject, such as `binding berlin`; empty: the whole installation.
 
     `check` names the check of doctor that made it.
     """

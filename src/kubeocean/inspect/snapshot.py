@@ -128,7 +128,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSnapshot:
-    """One API server: its version, and how far its clock is ahead of this machine's.
+    """An API server: its version, and how far its clock is ahead of this machine's.
 
     `definitions` are the CustomResourceDefinitions of Kubeocean by name; None: not installed.
     """

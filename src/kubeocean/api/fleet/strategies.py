@@ -28,7 +28,7 @@ __all__ = [
 
 
 class RolloutStrategyType(StrEnum):
-    """Who rolls changes out: the hub's rollout controller, or an external controller."""
+    """The party that rolls changes out: the hub's rollout controller, or an external controller."""
 
     ROLLING_UPDATE = "RollingUpdate"
     EXTERNAL = "External"

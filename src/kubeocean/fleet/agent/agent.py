@@ -203,7 +203,7 @@ class MemberAgent:
         assert self._group is not None
         try:
             applier = self._new_applier()
-        except Exception as error:
+        except Exception as error:  # heartbeats go on without an applier
             _log.error("Failed to create applier", error=str(error), exc_info=error)
             return report.failed_to_join(f"the applier could not be created: {error}")
         task = self._group.create_task(self._run_applier(applier))

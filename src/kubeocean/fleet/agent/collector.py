@@ -67,7 +67,7 @@ class Collector:
     async def _run(self, provider: PropertyProvider) -> None:
         try:
             await provider.run()
-        except Exception as error:
+        except Exception as error:  # providers may be classes of others
             self._started.discard(provider)
             _log.error("Property provider failed", error=str(error), exc_info=error)
 
@@ -98,7 +98,7 @@ class Collector:
         except TimeoutError:
             message = f"the provider did not start within {limit_s:g} s"
             return Condition(type_, "False", MemberReason.TIMED_OUT, message)
-        except Exception as error:
+        except Exception as error:  # providers may be classes of others
             message = f"the provider failed to start: {error}"
             return Condition(type_, "False", MemberReason.PROVIDER_FAILED_TO_START, message)
         self._started.add(provider)

@@ -100,7 +100,7 @@ class ReadManifests:
 
 @dataclass(slots=True)
 class ManifestOutcomes:
-    """What became of the manifests in one pass."""
+    """Results of the manifests in one pass."""
 
     processed: list[Processed]
     jobs: list[tuple[Manifest, Json | None]] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ManifestOutcomes:
 
 @dataclass(slots=True)
 class _Work:
-    """One Work during a pass."""
+    """State of a Work during a pass."""
 
     facts: PassFacts
     record: WorkRecord

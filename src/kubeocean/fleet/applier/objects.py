@@ -74,7 +74,7 @@ _Change: TypeAlias = Callable[[Json], Json | None]  # of an owner reference
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
-    """What all manifests of a Work have in common in one pass."""
+    """Values that all manifests of a Work share in one pass."""
 
     owner: Owner
     strategy: ApplyStrategy

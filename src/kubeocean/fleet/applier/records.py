@@ -34,7 +34,7 @@ class Remembered:
 
 @dataclass(slots=True)
 class WorkRecord:
-    """What is remembered of one Work.
+    """State that the applier keeps of a Work between passes.
 
     - `generation`: of the Work whose manifests the results are for.
     - `basis`: what all results depend on besides manifest and object; other results are void.

@@ -62,7 +62,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Step(Enum):
-    """What to do for a MemberCluster."""
+    """The action for a MemberCluster."""
 
     NOTHING = auto()
     REFUSE = auto()

@@ -75,7 +75,7 @@ class SelectionSettings:
 
 @dataclass(slots=True)
 class _Selection:
-    """What one placement selects."""
+    """Kinds and namespaces that a placement selects."""
 
     queries: dict[GroupVersionKind, list[Query]]
     namespaces: frozenset[str]  # named by Namespace selectors; an empty name stands for all

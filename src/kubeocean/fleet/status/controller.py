@@ -58,7 +58,7 @@ _INTERVAL_PER_CLUSTER_S: Final = 0.002
 
 @dataclass(slots=True)
 class _Record:
-    """What is remembered of a placement."""
+    """State that the controller keeps of a placement."""
 
     wrote_at: float
 

@@ -55,7 +55,7 @@ _DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
 
 @dataclass(slots=True)
 class _Record:
-    """What is remembered of a binding."""
+    """State that the controller keeps of a binding."""
 
     wrote_works_at: float  # by the clock's monotonic time
 
