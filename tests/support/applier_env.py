@@ -267,14 +267,16 @@ class Run:
     async def is_quiet(
         self, seconds: float = QUIET_S, *, retries: bool = False, rest_s: float = REST_S
     ) -> None:
-        """Assert that nothing is written once events have been delivered.
+        """Assert that nothing is written once events have been delivered and passes have ended.
 
-        With `retries`, writes that the server refuses do not count. `rest_s` is how long a pass may
-        take without a write.
+        With `retries`, writes that the server refuses do not count. `rest_s` is how long an event
+        may take from the server to the applier's queue.
         """
         counts = [-1]
+        queue = self.applier._controller.queue
 
         async def rests() -> bool:
+            await until(lambda: not queue._processing and not len(queue), every=0.01, within=60)
             before, counts[0] = counts[0], self.faults.writes
             return before == counts[0]
 
@@ -284,7 +286,7 @@ class Run:
         if retries:
             assert self.faults.writes == accepted, self.writes()[before:]
         else:
-            assert self.writes()[before:] == []
+            assert self.writes()[before:] == [], self.writes()[before:]
 
 
 def _is_crash(error: BaseException) -> bool:

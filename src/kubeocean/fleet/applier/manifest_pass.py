@@ -246,7 +246,9 @@ class ManifestPass:
         if work.reports_back and live is not None:
             processed = replace(processed, observed_status=observed_status(live))
         processed = without_content(processed)
-        if metadata is not None:
+        if metadata is None:  # a Job that has finished and removed itself
+            work.record.results.pop(identifier.object, None)
+        else:
             follows = follows_status(identifier.group, identifier.kind, self._tracker_of)
             with_status = follows or work.reports_back or is_job(identifier)
             work.record.results[identifier.object] = Remembered(

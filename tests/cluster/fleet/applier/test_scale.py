@@ -135,7 +135,7 @@ async def test_a_work_of_five_thousand_objects(
             return True
 
         await until(corrected)
-        await run.is_quiet(rest_s=5.0)
+        await run.is_quiet(rest_s=5.0, retries=True)
         names_read = [path.rsplit("/", 1)[1] for path in read_paths(run.faults)[before:]]
         assert set(names_read) == {env.name(), "c1", "c17"}, "c17 has failed, and is tried again"
         assert names_read.count("c1") == 1
