@@ -115,7 +115,7 @@ def operate(world: World, random: Random) -> None:
 
     if any(entry.owner for entry in table.entries) and table.history:
         after = random.choice(deeds)()
-        world.by_hand = not all(after.heirs)
+        world.by_hand = not all(after.next_owners)
         world.lost |= world.by_hand
         world.land_table(world.version, after)
         world.by_hand = False

@@ -425,7 +425,7 @@ class World:
         for slot, (old, new) in enumerate(zip(before.entries, after.entries, strict=True)):
             if new is not old and new != old and new.epoch <= old.epoch:
                 raise Violation(f"slot {slot} went from {old} to {new}")
-            if old.owner and not new.owner and not self.by_hand and any(after.heirs):
+            if old.owner and not new.owner and not self.by_hand and any(after.next_owners):
                 raise Violation(f"slot {slot} was {old} and is nobody's")
 
     def look_at_moves(
@@ -436,8 +436,8 @@ class World:
             return
         states = planner.states(clock)
         able = {each for each, state in states.items() if state is MemberState.HEALTHY}
-        able -= {each for each in able if table.says(table.drained, each)}
-        after = decision.table.heirs
+        able -= {each for each in able if table.names_member(table.drained, each)}
+        after = decision.table.next_owners
         before = [
             # A drain that goes on, or is called off, is no move.
             heir if heir in (each.owner, each.to) else each.to if each.to in able else each.owner
@@ -482,8 +482,8 @@ class World:
         for slot, entry in enumerate(self.table.entries):
             if entry.state is not SlotState.OWNED or entry.owner not in ids:
                 return f"slot {slot} is {entry}, and there are {sorted(ids)}"
-        able = {each for each in ids if not self.table.says(self.table.drained, each)}
-        counts = Counter(self.table.heirs)
+        able = {each for each in ids if not self.table.names_member(self.table.drained, each)}
+        counts = Counter(self.table.next_owners)
         sizes = [counts.get(member, 0) for member in able]
         if self.table.pins or self.table.frozen or not able:
             return ""

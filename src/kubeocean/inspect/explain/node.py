@@ -233,7 +233,7 @@ def _closed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     assert isinstance(decision, Lend)
     if decision.cause is not ReclaimCause.WINDOW_CLOSED:
         return None
-    window = window_text(decision.policy.terms, node.binding.now)
+    window = window_text(decision.policy.parsed, node.binding.now)
     verdict = f"it takes no new pods: the window of policy {decision.policy.name} is {window}"
     remedy = "the next edge of the window; or other timeWindows in the policy"
     reasons = _reclaim_text(decision.rules, evaluation.plan)
@@ -315,7 +315,7 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     decision, capacity = evaluation.decision, evaluation.capacity
     assert isinstance(decision, Lend)
     policy = decision.policy.name
-    reasons = [f"its window is {window_text(decision.policy.terms, node.binding.now)}"]
+    reasons = [f"its window is {window_text(decision.policy.parsed, node.binding.now)}"]
     if capacity is None:
         verdict = f"it is lent by policy {policy}; how much it offers is not known"
         return Answer(Rule.LENT, verdict, tuple(reasons))
@@ -340,7 +340,7 @@ def policy_lines(node: NodeSnapshot, evaluation: Evaluation) -> tuple[str, ...]:
     lines = []
     decision = evaluation.decision
     if isinstance(decision, Lend):
-        window = window_text(decision.policy.terms, node.binding.now)
+        window = window_text(decision.policy.parsed, node.binding.now)
         lines.append(f"{decision.policy.name} decides: it applies, and is the oldest that does")
         lines.append(f"  its window is {window}")
         lines.append(f"  {_rules_text(decision.rules)}")

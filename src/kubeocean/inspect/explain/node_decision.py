@@ -21,7 +21,7 @@ from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
 from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
-from kubeocean.leasing.merge import ParsedPolicy, PassedOver, choose
+from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
@@ -52,17 +52,17 @@ class Evaluation:
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
 
     @property
-    def terms(self) -> ParsedPolicy | None:
+    def parsed(self) -> ParsedPolicy | None:
         """The parsed policy that lends the node."""
-        return self.decision.policy.terms if isinstance(self.decision, Lend) else None
+        return self.decision.policy.parsed if isinstance(self.decision, Lend) else None
 
 
 def _parsed(policy: ResourceLeasingPolicy, *, zone: tzinfo, now: datetime) -> CachedPolicy:
     try:
-        terms = ParsedPolicy.of(policy.spec, local=zone)
+        parsed = ParsedPolicy.of(policy.spec, local=zone)
     except ConfigError as error:
         return CachedPolicy(policy, None, str(error), None)
-    return CachedPolicy(policy, terms, "", terms, forced_since(policy, None, now=now))
+    return CachedPolicy(policy, parsed, "", parsed, forced_since(policy, None, now=now))
 
 
 def own_policies(binding: BindingSnapshot) -> list[CachedPolicy]:
@@ -103,7 +103,7 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
     if pnode is not None and binding.binding is not None:
         verdict = choose(
             candidates,
-            applies=lambda terms: applies(terms, pnode, selector, lent=applied is not None),
+            applies=lambda parsed: applies(parsed, pnode, selector, lent=applied is not None),
             current=applied or "",
         )
         passed_over = verdict.passed_over
@@ -111,7 +111,7 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
     capacity = None
     if isinstance(decision, Lend) and pnode is not None and usage is not None:
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        limits = decision.policy.terms.limits
+        limits = decision.policy.parsed.limits
         capacity = offer(base, others=usage.others, ours=usage.ours, limits=limits)
     return Evaluation(decision, passed_over, capacity, usage, _plan(node, decision))
 
@@ -168,8 +168,8 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
 
 def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
     """Return each resource of the node, from its allocatable amount to the offered one."""
-    capacity, usage, terms = evaluation.capacity, evaluation.usage, evaluation.terms
-    if capacity is None or usage is None or terms is None:
+    capacity, usage, parsed = evaluation.capacity, evaluation.usage, evaluation.parsed
+    if capacity is None or usage is None or parsed is None:
         return ()
     others, ours = usage.others, usage.ours
     return tuple(
@@ -178,7 +178,7 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
             allocatable=str(capacity.base[name]),
             others=str(others.get(name, ZERO)),
             leftover=str(capacity.leftover[name]),
-            limit=_limit(name, terms.spec.resource_limits or ()),
+            limit=_limit(name, parsed.spec.resource_limits or ()),
             lent=str(capacity.lent[name]),
             used=str(ours.get(name, ZERO)),
             offered=str(capacity.offered[name]),
@@ -195,7 +195,7 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     base, left = capacity.base[name], capacity.leftover[name]
     match capacity.limited_by(name):
         case LimitedBy.LIMIT:
-            limit = _limit(name, decision.policy.terms.spec.resource_limits or ())
+            limit = _limit(name, decision.policy.parsed.spec.resource_limits or ())
             why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"
         case LimitedBy.OTHERS:
             why = f"pods of others request {_of(usage.others, name)}"
@@ -207,9 +207,9 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     return f"{name} {capacity.offered[name]} of {base} ({why})"
 
 
-def window_text(terms: ParsedPolicy, now: datetime) -> str:
+def window_text(parsed: ParsedPolicy, now: datetime) -> str:
     """Return whether the windows are open, and until when."""
-    calendar = terms.calendar
+    calendar = parsed.calendar
     edge = next_edge(calendar, now)
     state = "open" if within(calendar, now) else "closed"
     if edge is None:

@@ -239,7 +239,7 @@ class NodeController:
             case Hold(why=why):
                 if vnode is not None:
                     status = self._refreshed(pnode if same else None, vnode, capped=True)
-                    await self._write(vnode, forge.Change({}, status))
+                    await self._write(vnode, forge.NodePatches({}, status))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
                 await self.labels.remove(pnode)
@@ -304,7 +304,7 @@ class NodeController:
     def _lent(
         self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
     ) -> forge.Lent:
-        clusters, terms = self._clusters, decision.policy.terms
+        clusters, parsed = self._clusters, decision.policy.parsed
         binding = clusters.binding
         assert binding is not None
         return forge.Lent(
@@ -313,7 +313,7 @@ class NodeController:
             binding=clusters.binding_name,
             cluster_id=clusters.cluster_id,
             policy=decision.policy.name,
-            details=_details(decision.policy.name, terms.spec.resource_limits or ()),
+            details=_details(decision.policy.name, parsed.spec.resource_limits or ()),
             offered=self._capacity(pnode, decision).offered,
             default_taint=not binding.spec.disable_node_default_taint,
             reclaim_taints=plan.taints,
@@ -330,10 +330,10 @@ class NodeController:
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        policy, terms = decision.policy.name, decision.policy.terms
+        policy, parsed = decision.policy.name, decision.policy.parsed
         selector = self._selector.of(self._clusters.binding)
-        unknown = self._resources.unknown(policy, terms, selector)
-        limits = cautious_limits(terms.limits, unknown, base)
+        unknown = self._resources.unknown(policy, parsed, selector)
+        limits = cautious_limits(parsed.limits, unknown, base)
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
 
     # Writes of the virtual node
@@ -432,7 +432,7 @@ class NodeController:
         limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
         return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 
-    async def _write(self, vnode: Node, change: forge.Change) -> None:
+    async def _write(self, vnode: Node, change: forge.NodePatches) -> None:
         version = vnode.resource_version
         for body, subresource in ((change.main, ""), (change.status, "status")):
             if body:
@@ -491,7 +491,7 @@ class NodeController:
         if last_eviction and vnode.annotations.get(key) != last_eviction:
             metadata = notice.setdefault("metadata", {})
             metadata.setdefault("annotations", {})[key] = last_eviction
-        await self._write(vnode, forge.Change(notice, self._refreshed(pnode, vnode)))
+        await self._write(vnode, forge.NodePatches(notice, self._refreshed(pnode, vnode)))
         await self._evict(plan, situation, vnode.name, policy)
         return self._again(plan.again_at)
 

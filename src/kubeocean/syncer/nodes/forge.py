@@ -32,8 +32,8 @@ from kubeocean.syncer.nodes.foreign_metadata import (
 from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch, merge_taints
 
 __all__ = [
-    "Change",
     "Lent",
+    "NodePatches",
     "changes",
     "expected",
     "forge",
@@ -77,7 +77,7 @@ class Lent:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodePatches:
     """The patches for an existing virtual node: of the object, and of its status."""
 
     main: Json
@@ -109,7 +109,7 @@ def forge(lent: Lent, *, now: str) -> Json:
     }
 
 
-def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
+def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
     """Return the difference between a virtual node and what it should be."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
@@ -139,18 +139,18 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     conditions = _conditions(lent.pnode, status_now, before)
     status = _status_change(status_now, _status(lent) | {"conditions": conditions})
     if not (labels or annotations or spec or finalizers or status):
-        return Change({}, {})
+        return NodePatches({}, {})
 
     annotations[domain.last_sync_time] = now
     metadata: Json = {"labels": labels, "annotations": annotations}
     # The status of a node may be written together with its labels and annotations, in one request;
     # its spec may not.
     if status and not spec and not finalizers:
-        return Change({}, {"metadata": metadata, "status": status})
+        return NodePatches({}, {"metadata": metadata, "status": status})
     main: Json = {"metadata": metadata | ({"finalizers": finalizers} if finalizers else {})}
     if spec:
         main["spec"] = spec
-    return Change(main, {"status": status} if status else {})
+    return NodePatches(main, {"status": status} if status else {})
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
