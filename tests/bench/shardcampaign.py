@@ -3,8 +3,8 @@
 Objects are added, changed, replaced, relabelled and deleted at random while replicas go from one to
 three to five to two, first in order, then with kill -9, SIGSTOP, a network cut and restarts of the
 API server. It fails if a change was lost, a deletion was false or repeated, one was lost in an
-orderly step (with `--guaranteed`: at all), two replicas handled one key at a time, or a notifier
-was given other keys than those of its shard. It prints what it counted as JSON.
+orderly step (with `--deletions guaranteed`: at all), two replicas handled one key at a time, or a
+notifier was given other keys than those of its shard. It prints what it counted as JSON.
 """
 
 from __future__ import annotations
