@@ -47,7 +47,7 @@ async def _ready_nodes(client: Client) -> set[str]:
 
 
 def _printed(out: str) -> list[str]:
-    """The commands that somebody is told to try."""
+    """The commands that `up` recommends."""
     lines = out.partition("\nTry:\n")[2].splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 

@@ -177,7 +177,7 @@ class Ring:
             clock=clock,
             metrics=self._metrics,
             wrote=self._see,
-            heard=lambda: self._monitor.changed(),
+            on_member=lambda: self._monitor.changed(),
         )
         self._monitor = NodeMonitor(
             self.planning.nodes, self._watchers, clock=clock, period_s=self.timing.retry_s

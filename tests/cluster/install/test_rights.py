@@ -315,12 +315,12 @@ async def test_the_token_that_kubelets_see_can_read_metrics_only(
     mount = join_request.worker.mount_namespace
     source = await credential(computing_applier, join_request)
     client = Client(HttpTransport(source), cluster="worker")
-    badge = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
+    kubelet_credential = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
     try:
-        await badge.ensure()
+        await kubelet_credential.ensure()
     finally:
         await client.close()
-    shown = badge.current()
+    shown = kubelet_credential.current()
     claims = read_token(shown.token.reveal() if shown.token else "")
     assert claims is not None
     assert claims.ends - claims.begins == timedelta(minutes=10)
@@ -366,8 +366,10 @@ async def test_a_hostile_kubelet_sees_a_token_without_further_permissions(
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async with serving(listens, tls=hostile_tls(authority)) as hostile:
-        badge = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
-        kubelets = KubeletClient(client, badge, port=hostile.port, authority=authority.certificate)
+        kubelet_credential = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
+        kubelets = KubeletClient(
+            client, kubelet_credential, port=hostile.port, authority=authority.certificate
+        )
         try:
             for page in ("/metrics/cadvisor", "/metrics/resource", "/stats/summary"):
                 async with kubelets.opened(name, page) as read:

@@ -311,7 +311,7 @@ class World:
     ) -> None:
         """The API server writes; only the first write makes a Lease."""
         found = record.id in self.leases
-        if found or first:  # also what was said earlier and comes late
+        if found or first:  # also what was written earlier and comes late
             self.leases[record.id] = record
         deaf = replica.deaf_until > self.now
         if self.calm or (not deaf and self.chance() >= 0.07):
@@ -374,12 +374,12 @@ class World:
             del self.leases[record.id]
 
     def lose_table(self) -> None:
-        """Somebody deletes the table, after everybody has said that there was one.
+        """Somebody deletes the table, after all members have written that there was one.
 
         Who deletes it in the first second of a ring, or with the Leases, is not protected.
         """
-        said = [self.leases.get(each.id) for each in self.living if each.registered]
-        if said and all(record is not None and record.seen for record in said):
+        records = [self.leases.get(each.id) for each in self.living if each.registered]
+        if records and all(record is not None and record.seen for record in records):
             self.lost = True
             self.write_table(empty_table("ring", self.table.slots))
 

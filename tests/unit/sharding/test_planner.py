@@ -31,10 +31,10 @@ class Ring:
         self.now = 0.0
         self.last: Decision | None = None
 
-    def say(self, member: str, **said: object) -> None:
+    def say(self, member: str, **fields: object) -> None:
         old = self.members.get(member) or MemberRecord(id=member, pulse="0", lease_s=15)
         pulse = str(int(old.pulse) + 1)
-        self.members[member] = replace(old, pulse=pulse, **said)
+        self.members[member] = replace(old, pulse=pulse, **fields)
 
     def renew(self, *members: str) -> None:
         for member in members or list(self.members):

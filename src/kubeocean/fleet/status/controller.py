@@ -172,7 +172,7 @@ class Statuses:
             self._caches.placements.wrote(written)
 
     async def _status(self, placement: Placement, now: str) -> PlacementStatus | None:
-        """Return the status as the caches show it; None if it cannot be told yet."""
+        """Return the status as the caches show it; None while the caches are incomplete."""
         snapshot = latest_policy(self._caches.policy_snapshots.of(placement.key))
         resource_snapshots = self._caches.resource_snapshots.of(placement.key)
         by_name = {

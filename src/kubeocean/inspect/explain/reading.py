@@ -54,7 +54,7 @@ from kubeocean.runtime.kinds import (
     Node,
 )
 from kubeocean.runtime.objects import Key, Resource, Untyped
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.worker_access.client import find_binding
 

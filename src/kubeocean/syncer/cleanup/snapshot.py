@@ -34,11 +34,11 @@ from kubeocean.syncer.cleanup.diff import (
 from kubeocean.syncer.nodes.csinodes import CSI_NODES
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.pods.plan import is_lent
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
 from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
-from kubeocean.syncer.replication.references import Reference
+from kubeocean.syncer.replication.referring_pods import Reference
 
 __all__ = ["ClusterSnapshot", "Comparison"]
 

@@ -31,10 +31,10 @@ from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import CLAIM, VOLUME, PodReferences
+from kubeocean.syncer.replication.referring_pods import CLAIM, VOLUME, PodReferences
 from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
 
 __all__ = ["CLAIMS", "ClaimRules", "Unbound", "expanded_status", "translate", "volume_of"]

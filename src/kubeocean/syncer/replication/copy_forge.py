@@ -23,7 +23,7 @@ from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.client import JsonPatch
 from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.syncer.nodes.metadata import Expected
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_metadata import (
     copied_annotations,
     copied_labels,

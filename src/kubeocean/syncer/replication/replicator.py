@@ -41,7 +41,7 @@ from kubeocean.syncer.replication.copy_forge import Copy, CopyContext, Replicate
 from kubeocean.syncer.replication.existence_watch import ExistenceWatches
 from kubeocean.syncer.replication.loop import ReplicationLoop
 from kubeocean.syncer.replication.missing import WATCHED_S, Missing
-from kubeocean.syncer.replication.references import PodReferences
+from kubeocean.syncer.replication.referring_pods import PodReferences
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
 from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
