@@ -153,7 +153,7 @@ async def test_the_example_says_at_once_what_is_wrong_with_its_kubeconfig(tmp_pa
     [
         ("nowhere.at_all:Algorithm", "cannot be imported: No module named 'nowhere'"),
         ("json:Algorithm", "cannot be imported: AttributeError: module 'json' has no attribute"),
-        ("json:JSONDecoder", "has no get_shard"),
+        ("json:JSONDecoder", "has no method get_shard"),
         ("antigravity_broken:X", "cannot be imported"),
     ],
 )
