@@ -81,6 +81,16 @@ class Attempt:
             return ""
         return response.body.decode()
 
+    async def refused(self, client: Client, text: str) -> None:
+        """Wait until the request is refused with a text: servers learn of webhooks in a moment."""
+
+        async def is_refused() -> bool:
+            reason = await self.by(client)
+            assert text in reason, reason
+            return True
+
+        await until(is_refused, what=text)
+
 
 @dataclass
 class AdmissionEnv:
