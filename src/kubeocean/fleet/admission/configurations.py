@@ -59,12 +59,16 @@ _UNGUARDED_GROUPS: Final = (
     "system:serviceaccounts",
 )
 _UNGUARDED_USERS: Final = ("system:kube-scheduler", "system:kube-controller-manager")
-_MAY_BE_DENIED: Final = {
+_IS_GUARDED: Final = (
+    f"!(request.userInfo.username in {list(_UNGUARDED_USERS)}) && !(has(request.userInfo.groups)"
+    f" && request.userInfo.groups.exists(g, g in {list(_UNGUARDED_GROUPS)}))"
+)
+_IN_NAMESPACES: Final = {"name": "may-be-denied", "expression": _IS_GUARDED}
+# The hub itself writes the status of each MemberCluster with each heartbeat.
+_OF_MEMBERS: Final = {
     "name": "may-be-denied",
     "expression": (
-        f"!(request.userInfo.username in {list(_UNGUARDED_USERS)})"
-        " && !(has(request.userInfo.groups)"
-        f" && request.userInfo.groups.exists(g, g in {list(_UNGUARDED_GROUPS)}))"
+        f"!has(request.subResource) || request.subResource != 'status' || ({_IS_GUARDED})"
     ),
 }
 
@@ -264,7 +268,11 @@ def _guard_rail(endpoint: Endpoint) -> Iterable[Json]:
         [_rule("apiextensions.k8s.io", "v1", ["customresourcedefinitions"], _ALL, _CLUSTER)],
     )
     members = ["memberclusters", "memberclusters/status"]
-    yield webhook("membercluster", [_rule(CLUSTER_GROUP, V1BETA1, members, _ALL, _CLUSTER)])
+    yield webhook(
+        "membercluster",
+        [_rule(CLUSTER_GROUP, V1BETA1, members, _ALL, _CLUSTER)],
+        conditions=[_OF_MEMBERS],
+    )
     for subject, namespaces in (
         ("fleetmembernamespacedresources", _selector(LABEL_FLEET_RESOURCE, "In", [TRUE])),
         ("fleetsystemnamespacedresources", _selector(_NAMESPACE_NAME, "In", [SYSTEM_NAMESPACE])),
@@ -274,7 +282,7 @@ def _guard_rail(endpoint: Endpoint) -> Iterable[Json]:
             subject,
             list(_namespaced_rules()),
             namespaces=namespaces,
-            conditions=[_MAY_BE_DENIED],
+            conditions=[_IN_NAMESPACES],
         )
     yield webhook("namespace", [_rule("", "v1", ["namespaces"], _ALL, _CLUSTER)])
 

@@ -148,7 +148,7 @@ class Registration:
 
     async def reconcile(self, key: str) -> Outcome:
         """Write what differs from the settings."""
-        wanted = self._policies()
+        desired = self._policies()
         wait_s = None
         webhooks = self._settings.webhooks
         if webhooks is not None:
@@ -157,13 +157,13 @@ class Registration:
                 bundle, wait_s = await self._certificates(webhooks, self._secrets)
             if not self._serves():
                 return After(_SERVING_S)
-            wanted += await self._configurations(webhooks, bundle)
-        for body in wanted:
+            desired += await self._configurations(webhooks, bundle)
+        for body in desired:
             await self._apply(body)
-        await self._remove_others(wanted)
+        await self._remove_others(desired)
         if not self._is_registered:
             await self._remove_unused()
-            names = [body["metadata"]["name"] for body in wanted]
+            names = [body["metadata"]["name"] for body in desired]
             _log.info("Registered admission", objects=names)
         self._is_registered = True
         return Done() if wait_s is None else After(min(wait_s, _LONGEST_S))
@@ -245,9 +245,9 @@ class Registration:
         applied = await self._client.patch(resource, name, ApplyPatch(body, force=True))
         _log.info("Applied admission object", kind=resource.kind, name=applied.name)
 
-    async def _remove_others(self, wanted: Iterable[Json]) -> None:
+    async def _remove_others(self, desired: Iterable[Json]) -> None:
         """Remove objects of kinds that are used."""
-        kept = {(_resource(body), body["metadata"]["name"]) for body in wanted}
+        kept = {(_resource(body), body["metadata"]["name"]) for body in desired}
         for resource, informer in self._stored.items():
             for stored in list(informer.items()):
                 if (resource, stored.name) not in kept and _is_removable(resource, stored):
@@ -298,25 +298,25 @@ def _webhook_names(content: Json) -> set[str]:
     return {each["name"] for each in content.get("webhooks") or ()}
 
 
-def _is_as_wanted(stored: Json, wanted: Json) -> bool:
-    """Whether a stored object has the content of `wanted`, and its metadata."""
+def _is_as_wanted(stored: Json, desired: Json) -> bool:
+    """Whether a stored object has the content of `desired`, and its metadata."""
     metadata = stored["metadata"]
-    for field, value in wanted["metadata"].items():
+    for field, value in desired["metadata"].items():
         present = metadata.get(field)
         if isinstance(value, dict):
             if not value.items() <= (present or {}).items():
                 return False
         elif present != value:
             return False
-    if "spec" in wanted:
-        return bool(stored.get("spec") == wanted["spec"])
-    webhooks = [_comparable(each, wanted) for each in stored.get("webhooks") or ()]
-    return bool(webhooks == wanted["webhooks"])
+    if "spec" in desired:
+        return bool(stored.get("spec") == desired["spec"])
+    webhooks = [_comparable(each, desired) for each in stored.get("webhooks") or ()]
+    return bool(webhooks == desired["webhooks"])
 
 
-def _comparable(webhook: Json, wanted: Json) -> Json:
+def _comparable(webhook: Json, desired: Json) -> Json:
     """Return a stored webhook without the authorities that cert-manager injects."""
-    if any("caBundle" in each["clientConfig"] for each in wanted["webhooks"]):
+    if any("caBundle" in each["clientConfig"] for each in desired["webhooks"]):
         return webhook
     client = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}
     return webhook | {"clientConfig": client}

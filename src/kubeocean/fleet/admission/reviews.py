@@ -71,7 +71,7 @@ class UserInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
-    """One request to the API server; `request_kind` is the kind that the user wrote."""
+    """Request to the API server; `request_kind` is the kind that the user wrote."""
 
     uid: str
     kind: GroupVersionKind

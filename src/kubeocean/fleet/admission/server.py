@@ -128,7 +128,7 @@ class WebhookServer:
 
 
 class _Endpoint:
-    """One path of the server."""
+    """Path of the server, and its handler."""
 
     def __init__(self, server: WebhookServer, webhook: str, handler: Handler) -> None:
         self._server, self._webhook, self._handler = server, webhook, handler

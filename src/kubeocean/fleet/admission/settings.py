@@ -70,7 +70,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """What a hub registers: webhooks, and admission policies; None if they are off."""
+    """Webhooks and admission policies that a hub registers; None if they are off."""
 
     webhooks: WebhookSettings | None = None
     policies: PolicyConfig | None = None
