@@ -120,7 +120,11 @@ class Registration:
                 metrics=metrics,
             )
         self._controller: Controller[str] = Controller(
-            "fleet-admission", self.reconcile, clock=self._clock, metrics=metrics
+            "fleet-admission",
+            self.reconcile,
+            gate=self._caught_up,
+            clock=self._clock,
+            metrics=metrics,
         )
         for informer in self._informers:
             informer.on_change(lambda old, new: self._controller.enqueue(_KEY))
@@ -145,6 +149,17 @@ class Registration:
                 await informer.synced()
             self._controller.enqueue(_KEY)
             group.create_task(self._controller.run())
+
+    async def _caught_up(self, key: str) -> bool:
+        """Return whether the caches show all writes of this program."""
+        for resource, informer in self._stored.items():
+            for name in _NAMES[resource]:
+                if not await informer.caught_up(Key("", name)):
+                    return False
+        webhooks = self._settings.webhooks
+        if self._secrets is None or webhooks is None:
+            return True
+        return await self._secrets.caught_up(webhooks.secret)
 
     async def reconcile(self, key: str) -> Outcome:
         """Write what differs from the settings."""
@@ -179,13 +194,13 @@ class Registration:
         present = CertificateSet.from_data(stored.data) if stored is not None else None
         renewal = renew(present, settings.names, self._clock)
         if renewal.certificates != present:
-            await self._store(key, stored, renewal.certificates)
+            secrets.wrote(await self._store(key, stored, renewal.certificates))
         wait = (renewal.next_at - self._clock.now()).total_seconds()
         return renewal.certificates.bundle, max(1.0, wait)
 
     async def _store(
         self, key: Key, stored: CertificateSecret | None, certificates: CertificateSet
-    ) -> None:
+    ) -> CertificateSecret:
         metadata: Json = {"name": key.name, "namespace": key.namespace}
         body: Json = {
             "apiVersion": "v1",
@@ -196,15 +211,16 @@ class Registration:
         }
         if stored is None:
             try:
-                await self._client.create(CERTIFICATE_SECRETS, body)
+                written = await self._client.create(CERTIFICATE_SECRETS, body)
             except AlreadyExists as error:
                 # Another replica was faster; the next pass reads its certificates.
                 raise Conflict(str(error), status=error.status) from error
         else:
             metadata["resourceVersion"] = stored.resource_version
             metadata["uid"] = stored.uid
-            await self._client.update(CERTIFICATE_SECRETS, body)
+            written = await self._client.update(CERTIFICATE_SECRETS, body)
         _log.info("Stored certificates of webhooks", secret=str(key))
+        return written
 
     # Objects
 
@@ -243,6 +259,7 @@ class Registration:
                 # An apply adds to the list of another manager and would keep these.
                 await self._delete(resource, stored)
         applied = await self._client.patch(resource, name, ApplyPatch(body, force=True))
+        self._stored[resource].wrote(applied)
         _log.info("Applied admission object", kind=resource.kind, name=applied.name)
 
     async def _remove_others(self, desired: Iterable[Json]) -> None:
@@ -270,6 +287,8 @@ class Registration:
     async def _delete(self, resource: Resource[Untyped], stored: Untyped) -> None:
         with suppress(NotFound):
             await self._client.delete(resource, stored.name, uid=stored.uid)
+        if resource in self._stored:
+            self._stored[resource].deleted(stored)
         _log.info("Removed admission object", kind=resource.kind, name=stored.name)
 
 
