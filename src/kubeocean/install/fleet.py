@@ -18,7 +18,15 @@ from kubeocean.api import group
 from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
-from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.api.fleet.names import (
+    ADMISSION_POLICIES,
+    ADMISSION_POLICY_BINDINGS,
+    GUARD_RAIL_WEBHOOKS,
+    MUTATING_WEBHOOKS,
+    SYSTEM_NAMESPACE,
+    VALIDATING_WEBHOOKS,
+    WEBHOOK_CERTIFICATES,
+)
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, Domain
@@ -53,6 +61,8 @@ _ELECTION_NAMESPACE: Final = "kube-system"  # of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
 _ALL: Final = ("*",)
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_MANAGE: Final = ("create", "patch", "delete")
 
 
 def hub_rights() -> Rights:
@@ -66,10 +76,24 @@ def hub_rights() -> Rights:
             Rule(("events",), ("update", "patch", "create")),
             Rule(("namespaces",), ("create", "patch", "delete")),
             Rule(("roles", "rolebindings"), ("create", "patch", "delete"), RBAC),
+            *(
+                Rule((resource,), _MANAGE, _ADMISSION, names)
+                for resource, names in (
+                    ("mutatingwebhookconfigurations", (MUTATING_WEBHOOKS,)),
+                    (
+                        "validatingwebhookconfigurations",
+                        (VALIDATING_WEBHOOKS, GUARD_RAIL_WEBHOOKS),
+                    ),
+                    ("validatingadmissionpolicies", ADMISSION_POLICIES),
+                    ("validatingadmissionpolicybindings", ADMISSION_POLICY_BINDINGS),
+                )
+            ),
         ),
         {
             SYSTEM_NAMESPACE: (
                 _ELECTION,
+                Rule(("secrets",), ("create",)),
+                Rule(("secrets",), ("update",), names=(WEBHOOK_CERTIFICATES,)),
                 Rule(("clusterprofiles",), ("create", "patch", "delete"), INVENTORY_GROUP),
                 Rule(("clusterprofiles/status",), ("update",), INVENTORY_GROUP),
             )
