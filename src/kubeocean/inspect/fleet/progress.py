@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from kubeocean.api.fleet.bindings import Binding
-from kubeocean.api.fleet.conditions import SCHEDULED, WorkCondition
-from kubeocean.api.fleet.kinds import scope_of
+from kubeocean.api.fleet.conditions import WorkCondition
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.strategies import ApplyStrategyType
 from kubeocean.api.fleet.works import ManifestCondition, Work
-from kubeocean.fleet.steps import chain_of, fresh
+from kubeocean.fleet.status.placement import expected_types
+from kubeocean.fleet.steps import chain_of, first_unfinished
 from kubeocean.runtime.objects import Condition, find_condition
 
 __all__ = [
@@ -34,15 +34,8 @@ _REPORT_DIFF: Final = (WorkCondition.DIFF_REPORTED,)
 
 
 def placement_problem(placement: Placement) -> Condition | None:
-    """Return the first condition of a placement that is not True; None if it is complete.
-
-    A placement whose policy picks no cluster has nothing but the condition Scheduled.
-    """
-    prefix = scope_of(placement.key).prefix
-    steps = [SCHEDULED.name]
-    if any(entry.cluster_name for entry in placement.status.placement_statuses):
-        steps += [step.name for step in chain_of(placement.spec.strategy.apply_strategy)]
-    types = [f"{prefix}{step}" for step in steps]
+    """Return the first condition of a placement that is not True; None if it is complete."""
+    types = expected_types(placement, placement.status)
     return _first(placement.status.conditions, types, placement.metadata.generation, "the hub")
 
 
@@ -86,12 +79,9 @@ def condition_text(condition: Condition) -> str:
 def _first(
     conditions: Iterable[Condition], types: Iterable[str], generation: int, writer: str
 ) -> Condition | None:
-    conditions = tuple(conditions)
-    for type_ in types:
-        condition = fresh(conditions, type_, generation)
-        if condition is None:
-            message = f"{writer} has not reported on generation {generation}"
-            return Condition(type_, "Unknown", NOT_REPORTED, message)
-        if condition.status != "True":
-            return condition
-    return None
+    unfinished = first_unfinished(conditions, types, generation)
+    if unfinished is None:
+        return None
+    type_, condition = unfinished
+    message = f"{writer} has not reported on generation {generation}"
+    return condition or Condition(type_, "Unknown", NOT_REPORTED, message)
