@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -149,7 +150,9 @@ async def _check_fleet(home: Home, computing: Client) -> None:
     tree = await home.run("fleet", "tree", "everywhere")
     assert tree.code == 0, tree
     assert tree.out.count("Namespace placed: complete") == 2, tree.out
-    # A member that somebody removes comes back with the next `up`.
+    # A hub that was killed is started again; a member that somebody removes comes back with `up`.
+    (hub,) = (pid for pid, line in home.processes().items() if "--force-delete-wait-time" in line)
+    os.kill(hub, signal.SIGKILL)
     member = await computing.get(MEMBER_CLUSTERS, "worker-1")
     await computing.delete(MEMBER_CLUSTERS, "worker-1", uid=member.uid)
 

@@ -57,8 +57,10 @@ _ALONE: Final = (
     "--metrics-bind-address=0",
     "--health-probe-bind-address=0",
 )
-# Changes are placed at once, and members of an earlier start do not wait for an agent.
+# Changes are placed at once, members of an earlier start do not wait for an agent, and API servers
+# call no webhook of a process that has no Service.
 _HUB_FLAGS: Final = (
+    "--enable-webhook=false",
     "--resource-snapshot-creation-minimum-interval=0s",
     "--resource-changes-collection-duration=0s",
     "--force-delete-wait-time=30s",
