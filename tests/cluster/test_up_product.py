@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,12 +15,14 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+from kubeocean.api.fleet.placements import CLUSTER_RESOURCE_PLACEMENTS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.local.assets import Assets
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client, MergePatch, connect
-from kubeocean.runtime.kinds import NODES, PODS
+from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import find_condition
 from support.commands import Home
 from support.wait import until
@@ -63,6 +67,7 @@ async def test_up_shows_the_product_at_work(
     try:
         await _check_at_work(computing, home)
         await _check_commands(up.out, home)
+        await _check_fleet(home, computing)
         await _check_kept(home, computing)
         await _check_again(home, computing)
         await _check_join(home, assets, new_cluster, computing)
@@ -110,6 +115,54 @@ async def _check_commands(out: str, home: Home) -> None:
     assert "sample-" in done.stdout
 
 
+async def _check_fleet(home: Home, computing: Client) -> None:
+    """The workers are members, and what is placed from the hub arrives in one of them."""
+    home.environ["KUBECONFIG"] = (await home.run("kubeconfig")).out.strip()
+    clusters = await home.run("fleet", "clusters", "-o", "json")
+    states = {
+        each["name"]: (each["state"], each["healthy"])
+        for each in json.loads(clusters.out)["clusters"]
+    }
+    assert states == {"worker-1": ("Joined", "True"), "worker-2": ("Joined", "True")}
+    await computing.create(NAMESPACES, {"metadata": {"name": "placed"}})
+    selector = {"group": "", "version": "v1", "kind": "Namespace", "name": "placed"}
+    await computing.create(
+        CLUSTER_RESOURCE_PLACEMENTS,
+        {
+            "apiVersion": CLUSTER_RESOURCE_PLACEMENTS.api_version,
+            "kind": CLUSTER_RESOURCE_PLACEMENTS.kind,
+            "metadata": {"name": "everywhere"},
+            "spec": {"resourceSelectors": [selector]},
+        },
+    )
+
+    async def is_available() -> bool:
+        listed = json.loads((await home.run("fleet", "placements", "-o", "json")).out)
+        (view,) = listed["placements"]
+        return view.get("available") == 2 and "problem" not in view
+
+    await until(is_available, what="the placement on both workers")
+    worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
+    try:
+        assert (await worker.get(NAMESPACES, "placed")).name == "placed"
+    finally:
+        await worker.close()
+    tree = await home.run("fleet", "tree", "everywhere")
+    assert tree.code == 0, tree
+    assert tree.out.count("Namespace placed: complete") == 2, tree.out
+    # A hub that was killed is started again; a member that somebody removes comes back with `up`.
+    (hub,) = (pid for pid, line in home.processes().items() if "--force-delete-wait-time" in line)
+    os.kill(hub, signal.SIGKILL)
+    member = await computing.get(MEMBER_CLUSTERS, "worker-1")
+    await computing.delete(MEMBER_CLUSTERS, "worker-1", uid=member.uid)
+
+    async def is_gone() -> bool:
+        return {each.name for each in (await computing.list(MEMBER_CLUSTERS)).items} == {"worker-2"}
+
+    await until(is_gone, what="the end of a member")
+    del home.environ["KUBECONFIG"]
+
+
 async def _check_kept(home: Home, computing: Client) -> None:
     """Nobody installs over it what would run nowhere on this machine."""
     kubeconfig = (await home.run("kubeconfig")).out.strip()
@@ -128,6 +181,7 @@ async def _check_again(home: Home, computing: Client) -> None:
     assert again.code == 0, again.err
     assert (await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)).renewed == 1
     assert "ocean was already up" in again.out
+    assert (await computing.get(MEMBER_CLUSTERS, "worker-1")).metadata.deletion_timestamp is None
     assert "worker-2 reclaims its nodes from" in again.out
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
     try:

@@ -54,6 +54,8 @@ class Guide:
         commands += [self._kubectl(*manager), command_line("status")]
         if self._lends:
             commands.append(command_line("explain", "node", self._first_node()))
+        if self.shape.fleet and self.shape.workers:
+            commands.append(command_line("fleet", "clusters"))
         return [*commands, command_line("doctor")]
 
     @property

@@ -15,7 +15,7 @@ from kubeocean.api.fleet.conditions import APPLY, REPORT_DIFF, Step
 from kubeocean.api.fleet.strategies import ApplyStrategy, ApplyStrategyType
 from kubeocean.runtime.objects import Condition, find_condition
 
-__all__ = ["Judgement", "chain_of", "fresh", "settle", "walk"]
+__all__ = ["Judgement", "chain_of", "first_unfinished", "fresh", "settle", "walk"]
 
 
 class Judgement(NamedTuple):
@@ -58,6 +58,21 @@ def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condi
     if condition is None or condition.observed_generation != generation:
         return None
     return condition
+
+
+def first_unfinished(
+    conditions: Iterable[Condition], types: Iterable[str], generation: int
+) -> tuple[str, Condition | None] | None:
+    """Return the first of these types that is not True; None if all are.
+
+    Its condition is None if there is none about this generation.
+    """
+    conditions = tuple(conditions)
+    for type_ in types:
+        condition = fresh(conditions, type_, generation)
+        if condition is None or condition.status != "True":
+            return type_, condition
+    return None
 
 
 def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tuple[Condition, ...]:

@@ -1,4 +1,4 @@
-"""Renders the Helm charts of the computing cluster and of workers from the objects of an install.
+"""Renders the Helm charts of all kinds of cluster from the objects of an install.
 
 Values have the names of the earlier implementation's charts. The label domain is the default;
 `kubeocean install` has an option for it.
@@ -20,7 +20,7 @@ import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
-from kubeocean.install import computing_objects, templates, worker_objects
+from kubeocean.install import computing_objects, fleet, templates, worker_objects
 from kubeocean.install.computing_objects import (
     CONTROL_PLANE_TOLERATION,
     NEAR_CONTROL_PLANE,
@@ -35,7 +35,7 @@ from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerVal
 from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
-__all__ = ["computing_chart", "worker_chart"]
+__all__ = ["computing_chart", "hub_chart", "member_chart", "worker_chart"]
 
 
 def _json(value: object) -> str:
@@ -76,6 +76,30 @@ _WORKER_HELPERS: Final = """\
 {{ .Values.guests }}
 {{- end }}
 """
+_MEMBER_HELPERS: Final = """\
+{{- define "kubeocean.member" -}}
+{{- $name := required "name: must be the name of the MemberCluster" .Values.name | toString -}}
+{{- if gt (len $name) 50 }}
+{{- fail (printf "name: must have at most 50 characters (got %q)" $name) }}
+{{- end -}}
+{{ $name }}
+{{- end }}
+
+{{- define "kubeocean.hub" -}}
+{{- required "hub.url: must be the URL of the hub's API server" .Values.hub.url -}}
+{{- end }}
+"""
+_HUB: Final = "hub"
+_MEMBER: Final = "member"
+_HUB_AUTHORITY: Final = (
+    "{{- if and .Values.hub.certificateAuthority (not .Values.hub.insecure) }}\n"
+    "\t- name: HUB_CERTIFICATE_AUTHORITY\n"
+    "\t  value: {{ .Values.hub.certificateAuthority | b64enc | quote }}\n"
+    "{{- end }}"
+)
+_MORE_ARGUMENTS: Final = (
+    "{{{{- range .Values.{component}.args }}}}\n\t- {{{{ . | quote }}}}\n{{{{- end }}}}"
+)
 _HAS_ADMISSION: Final = 'semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version'
 _UNLESS_PRIVILEGED: Final = '{{- if ne .Values.guests "privileged" }}'
 # Each field is absent unless its value is set.
@@ -441,6 +465,77 @@ def _worker_values() -> Json:
         "priorityClass": {"create": True},
         "priorityClasses": list(values.priority_classes),
         "maxGraceSeconds": values.max_grace_s,
+    }
+
+
+def hub_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean-fleet-hub`, by name."""
+    marks = _Marks()
+    deployment = _marked(fleet.hub_deployment(Values()), _HUB, marks, at=6)
+    _program(deployment)["args"].append(marks.line(_MORE_ARGUMENTS.format(component=_HUB)))
+    return {
+        "Chart.yaml": _chart("kubeocean-fleet-hub", "The hub of a fleet of clusters."),
+        "values.yaml": _NOTE + _dump(_fleet_values(_HUB)),
+        "templates/_helpers.tpl": _HELPERS,
+        **_account_files(fleet.hub_objects(), marks),
+        "templates/hub.yaml": marks.text([deployment]),
+    }
+
+
+def member_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean-fleet-member`, by name."""
+    marks = _Marks()
+    connection = fleet.HubConnection(
+        marks.value('include "kubeocean.member" . | quote'),
+        marks.value('include "kubeocean.hub" . | quote'),
+    )
+    deployment = fleet.member_deployment(Values(), connection)
+    program = _program(_marked(deployment, _MEMBER, marks, at=6))
+    program["env"].append(marks.line(_HUB_AUTHORITY))
+    program["args"] += [
+        marks.line("{{- if .Values.hub.insecure }}\n\t- --tls-insecure\n{{- end }}"),
+        marks.line(_MORE_ARGUMENTS.format(component=_MEMBER)),
+    ]
+    secret = fleet.token_secret("")
+    secret["data"]["token"] = marks.value(".Values.hub.token | b64enc")
+    hub = {"url": "", "certificateAuthority": "", "insecure": False, "token": ""}
+    values = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
+    return {
+        "Chart.yaml": _chart("kubeocean-fleet-member", "The agent of a member of a fleet."),
+        "values.yaml": _NOTE + _dump(values),
+        "templates/_helpers.tpl": f"{_HELPERS}\n{_MEMBER_HELPERS}",
+        **_account_files(fleet.member_objects(), marks),
+        "templates/token.yaml": marks.text([secret], condition=".Values.hub.token"),
+        "templates/member.yaml": marks.text([deployment]),
+    }
+
+
+def _account_files(objects: list[Json], marks: _Marks) -> dict[str, str]:
+    """Return the templates of definitions, namespace, account and roles of a fleet's program."""
+    by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
+    definitions = by_kind.pop("CustomResourceDefinition")
+    namespace = by_kind.pop("Namespace")
+    return {
+        "templates/definitions.yaml": marks.text(definitions, condition=".Values.crd.enabled"),
+        "templates/namespace.yaml": marks.text(namespace, condition=".Values.namespace.create"),
+        "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
+    }
+
+
+def _program(deployment: Json) -> Json:
+    container: Json = deployment["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def _fleet_values(component: str) -> Json:
+    values = _values()
+    shared = ("global", "size", "sizes")
+    own = {"image": values[group.COMPONENT_MANAGER]["image"], "replicas": 2, "resources": {}}
+    return {name: values[name] for name in shared} | {
+        component: own | {"args": []},
+        "namespace": {"create": True},
+        "crd": {"enabled": True},
+        "logging": {"level": "info"},
     }
 
 

@@ -30,6 +30,7 @@ from kubeocean.api.fleet.names import (
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.install.computing_objects import kept
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named
 from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.templates import container, pod_spec
@@ -115,18 +116,20 @@ def member_rights() -> Rights:
 
 def hub_objects(domain: Domain = DEFAULT) -> list[Json]:
     """Return the definitions, the namespace, the account and the permissions of a hub."""
-    return [*hub_definitions(), *_account_objects(HUB_ACCOUNT, hub_rights(), domain)]
+    definitions = map(kept, hub_definitions())
+    return [*definitions, *_account_objects(HUB_ACCOUNT, hub_rights(), domain)]
 
 
 def member_objects(domain: Domain = DEFAULT) -> list[Json]:
     """Return the definitions, the namespace, the account and the permissions of a member."""
-    return [*member_definitions(), *_account_objects(MEMBER_ACCOUNT, member_rights(), domain)]
+    definitions = map(kept, member_definitions())
+    return [*definitions, *_account_objects(MEMBER_ACCOUNT, member_rights(), domain)]
 
 
 def _account_objects(account: str, rights: Rights, domain: Domain) -> list[Json]:
     own = labels(domain)
     return [
-        named("Namespace", "v1", SYSTEM_NAMESPACE, labels=own),
+        kept(named("Namespace", "v1", SYSTEM_NAMESPACE, labels=own)),
         *accounts((account,), SYSTEM_NAMESPACE, labels=own),
         *granted(account, rights, account=account, namespace=SYSTEM_NAMESPACE, labels=own),
     ]

@@ -51,7 +51,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Number of workers and nodes, and whether Kubeocean is installed (`local.demo`).
+    """Number of workers and nodes, whether Kubeocean is installed (`local.demo`), and whether the
+    workers are members of a fleet (`local.fleet`).
 
     `port` is that of the computing API server, 0 for any.
     """
@@ -61,6 +62,7 @@ class Shape:
     real_nodes: bool = False
     port: int = 0
     product: bool = False
+    fleet: bool = False
 
     def __post_init__(self) -> None:
         for field, highest in (("workers", 99), ("nodes", 10_000), ("port", 65_535)):

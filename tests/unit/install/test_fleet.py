@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
@@ -14,8 +15,10 @@ from kubeocean.install.fleet import (
     member_deployment,
     member_identity,
     member_objects,
+    member_rights,
     token_secret,
 )
+from kubeocean.install.permissions import Rights
 from kubeocean.install.values import Values
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
@@ -89,3 +92,21 @@ def test_a_hub_writes_no_secrets_and_no_pods() -> None:
         if set(rule.verbs) - {"get", "list", "watch"}
     }
     assert not {("", "secrets"), ("", "pods"), ("*", "*"), ("", "*")} & writes
+
+
+def listed_rules(rights: Rights) -> list[str]:
+    """Return the rows of the reference page for these rights."""
+    places = [("everywhere", rule) for rule in rights.everywhere]
+    places += [(f"`{name}`", rule) for name, rules in rights.within.items() for rule in rules]
+    return [
+        f"| {place} | {f'`{rule.group}`' if rule.group else 'core'}"
+        f" | {', '.join(f'`{each}`' for each in rule.resources)} | {', '.join(rule.verbs)} |"
+        for place, rule in places
+    ]
+
+
+def test_the_reference_lists_the_rights_of_hub_and_members() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "fleet-rights.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    written = [row for row in rows if not row.startswith("| where ")]
+    assert written == [*listed_rules(hub_rights()), *listed_rules(member_rights())]

@@ -17,6 +17,7 @@ __all__ = [
     "ADMISSION_POLICIES",
     "ADMISSION_POLICY_BINDINGS",
     "AFTER_STAGE",
+    "ANNOTATION_AGENT_VERSION",
     "ANNOTATION_AVAILABLE_WHEN",
     "ANNOTATION_CLUSTER_OVERRIDES_HASH",
     "ANNOTATION_DELETE_PROPAGATION",
@@ -200,6 +201,7 @@ CORDON_TAINT_VALUE: Final = "cordon-value"
 
 EXTENSION_PROPERTY_PREFIX: Final = "kubeocean.io/"
 
+ANNOTATION_AGENT_VERSION: Final = "kubeocean.io/agent-version"  # of InternalMemberClusters
 ANNOTATION_WORK_FINALIZER: Final = "kubeocean.io/work-finalizer"  # of InternalMemberClusters
 ANNOTATION_DELETE_PROPAGATION: Final = "kubeocean.io/delete-propagation"  # of Works
 ANNOTATION_FINISHED_JOBS: Final = "kubeocean.io/finished-jobs"  # of AppliedWorks

@@ -27,6 +27,7 @@ from kubeocean.api.fleet.strategies import (
 from kubeocean.errors import NotFound
 from kubeocean.fleet.applier.three_way import without_nulls
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.metrics import SchedulingMetrics, measured
 from kubeocean.fleet.rollout.plan import Release, plan, release_spec, target_number
 from kubeocean.fleet.scheduler.bindings import BindingChanges, BindingPatch, Unscheduling
 from kubeocean.fleet.scheduler.cycle import schedule
@@ -51,6 +52,7 @@ from kubeocean.runtime.objects import Json, Key, find_condition
 
 __all__ = ["Scheduler"]
 
+_NAME: Final = "fleet-scheduler"
 _WORKERS: Final = 8
 _MANY_CLUSTERS: Final = 200  # of which a cycle takes longer than a turn of the event loop may
 
@@ -68,10 +70,11 @@ class Scheduler:
     ) -> None:
         self._client, self._caches = client, caches
         self._clock = clock or RealClock()
+        self._metrics = SchedulingMetrics(metrics, self._clock)
         self._views: dict[str, MemberView] = {}
         self.controller: Controller[Key] = Controller(
-            "fleet-scheduler",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(
                 caches.placements.caught_up,
@@ -143,7 +146,8 @@ class Scheduler:
         snapshot = latest_policy(self._caches.policy_snapshots.of(key))
         if snapshot is None:
             return Done()
-        await self._schedule(placement, snapshot)
+        with self._metrics.cycle():
+            await self._schedule(placement, snapshot)
         return Done()
 
     async def _schedule(self, placement: Placement, snapshot: PolicySnapshot) -> None:
