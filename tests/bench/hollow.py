@@ -51,7 +51,7 @@ from kubeocean.fleet.agent.report import (
 from kubeocean.fleet.applier.manifests import Identifier
 from kubeocean.fleet.applier.plan import Result
 from kubeocean.fleet.applier.report import Processed, work_status
-from kubeocean.fleet.writes import finalizers_patch, write_status
+from kubeocean.fleet.writes import finalizers_patch, replace_status
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.clock import RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
@@ -131,9 +131,9 @@ class HollowMembers:
 
     async def _write(self, internal: InternalMemberCluster, status: MemberStatus) -> None:
         with suppress(NotFound):
-            written = await write_status(self._client, INTERNAL_MEMBER_CLUSTERS, internal, status)
-            if written is not None:
-                self._internals.wrote(written)
+            self._internals.wrote(
+                await replace_status(self._client, INTERNAL_MEMBER_CLUSTERS, internal, status)
+            )
 
     def _now(self) -> str:
         return text_of(self._clock.now())

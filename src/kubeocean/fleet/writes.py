@@ -32,6 +32,7 @@ __all__ = [
     "in_parallel",
     "in_thread",
     "is_refusal",
+    "replace_status",
     "status_document",
     "write_status",
 ]
@@ -46,17 +47,27 @@ async def write_status(
 ) -> ObjectT | None:
     """Replace the status of an object; return the object as written, None if it was equal.
 
-    The status is replaced, not merged: nothing of the old one stays.
-
     :raises Conflict: the object has changed since it was read.
     :raises NotFound: the object does not exist.
     """
     has_status: Any = obj
     if has_status.status == status:
         return None
-    return await client.update(
-        resource, status_document(resource, obj, status), subresource="status"
-    )
+    return await replace_status(client, resource, obj, status)
+
+
+async def replace_status(
+    client: Client, resource: Resource[ObjectT], obj: ObjectT, status: msgspec.Struct
+) -> ObjectT:
+    """Replace the status of an object, also by an equal one; return the object as written.
+
+    The status is replaced, not merged: nothing of the old one stays.
+
+    :raises Conflict: the object has changed since it was read.
+    :raises NotFound: the object does not exist.
+    """
+    body = status_document(resource, obj, status)
+    return await client.update(resource, body, subresource="status")
 
 
 def status_document(resource: Resource[Any], obj: Object, status: msgspec.Struct) -> Json:

@@ -31,7 +31,7 @@ from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
 from kubeocean.fleet.agent.protocols import Applier, NewApplier
 from kubeocean.fleet.health import member_agent
-from kubeocean.fleet.writes import write_status
+from kubeocean.fleet.writes import replace_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of, within
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
@@ -269,7 +269,7 @@ class MemberAgent:
         generation = internal.metadata.generation
         for attempt in range(_ATTEMPTS):
             try:
-                written = await write_status(
+                written = await replace_status(
                     self._hub, INTERNAL_MEMBER_CLUSTERS, internal, status_of(internal)
                 )
             except NotFound:
@@ -278,9 +278,8 @@ class MemberAgent:
                 if attempt + 1 == _ATTEMPTS:
                     raise
             else:
-                if written is not None:
-                    self._internals.wrote(written)
-                    self._tell(internal, written)
+                self._internals.wrote(written)
+                self._tell(internal, written)
                 return
             uid = internal.uid
             internal = await self._hub.get(
