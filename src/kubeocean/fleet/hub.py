@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final
 
+from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.fleet.agentless.bindings import BindingMembers
 from kubeocean.fleet.extensions import OURS, Extensions, chosen
 from kubeocean.fleet.inventory.controller import ClusterProfiles
 from kubeocean.fleet.membership.controller import (
@@ -56,6 +58,7 @@ class Hub:
     - `force_wait`: time after which a member that does not leave is removed.
     - `networking`: whether members also run the networking agents.
     - `inventory`: whether members have ClusterProfiles.
+    - `agentless`: whether bindings without the annotation are members, too.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Hub:
         force_wait: timedelta = FORCE_WAIT,
         networking: bool = False,
         inventory: bool = True,
+        agentless: bool = False,
+        domain: Domain = DEFAULT,
         instance: str = "",
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -87,7 +92,15 @@ class Hub:
             clock=clock,
             metrics=metrics,
         )
-        own: list[Part] = [self._events, self._members]
+        bindings = BindingMembers(
+            client,
+            self._members.caches.members,
+            everyone=agentless,
+            domain=domain,
+            clock=clock,
+            metrics=metrics,
+        )
+        own: list[Part] = [self._events, self._members, bindings]
         if inventory:
             own.append(
                 ClusterProfiles(
@@ -203,6 +216,8 @@ class Program:
             force_wait=timedelta(seconds=settings.force_delete_wait_s),
             networking=settings.networking_agents_enabled,
             inventory=settings.enable_cluster_inventory_apis,
+            agentless=settings.agentless,
+            domain=settings.label_domain,
             instance=self._replica.identity,
             metrics=self._metrics,
         )
