@@ -177,7 +177,9 @@ class AgentlessMember:
         await self._bindings.synced()
         failures = 0
         while True:
-            await self._until(is_member=True)
+            while not self._plays:
+                self._changed.clear()
+                await self._changed.wait()
             began = self._clock.monotonic()
             try:
                 await self._play()
@@ -195,12 +197,14 @@ class AgentlessMember:
                 await self._clock.sleep(delay_s)
 
     async def _play(self) -> None:
-        await self._record_identity()
         rights = WorkerRights(self._parts.member, self._parts.name, clock=self._clock)
         agent = self._parts.agent(rights, self._clock)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each.run()) for each in (rights, agent)]
-            await self._until(is_member=False)
+            while self._plays:
+                self._changed.clear()
+                await self._record_identity()
+                await self._changed.wait()
             for task in tasks:
                 task.cancel()
         _log.info("Stopped playing member of the fleet", member=self._parts.name)
@@ -218,11 +222,6 @@ class AgentlessMember:
         metadata = {"uid": binding.uid, "annotations": {annotation: self._user}}
         patch = MergePatch({"metadata": metadata})
         self._bindings.wrote(await hub.patch(CLUSTER_BINDINGS, binding.name, patch))
-
-    async def _until(self, *, is_member: bool) -> None:
-        while self._plays is not is_member:
-            self._changed.clear()
-            await self._changed.wait()
 
     @property
     def _plays(self) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.fleet.kinds import CLUSTER
+from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.policies import PolicySpec
 from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.install.fleet import HUB_ACCOUNT
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, SECRETS
 from kubeocean.runtime.objects import Condition, find_condition
 from support.agentless_env import FLEET, AgentlessEnv
@@ -95,6 +97,9 @@ async def test_a_binding_joins_gets_objects_reports_its_leases_and_leaves(
 
         await env.annotate(name)
         await env.wait_for_binding(name, "True", "Joined")
+    account = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{HUB_ACCOUNT}"
+    requests = env.fleet.hub_cluster.audit.requests(user=account)
+    assert [each for each in requests if each.code == 403] == []
 
 
 async def test_the_deletion_of_a_binding_leaves_the_fleet_and_ends(
