@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -126,7 +125,6 @@ async def test_a_hub_that_is_no_computing_cluster_waits_for_the_kind(env: Agentl
     async with env.fleet.hub_running(hub, threshold=PATIENT) as running_hub:
         await running_hub.synced()
         await until(lambda: [request for request in hub.requests if _definitions(request)])
-        await asyncio.sleep(0)
         assert not [each for each in hub.requests if each.path.endswith("/clusterbindings")]
         assert await reason(env, name) == ""
         hub.heal()

@@ -97,5 +97,5 @@ async def test_a_member_without_an_agent_looks_like_one_with_an_agent(
         await until(same)
         member = await fleet.get(without)
         assert member.spec.identity.name == "kubeocean-syncer"
-        (owner,) = member.metadata.owner_references or ()
-        assert (owner.kind, owner.name) == ("ClusterBinding", without)
+        owners = [(each.kind, each.name) for each in member.metadata.owner_references or ()]
+        assert owners == [("ClusterBinding", without)]

@@ -14,6 +14,7 @@ from kubeocean.runtime.kinds import SECRETS, SERVICE_ACCOUNTS
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key
 from support.fleet_env import FleetEnv
+from support.wait import until
 
 THRESHOLD = timedelta(seconds=3)
 
@@ -32,6 +33,10 @@ async def bound_token(env: FleetEnv, account: str) -> tuple[Key, str]:
     }
     answer = await env.hub.post(SERVICE_ACCOUNTS, account, "token", body, SYSTEM_NAMESPACE)
     return Key(SYSTEM_NAMESPACE, anchor), str(answer["status"]["token"])
+
+
+async def heartbeat(env: FleetEnv, name: str) -> str | None:
+    return (await env.internal(name)).status.agent_status[0].last_received_heartbeat
 
 
 async def test_a_revoked_token_is_shown_and_a_new_one_is_read_by_the_agent(env: FleetEnv) -> None:
@@ -72,10 +77,19 @@ async def test_a_member_whose_rights_were_removed_returns_with_them(env: FleetEn
         name = (await env.join()).name
         async with env.agent_running(name):
             await env.wait_for(name, "Healthy", "True")
-    async with env.agent_running(name):
         space, role = member_namespace(name), member_role_binding(name)
-        granted = await env.hub.get(ROLE_BINDINGS, role, space)
+    audit, user = env.hub_cluster.audit, f"agent-of-{name}"
+    granted = await env.hub.get(ROLE_BINDINGS, role, space)
+    async with env.agent_running(name):
         await env.hub.delete(ROLE_BINDINGS, role, space, uid=granted.uid)
+        since = audit.mark()
+        await until(lambda: [r for r in audit.requests(user=user, since=since) if r.code == 403])
+        last = await heartbeat(env, name)
         async with env.hub_running(threshold=THRESHOLD):
-            await env.wait_for(name, "Healthy", "True", "MemberClusterHealthy")
+
+            async def is_back() -> bool:
+                return await heartbeat(env, name) != last
+
+            await until(is_back)
+            await env.wait_for(name, "Healthy", "True")
             assert (await env.hub.get(ROLE_BINDINGS, role, space)).uid != granted.uid
