@@ -7,6 +7,10 @@ from base64 import b64decode, b64encode
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
     HubConnection,
+    agentless_objects,
+    agentless_rights,
+    agentless_roles,
+    applier_permissions,
     hub_deployment,
     hub_objects,
     hub_rights,
@@ -16,7 +20,9 @@ from kubeocean.install.fleet import (
     member_objects,
     token_secret,
 )
-from kubeocean.install.values import Values
+from kubeocean.install.object_parts import title
+from kubeocean.install.roles import ALL_ADD_ONS, worker_rights
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Json
@@ -89,3 +95,23 @@ def test_a_hub_writes_no_secrets_and_no_pods() -> None:
         if set(rule.verbs) - {"get", "list", "watch"}
     }
     assert not {("", "secrets"), ("", "pods"), ("*", "*"), ("", "*")} & writes
+
+
+def test_the_bundle_of_members_without_an_agent_is_a_role_of_its_own() -> None:
+    values = WorkerValues(namespace="m")
+    name = "kubeocean-syncer-fleet-m"
+    assert [title(each) for each in agentless_roles(values)] == [
+        f"ClusterRole {name}",
+        f"ClusterRoleBinding {name}",
+    ]
+    definitions = [each["kind"] for each in agentless_objects(values)[:-2]]
+    assert set(definitions) == {"CustomResourceDefinition"}
+    (subject,) = agentless_roles(values)[1]["subjects"]
+    assert (subject["name"], subject["namespace"]) == (values.account, "m")
+
+
+def test_no_permission_of_the_applier_is_granted_without_that_bundle() -> None:
+    compute = set(worker_rights("m", ALL_ADD_ONS).permissions())
+    assert compute.isdisjoint(applier_permissions())
+    verbs = {each.verb for each in agentless_rights().permissions() if each.resource == "*"}
+    assert {each.verb for each in applier_permissions()} <= verbs

@@ -13,11 +13,16 @@ from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.policies import PolicySpec
 from kubeocean.fleet.placement import PlacementSettings
+from kubeocean.install.apply import ApplyResult
 from kubeocean.install.fleet import HUB_ACCOUNT
+from kubeocean.install.leave import Leave
+from kubeocean.install.object_parts import title
+from kubeocean.install.values import WorkerValues
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, SECRETS
-from kubeocean.runtime.objects import Condition, find_condition
+from kubeocean.runtime.objects import Condition, Json, find_condition
 from support.agentless_env import FLEET, AgentlessEnv
 from support.commands import Home
+from support.control_planes import applier
 from support.controller_env import quiet
 from support.faults import Faults
 from support.placement_env import namespace_selector
@@ -114,6 +119,19 @@ async def test_the_deletion_of_a_binding_leaves_the_fleet_and_ends(
         # The agent reports that it has left: the force wait would take 30 seconds longer.
         await until(lambda: env.is_unbound(name))
         await until(lambda: env.fleet.is_gone(name))
+    results: dict[str, ApplyResult] = {}
+
+    def note(body: Json, result: ApplyResult) -> None:
+        results[title(body)] = result
+
+    worker = WorkerValues(namespace=f"mount-{name}")
+    async with (
+        applier(env.fleet.hub_cluster) as computing,
+        applier(env.fleet.member_cluster) as installed,
+    ):
+        # The rest of `kubeocean leave`
+        await Leave(name, computing, domain=DEFAULT).clean(installed, worker, note, force=False)
+    assert results[f"ClusterRole {worker.fleet_role}"] is ApplyResult.REMOVED
 
 
 async def test_a_deleted_member_is_not_created_again(env: AgentlessEnv, tmp_path: Path) -> None:
