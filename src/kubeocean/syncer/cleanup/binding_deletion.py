@@ -58,6 +58,8 @@ _RETRY_S: Final = 1.0
 _LIST_EVERY_S: Final = 30.0
 _STARTS_S: Final = 10.0  # within which the caches of a syncer usually sync
 
+_MEMBERSHIP: Final = "the worker's membership in the fleet"
+
 _log = get_logger(__name__)
 _Names = Callable[[], Iterable[str]]
 
@@ -244,9 +246,11 @@ class BindingDeletion:
             await self._write_draining(binding, left)
             # Not every object that is waited for has an event at its end.
             return After(_RETRY_S)
-        if conditions.is_in_fleet(binding.status.conditions) and now < _leaves_by(binding, now):
-            await self._write_draining(binding, left or "its membership in the fleet")
-            return After(_RETRY_S)
+        if conditions.is_in_fleet(binding.status.conditions):
+            left = f"{left}, {_MEMBERSHIP}" if left else _MEMBERSHIP
+            if now < _leaves_by(binding, now):
+                await self._write_draining(binding, left)
+                return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
 
