@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +61,27 @@ def test_the_window_that_closes_first_counts() -> None:
         calendar(("20:00", "22:00")),
     )
     found = leasing_properties(LeasingFacts((), windows, TUESDAY))
-    assert (found[OPEN], found[CLOSES]) == ("1", str(31 * 60))  # the last minute counts
+    assert (found[OPEN], found[CLOSES]) == ("1", str(30 * 60))
+
+
+@pytest.mark.parametrize(
+    ("clock", "expected"),
+    [
+        ("00:00", 61_200),
+        ("15:00", 7_200),
+        ("15:59", 7_200),
+        ("16:02", 6_900),
+        ("17:30", 1_500),
+        ("17:55", 240),
+        ("17:59", 1),
+    ],
+)
+def test_seconds_are_rounded_down_in_steps(clock: str, expected: int) -> None:
+    """Not with each heartbeat: a changed property makes the scheduler work."""
+    hour, minute = map(int, clock.split(":"))
+    now = TUESDAY.replace(hour=hour, minute=minute, second=30)
+    found = leasing_properties(LeasingFacts((), (calendar(("00:00", "17:59")),), now))
+    assert found[CLOSES] == str(expected)
 
 
 def test_a_closed_window_is_0() -> None:

@@ -10,6 +10,9 @@
 All are quantities, so that selectors and sorters of placements work on them. A member that lends by
 no policy has none of them. Of several open windows the one that closes first counts: after it, less
 is lent than now.
+
+Each change of a property lets the scheduler look at placements again, so the seconds do not count
+down with each heartbeat: they are rounded down, to hours, near the end to minutes.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ __all__ = [
 ]
 
 NEVER_CLOSES_S: Final = 31_536_000  # windows repeat weekly, so every other value is smaller
+# Steps of the rounding: from these seconds on, whole multiples of those
+_STEPS: Final = ((7_200, 3_600), (600, 300), (0, 60))
 _MOST: Final = 50
 _RESOURCES: Final = f"{EXTENSION_PROPERTY_PREFIX}resources/"
 _LEASING: Final = f"{EXTENSION_PROPERTY_PREFIX}leasing/"
@@ -83,15 +88,16 @@ def leasing_properties(facts: LeasingFacts | None) -> Mapping[str, str]:
 
 
 def _seconds_until_close(calendars: Sequence[Calendar], now: datetime) -> int | None:
-    """Return the whole seconds until the first open window closes; None if none is open."""
+    """Return the seconds until the first open window closes, rounded; None if none is open."""
     edges = [next_edge(each, now) for each in calendars if within(each, now)]
     if not edges:
         return None
     known = [edge for edge in edges if edge is not None]
     if not known:
         return NEVER_CLOSES_S
-    # At least 1: a window that is open has not closed yet.
-    return max(int((min(known) - now).total_seconds()), 1)
+    seconds = int((min(known) - now).total_seconds())
+    step = next(step for least, step in _STEPS if seconds >= least)
+    return max(seconds - seconds % step, 1)  # a window that is open has not closed yet
 
 
 def _is_readable(resource: str) -> bool:
