@@ -85,15 +85,15 @@ class AgentlessEnv:
 
     @asynccontextmanager
     async def syncing(
-        self, name: str, directory: Path, *flags: str
+        self, name: str, directory: Path, *flags: str, kubeconfig: Path | None = None
     ) -> AsyncIterator[SyncerProcess]:
-        """Run the syncer of a binding until the block ends."""
+        """Run the syncer of a binding until the block ends, under the account of syncers."""
         async with syncer(
             f"syncer-{name}",
             f"--cluster-binding-name={name}",
             "--leader-election-namespace=kubeocean-system",
             *flags,
-            kubeconfig=self.syncer_account,
+            kubeconfig=kubeconfig or self.syncer_account,
             directory=directory,
         ) as process:
             yield process

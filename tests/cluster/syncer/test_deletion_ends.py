@@ -82,7 +82,7 @@ async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_bin
 
 async def set_membership(binding_env: BindingEnv, status: str, reason: str) -> None:
     """Write the condition FleetMember as a hub does."""
-    since = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""}
+    since = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "by the hub"}
     condition = {"type": "FleetMember", "status": status, "reason": reason, **since}
     patch = MergePatch({"status": {"conditions": [condition]}})
     await binding_env.computing_api.patch(

@@ -146,6 +146,24 @@ async def test_a_deleted_member_is_not_created_again(env: AgentlessEnv, tmp_path
         await until(lambda: env.fleet.is_gone(name))
 
 
+async def test_a_syncer_with_shards_plays_the_member_on_its_leader(
+    env: AgentlessEnv, tmp_path: Path
+) -> None:
+    name = await env.bind()
+    user = f"sharded-{name}"  # sharding needs more rights than the roles of syncers have
+    admin = env.fleet.hub_cluster.user(user, ["system:masters"])
+    async with (
+        env.fleet.hub_running(),
+        env.syncing(name, tmp_path, "--sharding", kubeconfig=admin),
+    ):
+        await env.annotate(name)
+        await env.wait_for_binding(name, "True", "Joined")
+        identity = (await env.fleet.get(name)).spec.identity
+        assert (identity.kind, identity.name) == ("User", user)
+        await env.annotate(name, None)
+        await env.wait_for_binding(name, "False", "Left")
+
+
 async def test_a_foreign_member_of_that_name_is_left_alone(env: AgentlessEnv) -> None:
     name = await env.bind(fleet_rights=False)
     foreign = await env.fleet.join(name)
