@@ -7,11 +7,12 @@ none is spelled elsewhere. Those marked new are not in the contract of the earli
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from kubeocean.runtime.objects import Condition
+from kubeocean.runtime.objects import Condition, find_condition
 
 __all__ = [
     "ACTIVE",
@@ -38,6 +39,13 @@ __all__ = [
     "DRAIN_RUNNING",
     "DRAIN_UNCONFIRMED",
     "EXPIRED",
+    "FLEET_AWAITS_SYNCER",
+    "FLEET_HAS_LEFT",
+    "FLEET_JOINED",
+    "FLEET_JOINING",
+    "FLEET_LEAVING",
+    "FLEET_MEMBERSHIP",
+    "FLEET_REFUSED",
     "LIMITS_KNOWN",
     "LIMITS_UNKNOWN",
     "NODES_EXPIRED",
@@ -93,6 +101,7 @@ __all__ = [
     "NodeEvent",
     "PodEvent",
     "PolicyEvent",
+    "is_in_fleet",
 ]
 
 _LONGEST_MESSAGE: Final = 32_768  # an API server refuses longer ones
@@ -223,6 +232,7 @@ EXPIRED: Final = "NodesExpired"  # new; only of bindings whose nodes were
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
+FLEET_MEMBERSHIP: Final = "FleetMember"  # new; only of bindings that are or were to be members
 
 BINDING_INITIALIZING: Final = ConditionTemplate(
     READY, "False", "Initializing", "The binding is being set up{waits}"
@@ -355,10 +365,39 @@ WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
     "The worker sets labels and annotations no further than Kubernetes lets a kubelet",
 )
 
+FLEET_AWAITS_SYNCER: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP,
+    "Unknown",
+    "AwaitingSyncer",
+    "The syncer of the binding has not recorded its identity yet, in the annotation {annotation}",
+)
+FLEET_JOINING: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "Unknown", "Joining", "The worker joins the fleet{waits}"
+)
+FLEET_JOINED: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "True", "Joined", "The worker is a member of the fleet"
+)
+FLEET_LEAVING: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "Unknown", "Leaving", "The worker leaves the fleet"
+)
+FLEET_HAS_LEFT: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "False", "Left", "The worker is no member of the fleet"
+)
+FLEET_REFUSED: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "False", "Refused", "The worker cannot join the fleet: {problem}"
+)
+
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker
 POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
+
+
+def is_in_fleet(conditions: Iterable[Condition] | None) -> bool:
+    """Whether a binding's worker has a MemberCluster, which may be joining or leaving."""
+    reasons = (FLEET_JOINING.reason, FLEET_JOINED.reason, FLEET_LEAVING.reason)
+    condition = find_condition(conditions, FLEET_MEMBERSHIP)
+    return condition is not None and condition.reason in reasons
 
 
 class BindingEvent(StrEnum):

@@ -16,12 +16,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from kubeocean.api.group import ENV_POD_NAMESPACE
+from kubeocean.api.group import DEFAULT, ENV_POD_NAMESPACE, Domain
 from kubeocean.fleet.admission.certificate_sources import CertificateFiles, SharedCertificate
 from kubeocean.fleet.admission.handlers import Handlers
 from kubeocean.fleet.admission.registration import Registration
 from kubeocean.fleet.admission.server import CertificateSource, WebhookServer
 from kubeocean.fleet.admission.settings import WebhookSettings
+from kubeocean.fleet.agentless.bindings import BindingMembers
 from kubeocean.fleet.extensions import OURS, Extensions, chosen
 from kubeocean.fleet.inventory.controller import ClusterProfiles
 from kubeocean.fleet.membership.controller import (
@@ -64,6 +65,7 @@ class Hub:
     - `force_wait`: time after which a member that does not leave is removed.
     - `networking`: whether members also run the networking agents.
     - `inventory`: whether members have ClusterProfiles.
+    - `agentless`: whether bindings without the annotation are members, too.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class Hub:
         force_wait: timedelta = FORCE_WAIT,
         networking: bool = False,
         inventory: bool = True,
+        agentless: bool = False,
+        domain: Domain = DEFAULT,
         instance: str = "",
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -95,7 +99,15 @@ class Hub:
             clock=clock,
             metrics=metrics,
         )
-        own: list[Part] = [self._events, self._members]
+        bindings = BindingMembers(
+            client,
+            self._members.caches.members,
+            everyone=agentless,
+            domain=domain,
+            clock=clock,
+            metrics=metrics,
+        )
+        own: list[Part] = [self._events, self._members, bindings]
         if inventory:
             own.append(
                 ClusterProfiles(
@@ -224,6 +236,8 @@ class Program:
             force_wait=timedelta(seconds=settings.force_delete_wait_s),
             networking=settings.networking_agents_enabled,
             inventory=settings.enable_cluster_inventory_apis,
+            agentless=settings.agentless,
+            domain=settings.label_domain,
             instance=self._replica.identity,
             metrics=self._metrics,
         )

@@ -190,6 +190,13 @@ class HubSettings(FleetSettings):
         "true",
         "Keep a ClusterProfile for each member that has joined.",
     )
+    agentless: bool = flag(
+        "agentless",
+        boolean,
+        "false",
+        "Make the worker of every ClusterBinding a member, served by its syncer; without this flag"
+        " only bindings with the annotation kubeocean.io/fleet=member.",
+    )
     enable_resource_placement: bool = _unused("enable-resource-placement", boolean, "true")
     enable_eviction_apis: bool = _unused("enable-eviction-apis", boolean, "true")
     enable_staged_update_run_apis: bool = _unused("enable-staged-update-run-apis", boolean, "true")

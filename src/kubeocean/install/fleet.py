@@ -6,11 +6,16 @@ have itself. A member agent applies objects of any kind in its cluster, roles am
 
 A member authenticates at the hub as a ServiceAccount of its own there. A Secret of the member holds
 the token, which the agent reads again when it is replaced.
+
+The worker of a binding can be a member without an agent: its syncer plays the agent, with the
+credential of the binding. For this the owner grants a second bundle of permissions, *fleet*, beside
+those for pods (`install.roles`), in a role of its own that can be withdrawn alone.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,12 +34,12 @@ from kubeocean.api.fleet.names import (
 )
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
-from kubeocean.api.group import DEFAULT, Domain
+from kubeocean.api.group import DEFAULT, GROUP, Domain
 from kubeocean.install.computing_objects import kept
-from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named
-from kubeocean.install.permissions import Rights, Rule
+from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
+from kubeocean.install.permissions import Permission, Rights, Rule
 from kubeocean.install.templates import container, pod_spec
-from kubeocean.install.values import Values
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
 
@@ -43,6 +48,10 @@ __all__ = [
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
     "HubConnection",
+    "agentless_objects",
+    "agentless_rights",
+    "agentless_roles",
+    "applier_permissions",
     "hub_deployment",
     "hub_objects",
     "hub_rights",
@@ -89,6 +98,8 @@ def hub_rights() -> Rights:
                     ("validatingadmissionpolicybindings", ADMISSION_POLICY_BINDINGS),
                 )
             ),
+            # Of members without an agent: the annotation and the condition of their bindings.
+            Rule(("clusterbindings", "clusterbindings/status"), ("patch",), GROUP),
         ),
         {
             SYSTEM_NAMESPACE: (
@@ -111,6 +122,40 @@ def member_rights() -> Rights:
             Rule(("roles", "clusterroles"), ("bind", "escalate"), RBAC),
         ),
         {_ELECTION_NAMESPACE: (_ELECTION,)},
+    )
+
+
+def agentless_rights() -> Rights:
+    """Return the permissions that a binding's credential needs to apply objects of any kind."""
+    return Rights(member_rights().everywhere)
+
+
+def applier_permissions() -> Iterator[Permission]:
+    """Yield the permissions without which no object at all can be applied in a member.
+
+    An owner may grant fewer objects than `agentless_rights`: an object that the credential may not
+    write is reported as such, and the others are applied.
+    """
+    group = "apiextensions.k8s.io"
+    yield from Rule(("customresourcedefinitions",), ("list", "watch"), group).permissions()
+    verbs = (*_READ, "create", "patch", "delete")
+    yield from Rule(("appliedworks",), verbs, PLACEMENT_GROUP).permissions()
+    yield from Rule(("appliedworks/status",), ("patch",), PLACEMENT_GROUP).permissions()
+
+
+def agentless_objects(values: WorkerValues) -> list[Json]:
+    """Return the objects that make a worker ready to be a member without an agent."""
+    return [*member_definitions(), *agentless_roles(values)]
+
+
+def agentless_roles(values: WorkerValues) -> list[Json]:
+    """Return the role that lets the credential of bindings apply objects of any kind."""
+    return granted(
+        values.fleet_role,
+        agentless_rights(),
+        account=values.account,
+        namespace=values.mount_namespace,
+        labels=worker_labels(values.domain),
     )
 
 

@@ -8,7 +8,7 @@ from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.transport import Request
-from kubeocean.syncer.cleanup import deletion_progress
+from kubeocean.syncer.cleanup import binding_deletion, deletion_progress
 from support.binding_env import BindingEnv
 from support.faults import Faults
 from support.wait import until
@@ -78,3 +78,56 @@ async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_bin
         assert await binding_env.vnodes() == []
     patch = MergePatch({"metadata": {"finalizers": None}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+
+
+async def set_membership(binding_env: BindingEnv, status: str, reason: str) -> None:
+    """Write the condition FleetMember as a hub does."""
+    since = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "by the hub"}
+    condition = {"type": "FleetMember", "status": status, "reason": reason, **since}
+    patch = MergePatch({"status": {"conditions": [condition]}})
+    await binding_env.computing_api.patch(
+        CLUSTER_BINDINGS, binding_env.name, patch, subresource="status"
+    )
+
+
+async def test_a_deletion_waits_until_the_worker_has_left_the_fleet(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    async with binding_env.syncing():
+
+        async def is_connected() -> bool:
+            return (await binding_env.condition("Connected"))[0] == "True"
+
+        await until(is_connected)
+        await set_membership(binding_env, "Unknown", "Leaving")
+        await binding_env.unbind()
+
+        async def waits() -> bool:
+            message = (await binding_env.condition("Drained"))[2]
+            return message == "Still there: the worker's membership in the fleet"
+
+        await until(waits)
+        await set_membership(binding_env, "False", "Left")
+        await until(binding_env.is_unbound)
+
+
+async def test_a_fleet_that_does_not_answer_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding_deletion, "LEAVES_S", 2.0)
+    await binding_env.bind()
+    async with binding_env.syncing():
+
+        async def is_connected() -> bool:
+            return (await binding_env.condition("Connected"))[0] == "True"
+
+        await until(is_connected)
+        await set_membership(binding_env, "True", "Joined")
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+
+        async def is_reported() -> bool:
+            return "CleanupUnconfirmed" in await binding_env.events(binding_env.name)
+
+        await until(is_reported)

@@ -79,6 +79,7 @@ NEW = {
         "force_deletion",
         "local_ocean",
     ),
+    *("fleet", "fleet_heartbeat", "fleet_identity"),
     "last_eviction_time",
     "log_level",
     *("rollout_digest", "sync_back", "synced_hash", "token_due", "token_expires", "virtual_uid"),

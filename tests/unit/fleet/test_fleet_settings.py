@@ -195,4 +195,6 @@ def test_only_the_composition_knows_the_switch_of_extensions() -> None:
         if "status_extensions" in path.read_text("utf-8")
     }
     allowed = {"extensions.py", "hub.py", "member.py", "settings.py"}
-    assert users == {f"fleet/{name}" for name in allowed}
+    # A member without an agent is composed of a syncer's settings and parts.
+    agentless = {"cli/_agentless.py", "syncer/settings.py"}
+    assert users == {f"fleet/{name}" for name in allowed} | agentless

@@ -30,7 +30,7 @@ from kubeocean.api.fleet.names import (
     ANNOTATION_WORK_FINALIZER,
     member_namespace,
 )
-from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound
 from kubeocean.fleet.agent import report
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
@@ -72,7 +72,8 @@ class _RunningApplier:
 class MemberAgent:
     """Plays the member `name` on the hub.
 
-    - `new_applier`: returns an applier of Works; None leaves Works alone.
+    - `new_applier`: returns an applier of Works; None leaves Works alone. A ConfigError that it
+      raises is shown in the condition Joined, and it is called again with each heartbeat.
     """
 
     def __init__(
@@ -213,6 +214,8 @@ class MemberAgent:
         assert self._group is not None
         try:
             applier = self._new_applier()
+        except ConfigError as error:
+            return report.failed_to_join(str(error))
         except Exception as error:  # heartbeats go on without an applier
             _log.error("Failed to create applier", error=str(error), exc_info=error)
             return report.failed_to_join(f"the applier could not be created: {error}")
