@@ -26,6 +26,7 @@ from support.rollout_env import Mounted, binding_of
 
 SYNCER = syncer_files(Values())
 PROXIER = proxier_files(Values())
+ADDED = {"SecretName": "b1", "OwnAccount": False}  # the earlier implementation has neither
 
 
 def rendered(
@@ -74,6 +75,7 @@ def test_variables_of_the_syncer_are_those_of_the_contract() -> None:
         "ClusterRoleName": "kubeocean-syncer",
         "ClusterRoleBindingName": "kubeocean-syncer",
         "SyncerNamespace": "kubeocean-system",
+        **ADDED,
     }
 
 
@@ -89,6 +91,7 @@ def test_variables_of_the_proxier_are_those_of_the_contract() -> None:
         "ClusterRoleBindingName": "kubeocean-proxier",
         "ProxierNamespace": "kubeocean-system",
         "ServiceName": "kubeocean-proxier-w1-svc",
+        **ADDED,
     }
     without_tls = {"TLSEnabled": False, "TLSSecretName": "", "TLSSecretNamespace": ""}
     assert names(Component.PROXIER, {}, binding_of(), DEFAULT) == plain | without_tls
