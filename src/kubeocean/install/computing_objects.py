@@ -34,7 +34,13 @@ from kubeocean.install.roles import (
     shared_syncer_rights,
     syncer_rights,
 )
-from kubeocean.install.templates import container, pod_spec, proxier_files, syncer_files
+from kubeocean.install.templates import (
+    container,
+    metrics_flags,
+    pod_spec,
+    proxier_files,
+    syncer_files,
+)
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
@@ -186,7 +192,7 @@ def manager_deployment(values: Values) -> Json:
     """Return the Deployment of the manager."""
     domain, component = values.domain, group.COMPONENT_MANAGER
     arguments = [
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         "--leader-elect=true",
         f"--leader-election-id={naming.manager_election(domain)}",

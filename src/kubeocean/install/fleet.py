@@ -24,7 +24,8 @@ from kubeocean.api.fleet.placements import PLACEMENT_GROUP
 from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named
 from kubeocean.install.permissions import Rights, Rule
-from kubeocean.install.templates import container, pod_spec
+from kubeocean.install.roles import REVIEWS
+from kubeocean.install.templates import container, metrics_flags, pod_spec
 from kubeocean.install.values import Values
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
@@ -66,6 +67,7 @@ def hub_rights() -> Rights:
             Rule(("events",), ("update", "patch", "create")),
             Rule(("namespaces",), ("create", "patch", "delete")),
             Rule(("roles", "rolebindings"), ("create", "patch", "delete"), RBAC),
+            *REVIEWS,  # of callers that read metrics
         ),
         {
             SYSTEM_NAMESPACE: (
@@ -185,7 +187,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
 
 def _addresses() -> list[str]:
     return [
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
     ]
 

@@ -43,6 +43,7 @@ __all__ = [
     "EVENTS_NAMESPACE",
     "IDENTITY",
     "READ_METRICS",
+    "REVIEWS",
     "AddOn",
     "add_on_rule",
     "manager_rights",
@@ -81,7 +82,7 @@ IDENTITY: Final = Rule(("namespaces",), ("get",), names=(SYSTEM_NAMESPACE,))  # 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
 # To authenticate and authorize requests for metrics, and those to proxiers.
-_REVIEWS: Final = (
+REVIEWS: Final = (
     Rule(("tokenreviews",), ("create",), "authentication.k8s.io"),
     Rule(("subjectaccessreviews",), ("create",), "authorization.k8s.io"),
 )
@@ -173,7 +174,7 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
             Rule(("serviceaccounts/token",), ("create",)),
             Rule(("logconfigs",), (*_READ, "patch"), LOG_CONFIG_GROUP),
             Rule(("events",), _CREATE_PATCH),
-            *_REVIEWS,
+            *REVIEWS,
         ),
         {
             NODE_LEASE_NAMESPACE: (Rule(("leases",), _CREATE_PATCH, "coordination.k8s.io"),),
@@ -223,7 +224,7 @@ def proxier_rights() -> Rights:
             IDENTITY,
             Rule(("clusterbindings",), _READ, GROUP),
             Rule(("nodes", "pods"), _LIST_WATCH),
-            *_REVIEWS,
+            *REVIEWS,
             Rule(("certificatesigningrequests",), ("get", "create", "delete"), certificates),
             Rule(("certificatesigningrequests/approval",), ("update",), certificates),
             Rule(("signers",), ("approve",), certificates, ("kubernetes.io/kubelet-serving",)),
@@ -266,7 +267,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
             Rule(("certificatesigningrequests",), ("get", "list", "delete"), certificates),
             Rule(("clusterroles", "clusterrolebindings"), _READ_WRITE, _RBAC),
             Rule(("clusterroles",), ("bind",), _RBAC, (domain.syncer, domain.proxier)),
-            *_REVIEWS,
+            *REVIEWS,
         ),
         {
             EVENTS_NAMESPACE: (Rule(("events",), _CREATE_PATCH),),

@@ -28,6 +28,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "container",
+    "metrics_flags",
     "pod_spec",
     "proxier_deployment",
     "proxier_files",
@@ -114,7 +115,7 @@ def syncer_deployment(values: Values) -> Json:
     """Return the Deployment of a binding's syncers."""
     arguments = [
         f"--cluster-binding-name={_BINDING}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         "--leader-elect=true",
         f"--leader-election-id={_NAME}",
@@ -129,7 +130,7 @@ def proxier_deployment(values: Values) -> Json:
     arguments = [
         f"--cluster-binding-name={_BINDING}",
         f"--listen-port={group.KUBELET_PORT}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         *_common(values),
         f"{_IF}TLSEnabled",
@@ -335,6 +336,11 @@ def pod_spec(
         "terminationGracePeriodSeconds": _GRACE_S,
         "containers": containers,
     }
+
+
+def metrics_flags() -> list[str]:
+    """Return the flags by which programs serve metrics, to authorized callers."""
+    return [f"--metrics-bind-address=:{group.METRICS_PORT}", "--metrics-secure=true"]
 
 
 def container(

@@ -9,6 +9,7 @@ import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import DEFAULT, NODE_LEASE_NAMESPACE
+from kubeocean.errors import AlreadyExists
 from kubeocean.install.access_reviews import granted_to
 from kubeocean.install.apply import resource_of
 from kubeocean.install.object_parts import accounts, named
@@ -16,6 +17,7 @@ from kubeocean.install.permissions import Permission
 from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS
 from kubeocean.manager.rollout_state import DEPLOYMENTS, ComponentPhase
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.objects import Json, prune_json
 from support.faults import Crashed, Faults
 from support.manager_env import SYSTEM, ManagerEnv
@@ -23,7 +25,7 @@ from support.rollout_env import RolloutEnv, settled
 from support.wait import until
 
 GROUP = "cloud.tencent.com"
-NAMESPACES = (NODE_LEASE_NAMESPACE, DEFAULT.host_port_namespace)
+BOUND_IN = (NODE_LEASE_NAMESPACE, DEFAULT.host_port_namespace)
 
 
 async def account_objects(env: RolloutEnv | ManagerEnv, binding: ClusterBinding) -> dict[str, Json]:
@@ -33,7 +35,7 @@ async def account_objects(env: RolloutEnv | ManagerEnv, binding: ClusterBinding)
     objects = {}
     for kind in sorted(ACCOUNT_KINDS):
         resource = KINDS[kind]
-        for namespace in (home, *NAMESPACES) if resource.namespaced else ("",):
+        for namespace in (home, *BOUND_IN) if resource.namespaced else ("",):
             for each in (await client.list(resource, namespace, keep_raw=True)).items:
                 owners = each.metadata.owner_references or ()
                 if binding.uid in {owner.uid for owner in owners}:
@@ -43,6 +45,8 @@ async def account_objects(env: RolloutEnv | ManagerEnv, binding: ClusterBinding)
 
 async def own_binding(env: RolloutEnv) -> ClusterBinding:
     """Return a binding with its Secret in the namespace of syncers and proxiers."""
+    with suppress(AlreadyExists):
+        await env.client.create(NAMESPACES, {"metadata": {"name": DEFAULT.host_port_namespace}})
     patch = MergePatch({"spec": {"secretRef": {"namespace": env.namespace}}})
     return await env.client.patch(CLUSTER_BINDINGS, env.binding.name, patch)
 
