@@ -21,6 +21,7 @@ import yaml
 from kubeocean import __version__
 from kubeocean.api import group
 from kubeocean.install import computing_objects, fleet, templates, worker_objects
+from kubeocean.install.computing_admission import computing_admission
 from kubeocean.install.computing_objects import (
     CONTROL_PLANE_TOLERATION,
     NEAR_CONTROL_PLANE,
@@ -207,7 +208,7 @@ def computing_chart() -> dict[str, str]:
         "templates/check.yaml": marks.text([_check_job(values, marks)]),
         "templates/budgets.yaml": marks.text(budgets),
         "templates/admission.yaml": marks.text(
-            computing_objects.token_policy(values), condition=_HAS_ADMISSION
+            computing_admission(values), condition=_HAS_ADMISSION
         ),
         "templates/networkpolicies.yaml": marks.text(
             network[len(budgets) :], condition=".Values.networkPolicies.enabled"

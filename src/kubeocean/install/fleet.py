@@ -38,7 +38,8 @@ from kubeocean.api.group import DEFAULT, GROUP, Domain
 from kubeocean.install.computing_objects import kept
 from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
 from kubeocean.install.permissions import Permission, Rights, Rule
-from kubeocean.install.templates import container, pod_spec
+from kubeocean.install.roles import REVIEWS
+from kubeocean.install.templates import container, metrics_flags, pod_spec
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
@@ -100,6 +101,7 @@ def hub_rights() -> Rights:
             ),
             # Of members without an agent: the annotation and the condition of their bindings.
             Rule(("clusterbindings", "clusterbindings/status"), ("patch",), GROUP),
+            *REVIEWS,  # of callers that read metrics
         ),
         {
             SYSTEM_NAMESPACE: (
@@ -257,7 +259,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
 
 def _addresses() -> list[str]:
     return [
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
     ]
 

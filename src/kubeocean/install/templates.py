@@ -1,7 +1,8 @@
 """Templates of syncers and proxiers, which the manager renders for each binding.
 
 The templates are Go text templates with the variables of the earlier implementation, so that
-adapted templates stay usable with either manager. A conditional encloses whole list entries.
+adapted templates stay usable with either manager. That one ignores the files of accounts, which
+have variables of their own. A conditional encloses whole list entries.
 """
 
 from __future__ import annotations
@@ -12,12 +13,22 @@ import yaml
 
 from kubeocean.api import group
 from kubeocean.install.limits import disruption_budget
-from kubeocean.install.object_parts import labels, named
+from kubeocean.install.object_parts import (
+    accounts,
+    cluster_role_binding,
+    cluster_role_of,
+    labels,
+    named,
+    role_binding,
+    role_of,
+)
+from kubeocean.install.roles import proxier_own_rights, syncer_own_rights, syncer_rights
 from kubeocean.install.values import Values, toleration
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "container",
+    "metrics_flags",
     "pod_spec",
     "proxier_deployment",
     "proxier_files",
@@ -30,6 +41,10 @@ __all__ = [
 _BINDING: Final = "{{.ClusterBindingName}}"
 _NAME: Final = "{{.DeploymentName}}"
 _ACCOUNT: Final = "{{.ServiceAccountName}}"
+_SECRET: Final = "{{.SecretName}}"  # noqa: S105 - the name of a variable
+_SHARED_ROLE: Final = "{{.ClusterRoleName}}"
+_SYNCER_NAMESPACE: Final = "{{.SyncerNamespace}}"
+_PROXIER_NAMESPACE: Final = "{{.ProxierNamespace}}"
 _IF: Final = "#if "
 _END: Final = "#end"
 _USER: Final = 65532
@@ -72,6 +87,8 @@ def syncer_files(values: Values) -> dict[str, str]:
     return {
         "deployment.yaml": text(syncer_deployment(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
+        **_syncer_account(values),
+        "accountPerBinding": group.TRUE,
         "serviceAccountName": values.domain.syncer,
         "syncerNamespace": values.namespace,
         "roleName": values.domain.syncer,
@@ -85,6 +102,8 @@ def proxier_files(values: Values) -> dict[str, str]:
         "deployment.yaml": text(proxier_deployment(values)),
         "service.yaml": text(proxier_service(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_PROXIER)),
+        **_proxier_account(),
+        "accountPerBinding": group.TRUE,
         "serviceAccountName": values.domain.proxier,
         "proxierNamespace": values.namespace,
         "clusterRoleName": values.domain.proxier,
@@ -96,14 +115,14 @@ def syncer_deployment(values: Values) -> Json:
     """Return the Deployment of a binding's syncers."""
     arguments = [
         f"--cluster-binding-name={_BINDING}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         "--leader-elect=true",
         f"--leader-election-id={_NAME}",
         *_common(values),
         *([f"--time-zone={values.time_zone}"] if values.time_zone else []),
     ]
-    return _deployment(values, group.COMPONENT_SYNCER, arguments, namespace="{{.SyncerNamespace}}")
+    return _deployment(values, group.COMPONENT_SYNCER, arguments, namespace=_SYNCER_NAMESPACE)
 
 
 def proxier_deployment(values: Values) -> Json:
@@ -111,7 +130,7 @@ def proxier_deployment(values: Values) -> Json:
     arguments = [
         f"--cluster-binding-name={_BINDING}",
         f"--listen-port={group.KUBELET_PORT}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         *_common(values),
         f"{_IF}TLSEnabled",
@@ -119,9 +138,7 @@ def proxier_deployment(values: Values) -> Json:
         "--tls-secret-namespace={{.TLSSecretNamespace}}",
         _END,
     ]
-    body = _deployment(
-        values, group.COMPONENT_PROXIER, arguments, namespace="{{.ProxierNamespace}}"
-    )
+    body = _deployment(values, group.COMPONENT_PROXIER, arguments, namespace=_PROXIER_NAMESPACE)
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
     proxier = pod["containers"][0]
@@ -142,7 +159,7 @@ def proxier_service(values: Values) -> Json:
         "Service",
         "v1",
         "{{.ServiceName}}",
-        namespace="{{.ProxierNamespace}}",
+        namespace=_PROXIER_NAMESPACE,
         labels=_labels(values, component),
         spec={
             "selector": _selector(values, component),
@@ -158,11 +175,70 @@ def proxier_service(values: Values) -> Json:
     )
 
 
+def _syncer_account(values: Values) -> dict[str, str]:
+    """Return the files of the account that the syncers of a binding have for themselves."""
+    own = syncer_own_rights(
+        binding=_BINDING, secret=_SECRET, lease=_NAME, namespace=_SYNCER_NAMESPACE
+    )
+    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _SYNCER_NAMESPACE}
+    role = {"subject": subject, "labels": {}}
+    shared = values.domain.syncer
+    return _own_account_files(
+        {
+            "serviceaccount.yaml": accounts((_NAME,), _SYNCER_NAMESPACE, labels={}),
+            "role.yaml": [
+                role_of(_NAME, namespace, rules, labels={})
+                for namespace, rules in own.within.items()
+            ],
+            "rolebinding.yaml": [
+                role_binding(_NAME, _SYNCER_NAMESPACE, role=_NAME, **role),
+                *(
+                    role_binding(_NAME, namespace, role=shared, **role)
+                    for namespace in syncer_rights(values.domain).within
+                ),
+            ],
+            "clusterrole.yaml": [cluster_role_of(_NAME, own.everywhere, labels={})],
+            "clusterrolebinding.yaml": [
+                cluster_role_binding(_NAME, role=_NAME, **role),
+                cluster_role_binding(f"{_NAME}-shared", role=_SHARED_ROLE, **role),
+            ],
+        }
+    )
+
+
+def _proxier_account() -> dict[str, str]:
+    """Return the files of the account that the proxiers of a binding have for themselves."""
+    secrets = (_SECRET, f"{_IF}TLSEnabled", "{{.TLSSecretName}}", _END)
+    own = proxier_own_rights(secrets, _PROXIER_NAMESPACE)
+    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _PROXIER_NAMESPACE}
+    role = {"subject": subject, "labels": {}}
+    return _own_account_files(
+        {
+            "serviceaccount.yaml": accounts((_NAME,), _PROXIER_NAMESPACE, labels={}),
+            "role.yaml": [
+                role_of(_NAME, namespace, rules, labels={})
+                for namespace, rules in own.within.items()
+            ],
+            "rolebinding.yaml": [role_binding(_NAME, _PROXIER_NAMESPACE, role=_NAME, **role)],
+            "clusterrolebinding.yaml": [
+                cluster_role_binding(f"{_NAME}-shared", role=_SHARED_ROLE, **role)
+            ],
+        }
+    )
+
+
+def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
+    """Return files that render to nothing for a binding that uses the shared account."""
+    return {
+        file: "{{- if .OwnAccount }}\n" + "---\n".join(map(text, bodies)) + "{{- end }}\n"
+        for file, bodies in objects.items()
+    }
+
+
 def _budget(values: Values, component: str) -> Json:
     """Return the disruption budget of a binding's syncers or proxiers."""
-    namespace = "{{.SyncerNamespace}}"
-    if component == group.COMPONENT_PROXIER:
-        namespace = "{{.ProxierNamespace}}"
+    is_proxier = component == group.COMPONENT_PROXIER
+    namespace = _PROXIER_NAMESPACE if is_proxier else _SYNCER_NAMESPACE
     selector = _selector(values, component)
     return disruption_budget(_NAME, namespace, selector, labels=_labels(values, component))
 
@@ -260,6 +336,11 @@ def pod_spec(
         "terminationGracePeriodSeconds": _GRACE_S,
         "containers": containers,
     }
+
+
+def metrics_flags() -> list[str]:
+    """Return the flags by which programs serve metrics, to authorized callers."""
+    return [f"--metrics-bind-address=:{group.METRICS_PORT}", "--metrics-secure=true"]
 
 
 def container(

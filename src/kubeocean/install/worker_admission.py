@@ -33,6 +33,7 @@ from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.install.object_parts import (
     admission_policy,
     admission_rule,
+    by_account,
     validation,
     worker_labels,
 )
@@ -278,7 +279,7 @@ def _policy(
     return admission_policy(
         f"{values.cluster_role}-{subject}",
         labels=worker_labels(values.domain),
-        account=f"{values.mount_namespace}:{values.account}",
+        requested_by=by_account(values.mount_namespace, values.account),
         rules=rules,
         validations=validations,
         variables=variables,

@@ -1,4 +1,4 @@
-"""Server: a web application on one address.
+"""Server: a web application on one address, plain or with TLS.
 
 `start` returns when the server listens, or raises a ConfigError that names the address and its
 flag. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and

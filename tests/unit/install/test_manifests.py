@@ -38,7 +38,9 @@ def comparable(objects: list[Json]) -> dict[str, Json]:
 
 def _read(data: dict[str, str] | None) -> object:
     return {
-        name: yaml.safe_load(DIRECTIVE.sub("", content)) if name.endswith(".yaml") else content
+        name: list(yaml.safe_load_all(DIRECTIVE.sub("", content)))
+        if name.endswith(".yaml")
+        else content
         for name, content in (data or {}).items()
     }
 

@@ -99,6 +99,12 @@ def test_templates_use_the_variables_of_the_earlier_implementation() -> None:
     assert set(syncer_files(Values())) == {
         "deployment.yaml",
         "poddisruptionbudget.yaml",
+        "serviceaccount.yaml",
+        "role.yaml",
+        "rolebinding.yaml",
+        "clusterrole.yaml",
+        "clusterrolebinding.yaml",
+        "accountPerBinding",
         "serviceAccountName",
         "syncerNamespace",
         "roleName",
@@ -223,8 +229,13 @@ def test_an_install_withdraws_objects_of_options_that_are_left_out() -> None:
     kinds = [each["kind"] for each in withdrawn]
     assert kinds.count("NetworkPolicy") == 3
     assert {"ServiceMonitor", "PrometheusRule"} <= set(kinds)
-    kinds = [each["kind"] for each in withdrawn_computing_objects(everything)]
-    assert kinds == ["PodDisruptionBudget"] * 2
+    earlier = list(map(title, withdrawn_computing_objects(everything)))
+    assert earlier == [
+        f"{kind} kubeocean-system/kubeocean-{component}"
+        for kinds in (["PodDisruptionBudget"], ["Role", "RoleBinding"])
+        for component in ("syncer", "proxier")
+        for kind in kinds
+    ]
 
 
 def test_limits_on_pods_are_read_back_from_their_admission_policy() -> None:
