@@ -20,7 +20,7 @@ from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
 from kubeocean.leasing.amounts import Amounts
-from kubeocean.leasing.capacity import Capacity, base_of, offer
+from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
@@ -54,6 +54,7 @@ from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.ports import ProxierPorts
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.nodes.usage import UsageTracker
+from kubeocean.syncer.pods.plan import reclaim_reason
 from kubeocean.syncer.pods.views import VirtualPod
 
 __all__ = ["NodeController"]
@@ -185,7 +186,7 @@ class NodeController:
         vnode = self._clusters.vnodes.get(Key("", self._clusters.vnode_name(pnode)))
         if vnode is None or vnode.status.allocatable is None:
             return None
-        amounts = vnode.status.allocatable.items()
+        amounts = shown_offer(vnode.status.allocatable, vnode.status.capacity).items()
         return {resource: Quantity.stored(amount) for resource, amount in amounts}
 
     async def _caught_up(self, key: Key) -> bool:
@@ -274,7 +275,14 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(pnode, name, decision, plan, _cool_down_start(situation))
+        lent = self._lent(
+            pnode,
+            name,
+            decision,
+            plan,
+            _cool_down_start(situation),
+            takes_pods=not plan.taints and not self._is_drained(vnode),
+        )
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -302,7 +310,14 @@ class NodeController:
             self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
 
     def _lent(
-        self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
+        self,
+        pnode: Node,
+        name: str,
+        decision: Lend,
+        plan: ReclaimPlan,
+        last_eviction: str,
+        *,
+        takes_pods: bool,
     ) -> forge.Lent:
         clusters, terms = self._clusters, decision.policy.terms
         binding = clusters.binding
@@ -324,8 +339,15 @@ class NodeController:
             other_policies=decision.others,
             last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
+            takes_pods=takes_pods,
             domain=clusters.domain,
         )
+
+    def _is_drained(self, vnode: Node | None) -> bool:
+        """Whether `kubeocean drain` has cordoned the node, and nobody has uncordoned it."""
+        if vnode is None or not vnode.spec.unschedulable:
+            return False
+        return self._clusters.domain.drained in vnode.annotations
 
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
@@ -419,16 +441,21 @@ class NodeController:
             vnode.content(),
             pnode.content() if pnode is not None else None,
             self._capped_offer(pnode, vnode) if capped and pnode is not None else None,
+            takes_pods=capped and self._takes_pods(vnode),
             proxier_ip=clusters.proxier_ip(vnode.name),
             metrics_port=clusters.metrics_port,
             name=vnode.name,
             domain=clusters.domain,
         )
 
+    def _takes_pods(self, vnode: Node) -> bool:
+        domain = self._clusters.domain
+        return not reclaim_reason(vnode, domain) and not self._is_drained(vnode)
+
     def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        present = vnode.status.allocatable or {}
+        present = shown_offer(vnode.status.allocatable, vnode.status.capacity)
         limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
         return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 
