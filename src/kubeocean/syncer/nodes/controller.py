@@ -19,7 +19,7 @@ from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
-from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
@@ -54,7 +54,6 @@ from kubeocean.syncer.nodes.policy_findings import Overlaps, SelectedResources
 from kubeocean.syncer.nodes.ports import ProxierPorts
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 from kubeocean.syncer.nodes.usage import UsageTracker
-from kubeocean.syncer.pods.plan import reclaim_reason
 from kubeocean.syncer.pods.views import VirtualPod
 
 __all__ = ["NodeController"]
@@ -275,14 +274,12 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(
-            pnode,
-            name,
-            decision,
-            plan,
-            _cool_down_start(situation),
-            takes_pods=not plan.taints and not self._is_drained(vnode),
-        )
+        # Pods that tolerate a closed window may stay, if the policy respects that; else each would
+        # be evicted, created again, and bound to the same node.
+        closed = bool(plan.taints) and not decision.rules.respect_tolerations
+        takes_pods = not closed and not self._is_drained(vnode)
+        last_eviction = _cool_down_start(situation)
+        lent = self._lent(pnode, name, decision, plan, last_eviction, takes_pods=takes_pods)
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -449,8 +446,9 @@ class NodeController:
         )
 
     def _takes_pods(self, vnode: Node) -> bool:
-        domain = self._clusters.domain
-        return not reclaim_reason(vnode, domain) and not self._is_drained(vnode)
+        """Whether a node whose policy is not known has allocatable pods, and is not drained."""
+        present = (vnode.status.allocatable or {}).get(PODS, "")
+        return str(present) != "0" and not self._is_drained(vnode)
 
     def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
         usage = self.usage.of(pnode.name)
