@@ -34,6 +34,12 @@ __all__ = [
     "CONNECTION_MISTAKEN",
     "CONNECTION_PASSED",
     "CONNECTION_WITHOUT_POLICIES",
+    "CREDENTIAL_EXPIRES",
+    "CREDENTIAL_KEPT",
+    "CREDENTIAL_NOT_RENEWED",
+    "CREDENTIAL_RENEWED",
+    "CREDENTIAL_UNKNOWN",
+    "CREDENTIAL_VALID",
     "DRAINED",
     "DRAIN_DONE",
     "DRAIN_RUNNING",
@@ -231,6 +237,7 @@ POLICIES: Final = "PoliciesValid"  # new
 EXPIRED: Final = "NodesExpired"  # new; only of bindings whose nodes were
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
+CREDENTIAL_VALID: Final = "CredentialValid"  # new; only of credentials whose expiry is known
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
 FLEET_MEMBERSHIP: Final = "FleetMember"  # new; only of bindings that are or were to be members
 
@@ -364,6 +371,36 @@ WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
     "WorkerTrustKubelet",
     "The worker sets labels and annotations no further than Kubernetes lets a kubelet",
 )
+CREDENTIAL_RENEWED: Final = ConditionTemplate(  # new, as are the next four
+    CREDENTIAL_VALID,
+    "True",
+    "RenewedByManager",
+    "The worker's credential ends at {ends}; the manager renews it before",
+)
+CREDENTIAL_KEPT: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "True",
+    "NotRenewed",
+    "The worker's credential ends at {ends}; kubeocean join did not make it, so the manager does"
+    " not renew it",
+)
+CREDENTIAL_NOT_RENEWED: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "False",
+    "RenewalFailed",
+    "The worker's credential ends at {ends}, and could not be renewed: {error}; to renew it, run:"
+    " {command}",
+)
+CREDENTIAL_EXPIRES: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "False",
+    "ExpiresSoon",
+    "The worker's credential ends at {ends}; the manager does not renew it, because kubeocean join"
+    " did not make it: put another kubeconfig into Secret {secret}",
+)
+CREDENTIAL_UNKNOWN: Final = ConditionTemplate(
+    CREDENTIAL_VALID, "Unknown", "ExpiryUnknown", "The worker's credential does not name its expiry"
+)
 
 FLEET_AWAITS_SYNCER: Final = ConditionTemplate(
     FLEET_MEMBERSHIP,
@@ -420,6 +457,9 @@ class BindingEvent(StrEnum):
     CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
     KUBECONFIG_ROTATED = "KubeconfigRotated"
     KUBECONFIG_REFUSED = "KubeconfigRefused"
+    CREDENTIAL_RENEWED = "CredentialRenewed"
+    CREDENTIAL_NOT_RENEWED = "RenewalFailed"
+    CREDENTIAL_EXPIRES = "ExpiresSoon"
     MOUNT_NAMESPACE_CREATED = "MountNamespaceCreated"
     ROLLED_OUT = "RolledOut"
     WORKER_TOO_OLD = "WorkerTooOld"

@@ -20,7 +20,7 @@ import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
-from kubeocean.install import computing_objects, fleet, templates, worker_objects
+from kubeocean.install import computing_objects, fleet, templates, worker_admission, worker_objects
 from kubeocean.install.computing_admission import computing_admission
 from kubeocean.install.computing_objects import (
     CONTROL_PLANE_TOLERATION,
@@ -330,6 +330,7 @@ def worker_chart() -> dict[str, str]:
     values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
     suffix = marks.value('include "kubeocean.suffix" .')
     policies = _admission(values, marks)
+    renewal = worker_admission.token_policy(values)
     own = f"{values.account}{suffix}"
     roles = {
         values.cluster_role: own,
@@ -369,7 +370,11 @@ def worker_chart() -> dict[str, str]:
             by_kind.pop("PriorityClass"), condition=".Values.priorityClass.create"
         ),
         "templates/admission.yaml": marks.text(
-            (_renamed(each, roles) for each in policies), condition=_HAS_ADMISSION
+            (_renamed(each, roles) for each in policies if each not in renewal),
+            condition=_HAS_ADMISSION,
+        ),
+        "templates/renewal.yaml": marks.text(
+            (_renamed(each, roles) for each in renewal), condition=_add_on_condition(AddOn.RENEWAL)
         ),
         "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
         "templates/metrics.yaml": marks.text(
@@ -436,7 +441,8 @@ def _conditional(
 
 
 def _add_on_condition(add_on: AddOn) -> str:
-    return f'has "{add_on}" .Values.addOns'
+    chosen = f'has "{add_on}" .Values.addOns'
+    return f"and ({chosen}) ({_HAS_ADMISSION})" if add_on is AddOn.RENEWAL else chosen
 
 
 def _renamed(body: Json, roles: dict[str, str]) -> Json:

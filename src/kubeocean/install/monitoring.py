@@ -153,6 +153,14 @@ def _failures() -> list[Json]:
             summary="{{ $labels.clusterbinding }} cannot be reconciled",
             description="Its conditions and events say what is refused.",
         ),
+        _alert(
+            "KubeoceanCredentialExpires",
+            "max by (clusterbinding) (kubeocean_worker_credential_expiration_timestamp_seconds)"
+            " - time() < 7 * 86400",
+            minutes=60,
+            summary="The credential of {{ $labels.clusterbinding }} expires within a week",
+            description="Its condition CredentialValid says why it is not renewed.",
+        ),
     ]
 
 

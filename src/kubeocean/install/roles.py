@@ -10,6 +10,9 @@ permissions are add-ons that the owner of the worker may grant:
 - `node-labels`: label lent nodes with their policy;
 - `metrics`: request tokens of another account, which may read metrics of kubelets only,
   because each kubelet sees the token that is sent to it;
+- `renewal`: request tokens of the account itself, with which the manager renews the credential;
+  an admission policy admits only tokens that end with the credential's Secret, and without it
+  the permission is not granted;
 - `priority-classes`: create the priority class of lent pods again after its deletion;
 - `log-configs`: copy LogConfigs, which are cluster-scoped.
 
@@ -64,12 +67,13 @@ class AddOn(StrEnum):
     VOLUMES = "volumes"
     NODE_LABELS = "node-labels"
     METRICS = "metrics"
+    RENEWAL = "renewal"
     PRIORITY_CLASSES = "priority-classes"
     LOG_CONFIGS = "log-configs"
 
 
 ALL_ADD_ONS: Final = tuple(AddOn)
-DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS)
+DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS, AddOn.RENEWAL)
 EVENTS_NAMESPACE: Final = "default"  # events about cluster-scoped objects are stored here
 # A Role that Kubernetes has in kube-system, to read how clients are authenticated.
 AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
@@ -131,6 +135,8 @@ def worker_rights(
     own = [*_MOUNT, *(policies if mount_namespace == EVENTS_NAMESPACE else ())]
     if AddOn.METRICS in chosen:
         own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.metrics,)))
+    if AddOn.RENEWAL in chosen:
+        own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.syncer,)))
     return Rights(
         (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
         {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
@@ -280,7 +286,8 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
                 Rule(("services", "serviceaccounts"), _READ_WRITE),
                 Rule(("roles", "rolebindings"), _READ_WRITE, _RBAC),
                 Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
-                Rule(("secrets",), (*_READ, "delete")),
+                # Patch: to renew the kubeconfigs of workers.
+                Rule(("secrets",), (*_READ, "patch", "delete")),
             ),
         },
     )

@@ -206,6 +206,8 @@ def test_objects_of_options_that_are_left_out_are_withdrawn() -> None:
         "ResourceQuota team/kubeocean-syncer",
         "NetworkPolicy team/kubeocean-syncer",
         "NetworkPolicy team/kubeocean-syncer-egress",
+        "ValidatingAdmissionPolicy kubeocean-syncer-team-tokens",
+        "ValidatingAdmissionPolicyBinding kubeocean-syncer-team-tokens",
     ]
 
 
@@ -291,3 +293,13 @@ def test_a_token_is_renewed_in_the_last_third_of_its_lifetime(age_days: int, is_
     begins = NOW - timedelta(days=age_days)
     assert due(begins, begins + timedelta(days=90), NOW) is is_due
     assert due(None, None, NOW)
+
+
+@pytest.mark.parametrize("admission", [True, False])
+def test_the_right_to_renew_a_credential_needs_the_policy_that_bounds_it(admission: bool) -> None:
+    objects = worker_objects(WorkerValues(admission=admission))
+    (role,) = [each for each in objects if each["kind"] == "Role" and "pods" in str(each)]
+    names = [each.get("resourceNames") for each in role["rules"]]
+    assert (["kubeocean-syncer"] in names) is admission
+    policies = [each for each in objects if each["metadata"]["name"] == "kubeocean-syncer-tokens"]
+    assert bool(policies) is admission

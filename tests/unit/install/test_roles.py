@@ -93,7 +93,13 @@ def test_metrics_have_an_account_of_their_own_and_the_credential_requests_its_to
         granted = permissions(rights)
         assert not {each for each in granted if each.resource in ("nodes/metrics", "nodes/stats")}
         tokens = [each for each in granted if each.resource.startswith("serviceaccounts")]
-        assert [each.name for each in tokens] == ["kubeocean-metrics"]
+        assert {each.name for each in tokens} == {"kubeocean-metrics", "kubeocean-syncer"}
+
+
+def test_the_credential_is_renewed_with_tokens_of_its_own_account_only() -> None:
+    without = permissions(worker_rights(MOUNT, set(ALL_ADD_ONS) - {AddOn.RENEWAL}))
+    gained = permissions(worker_rights(MOUNT, ALL_ADD_ONS)) - without
+    assert gained == {Permission("create", "", "serviceaccounts/token", MOUNT, "kubeocean-syncer")}
 
 
 def test_the_mount_namespace_may_be_the_namespace_of_events() -> None:
@@ -146,7 +152,11 @@ def test_the_manager_holds_what_it_grants_and_binds_roles_by_name() -> None:
 
 def test_permissions_use_the_names_of_the_domain() -> None:
     theirs = permissions(worker_rights(MOUNT, ALL_ADD_ONS, TAPESTRY))
-    assert {each.name for each in theirs if each.name} == {"kube-system", "tapestry-metrics"}
+    assert {each.name for each in theirs if each.name} == {
+        "kube-system",
+        "tapestry-metrics",
+        "tapestry-syncer",
+    }
     assert TAPESTRY.system_namespace in manager_rights(TAPESTRY).within
     assert TAPESTRY.host_port_namespace in syncer_rights(TAPESTRY).within
 

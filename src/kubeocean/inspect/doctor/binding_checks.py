@@ -122,9 +122,14 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Certificates and tokens are valid, and do not expire soon."""
+    """Certificates are verified; certificates and tokens are valid, and do not expire soon."""
     access, about = require(worker.access), _about(worker)
     remedy = join_command(worker.binding, "--renew")
+    if access.insecure:
+        message = "its kubeconfig has insecure-skip-tls-verify: whoever is between the clusters can"
+        message += " read the credential and all Secrets of pods"
+        pinned = "put the worker's CA into the kubeconfig (certificate-authority-data)"
+        yield Finding(Severity.ERROR, about, message, pinned, check="TLS")
     for check, pem in (("client certificate", access.certificate), ("CA", access.ca)):
         yield from _check_certificates(check, about, pem or b"", snapshot.at, remedy)
     token = access.token.reveal() if access.token is not None else ""

@@ -23,7 +23,7 @@ from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot, i
 from kubeocean.inspect.format import age, few, in_order, moment, taint_text
 from kubeocean.inspect.snapshot import NotRead, known
 from kubeocean.leasing.amounts import PODS
-from kubeocean.leasing.capacity import LimitedBy
+from kubeocean.leasing.capacity import LimitedBy, shown_offer
 from kubeocean.leasing.decision import Hold, Lend, Reclaim, ReclaimCause, ReclaimRules, is_lendable
 from kubeocean.leasing.reclaim import (
     PodStep,
@@ -402,7 +402,8 @@ def _outdated(node: NodeSnapshot, evaluation: Evaluation) -> list[str]:
     """Return the amounts that the virtual node shows and that are not those offered now."""
     if node.virtual is None or evaluation.capacity is None:
         return []
-    shown = node.virtual.status.allocatable or {}
+    status = node.virtual.status
+    shown = shown_offer(status.allocatable, status.capacity)
     wrong = [
         f"{name} {shown.get(name, 'nothing')} instead of {amount}"
         for name, amount in evaluation.capacity.offered.items()

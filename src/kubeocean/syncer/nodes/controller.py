@@ -19,8 +19,8 @@ from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
-from kubeocean.leasing.amounts import Amounts
-from kubeocean.leasing.capacity import Capacity, base_of, offer
+from kubeocean.leasing.amounts import PODS, Amounts
+from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
@@ -185,7 +185,7 @@ class NodeController:
         vnode = self._clusters.vnodes.get(Key("", self._clusters.vnode_name(pnode)))
         if vnode is None or vnode.status.allocatable is None:
             return None
-        amounts = vnode.status.allocatable.items()
+        amounts = shown_offer(vnode.status.allocatable, vnode.status.capacity).items()
         return {resource: Quantity.stored(amount) for resource, amount in amounts}
 
     async def _caught_up(self, key: Key) -> bool:
@@ -274,7 +274,12 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(pnode, name, decision, plan, _cool_down_start(situation))
+        # Pods that tolerate a closed window may stay, if the policy respects that; else each would
+        # be evicted, created again, and bound to the same node.
+        closed = bool(plan.taints) and not decision.rules.respect_tolerations
+        takes_pods = not closed and not self._is_drained(vnode)
+        last_eviction = _cool_down_start(situation)
+        lent = self._lent(pnode, name, decision, plan, last_eviction, takes_pods=takes_pods)
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -302,7 +307,14 @@ class NodeController:
             self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
 
     def _lent(
-        self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
+        self,
+        pnode: Node,
+        name: str,
+        decision: Lend,
+        plan: ReclaimPlan,
+        last_eviction: str,
+        *,
+        takes_pods: bool,
     ) -> forge.Lent:
         clusters, parsed = self._clusters, decision.policy.parsed
         binding = clusters.binding
@@ -324,8 +336,15 @@ class NodeController:
             other_policies=decision.others,
             last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
+            takes_pods=takes_pods,
             domain=clusters.domain,
         )
+
+    def _is_drained(self, vnode: Node | None) -> bool:
+        """Whether `kubeocean drain` has cordoned the node, and nobody has uncordoned it."""
+        if vnode is None or not vnode.spec.unschedulable:
+            return False
+        return self._clusters.domain.drained in vnode.annotations
 
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
@@ -419,16 +438,22 @@ class NodeController:
             vnode.content(),
             pnode.content() if pnode is not None else None,
             self._capped_offer(pnode, vnode) if capped and pnode is not None else None,
+            takes_pods=capped and self._takes_pods(vnode),
             proxier_ip=clusters.proxier_ip(vnode.name),
             metrics_port=clusters.metrics_port,
             name=vnode.name,
             domain=clusters.domain,
         )
 
+    def _takes_pods(self, vnode: Node) -> bool:
+        """Whether a node whose policy is not known has allocatable pods, and is not drained."""
+        present = (vnode.status.allocatable or {}).get(PODS, "")
+        return str(present) != "0" and not self._is_drained(vnode)
+
     def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        present = vnode.status.allocatable or {}
+        present = shown_offer(vnode.status.allocatable, vnode.status.capacity)
         limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
         return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 

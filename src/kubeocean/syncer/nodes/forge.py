@@ -7,6 +7,10 @@ newer heartbeat is not written.
 Labels of the worker's node are copied as far as Kubernetes would let a kubelet set them, unless the
 binding trusts its worker fully. Its annotations are copied as far as they fit, together with ours
 and the users', into what an API server accepts: the largest are omitted first.
+
+A virtual node that takes no new pods has no allocatable `pods`. A taint and a cordon do not keep
+pods away that tolerate everything: their controller would create each evicted pod again, and the
+scheduler would bind it to the same node. Nothing tolerates a lack of resources. The capacity stays.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import TRUE, Domain
-from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
@@ -73,6 +77,7 @@ class Lent:
     other_policies: tuple[str, ...] = ()  # that select the node, and do not decide
     last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
+    takes_pods: bool = True  # else no scheduler may bind a pod, whatever the pod tolerates
     domain: Domain = field(default=group.DEFAULT)
 
 
@@ -178,6 +183,7 @@ def refreshed(
     pnode: Json | None,
     offered: Amounts | None,
     *,
+    takes_pods: bool,
     proxier_ip: str,
     metrics_port: int,
     name: str,
@@ -196,7 +202,9 @@ def refreshed(
         then["conditions"] = _conditions(pnode, now, before)
     if offered is not None:
         amounts = {resource: str(amount) for resource, amount in offered.items()}
-        then |= {"capacity": amounts, "allocatable": amounts}
+        then |= {"capacity": amounts, "allocatable": _allocatable(amounts, takes_pods)}
+    elif not takes_pods:
+        then["allocatable"] = _allocatable(now.get("allocatable") or {}, takes_pods)
     if proxier_ip:
         then["addresses"] = _addresses(proxier_ip, name)
     status = _status_change(now, then)
@@ -346,13 +354,17 @@ def _status(lent: Lent) -> Json:
     amounts = {name: str(amount) for name, amount in lent.offered.items()}
     forged: Json = {
         "capacity": amounts,
-        "allocatable": dict(amounts),
+        "allocatable": _allocatable(amounts, lent.takes_pods),
         "conditions": _conditions_of(lent.pnode),
         "addresses": _addresses(lent.proxier_ip, lent.vnode),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lent.proxier_port}},
         "nodeInfo": status.get("nodeInfo") or {},
     }
     return forged | ({"phase": status["phase"]} if status.get("phase") else {})
+
+
+def _allocatable(amounts: Mapping[str, str], takes_pods: bool) -> dict[str, str]:
+    return dict(amounts) if takes_pods else {**amounts, PODS: "0"}
 
 
 def _conditions_of(pnode: Json) -> list[Json]:
