@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -475,7 +476,7 @@ async def test_garbage_gets_a_clear_answer_and_the_server_lives_on(
             response = (await answer.json())["response"]
             assert not response["allowed"]
             assert "request.object cannot be read" in response["status"]["message"]
-        large = b'{"x": "' + b"y" * (9 << 20) + b'"}'
+        large = io.BytesIO(b'{"x": "' + b"y" * (9 << 20) + b'"}')
         async with session.post(f"{url}{path}", data=large, headers=json_type) as answer:
             assert answer.status == 413
         for method in ("get", "put", "delete"):
