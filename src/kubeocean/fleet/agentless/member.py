@@ -12,6 +12,7 @@ nothing else sees in the agent's condition `Joined` which rights are missing.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -43,7 +44,7 @@ __all__ = ["AgentlessMember", "MemberParts", "WorkerRights", "is_member"]
 _FIRST_S: Final = 1.0  # before the agent is started again after a failure
 _LONGEST_S: Final = 30.0
 _REVIEW_S: Final = 10.0  # for one review of the rights
-_REVIEW_AGAIN_S: Final = 30.0  # while rights are missing
+_REVIEW_AGAIN_S: Final = (2.0, 60.0)  # while rights are missing
 _IDENTITY: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 _log = get_logger(__name__)
@@ -69,7 +70,7 @@ class WorkerRights:
 
     async def run(self) -> None:
         """Review the rights until they suffice."""
-        while True:
+        for attempt in itertools.count(1):
             try:
                 self.problem = await within(self._clock, _REVIEW_S, self._review)
             except (ApiError, TimeoutError) as error:
@@ -77,7 +78,7 @@ class WorkerRights:
                 self.problem = f"the rights in the worker could not be reviewed: {reason}"
             if not self.problem:
                 return
-            await self._clock.sleep(_REVIEW_AGAIN_S)
+            await self._clock.sleep(jittered(backoff_s(attempt, *_REVIEW_AGAIN_S)))
 
     def check(self) -> None:
         """:raises ConfigError: rights are missing, or have not been reviewed."""

@@ -77,7 +77,8 @@ async def test_join_and_leave_of_a_binding_after_a_crash_of_the_hub(
     async with env.fleet.hub_crashing(min(n, 2), threshold=PATIENT) as crash:
         await until(crash.is_set)
     last = Faults()
-    async with env.fleet.hub_running(last, threshold=PATIENT):  # removed after the force wait
+    soon = timedelta(seconds=2)  # no agent reports that it has left
+    async with env.fleet.hub_running(last, threshold=PATIENT, force_wait=soon):
         await env.wait_for_binding(name, "False", "Left")
         await until(lambda: env.fleet.is_gone(name))
         await quiet(last)
