@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,9 @@ from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import LocalError
+from kubeocean.fleet.health import stored_instant
 from kubeocean.fleet.member import ENV_MEMBER_NAME
-from kubeocean.inspect.fleet.clusters import cluster_views
+from kubeocean.inspect.fleet.clusters import ClusterView, cluster_views
 from kubeocean.install.apply import FIELD_MANAGER, Applier
 from kubeocean.install.fleet import (
     HUB_ACCOUNT,
@@ -86,13 +88,15 @@ class LocalFleet:
         """
         private_directory(self._logs)
         kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in self._ocean.workers}
-        computing = self._ocean.computing.kubeconfig
+        computing, began = self._ocean.computing.kubeconfig, self._clock.now()
         async with asyncio.TaskGroup() as group:
             with self._progress.task("starting the fleet") as task:
                 await install_fleet(computing, kubeconfigs)
                 for process in self._processes():
                     group.create_task(self._keep_running(process))
-                await until_joined(computing, kubeconfigs, self._clock, task.say, self._logs)
+                await until_joined(
+                    computing, kubeconfigs, self._clock, task.say, self._logs, since=began
+                )
             self.ready.set()
 
     def _processes(self) -> list[Process]:
@@ -163,16 +167,25 @@ async def until_joined(
     clock: Clock,
     say: Callable[[str], None],
     logs: Path,
+    *,
+    since: datetime | None = None,
 ) -> None:
-    """Return when all workers are healthy members.
+    """Return when all workers are healthy members, and have sent a heartbeat since a time.
 
     :raises LocalError: they are not in time.
     """
     client = connect(computing, cluster="computing")
+    # Heartbeats are stored in whole seconds.
+    earliest = since.replace(microsecond=0) if since is not None else None
+
+    def is_member(view: ClusterView) -> bool:
+        heartbeat = stored_instant(view.last_heartbeat)
+        is_new = earliest is None or (heartbeat is not None and heartbeat >= earliest)
+        return view.state == "Joined" and view.healthy == "True" and is_new
 
     async def look() -> State:
         views = cluster_views((await client.list(MEMBER_CLUSTERS)).items, clock.now())
-        joined = {view.name for view in views if view.state == "Joined" and view.healthy == "True"}
+        joined = {view.name for view in views if is_member(view)}
         missing = sorted(set(workers) - joined)
         return State(f"waiting for {', '.join(missing)}" if missing else "joined", not missing)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from kubeocean.api.fleet.clusters import (
-    CLUSTER_GROUP,
     INTERNAL_MEMBER_CLUSTERS,
     MEMBER_CLUSTERS,
     InternalMemberCluster,
 )
 from kubeocean.api.fleet.definitions import hub_definitions
+from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
-from kubeocean.api.fleet.placements import PLACEMENT_GROUP, Placement
+from kubeocean.api.fleet.placements import Placement
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.inspect.fleet.progress import NOT_REPORTED, placement_problem
 from kubeocean.inspect.fleet.reading import list_served, read_placements
@@ -22,7 +22,7 @@ from kubeocean.inspect.snapshot import FleetSnapshot, NotRead, Part, known, read
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, LEASES, Lease
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource
 
 __all__ = ["read_fleet"]
 
@@ -30,12 +30,14 @@ _AT_ONCE: Final = 8  # definitions that are read at one time
 
 
 async def read_fleet(client: Client, clock: Clock, pause_s: float) -> FleetSnapshot | None:
-    """Return the fleet; None if the cluster serves none of the fleet's API groups.
+    """Return the fleet; None if the cluster serves none of the kinds that users of a hub write.
+
+    A member serves the kind AppliedWork only.
 
     `pause_s` lies between two reads of placements on which the hub has not reported.
     """
-    groups = [await _is_served(client, each) for each in (CLUSTER_GROUP, PLACEMENT_GROUP)]
-    if not any(groups):
+    kinds = (MEMBER_CLUSTERS, CLUSTER.placements, NAMESPACED.placements)
+    if not any([await _is_served(client, each) for each in kinds]):
         return None
     async with asyncio.TaskGroup() as group:
         definitions = group.create_task(read_part("definitions of the hub", _definitions(client)))
@@ -57,15 +59,15 @@ async def read_fleet(client: Client, clock: Clock, pause_s: float) -> FleetSnaps
     )
 
 
-async def _is_served(client: Client, group: str) -> bool:
-    """Whether the cluster serves an API group; also if that cannot be told."""
+async def _is_served(client: Client, resource: Resource[Any]) -> bool:
+    """Whether the cluster serves a kind; also if that cannot be told."""
     try:
-        await client.request("GET", f"/apis/{group}")
+        listing = await client.request_json("GET", f"/apis/{resource.group}/{resource.version}")
     except NotFound:
         return False
     except ApiError:
         return True  # the reads of its kinds report the error
-    return True
+    return any(each.get("name") == resource.plural for each in listing.get("resources") or ())
 
 
 async def _definitions(client: Client) -> dict[str, Json | None]:

@@ -17,12 +17,15 @@ from kubeocean.api.fleet.placements import Placement, PlacementStatus
 from kubeocean.fleet.settings import HUB_LEASE
 from kubeocean.inspect.doctor.diagnosis import Diagnosis, diagnose
 from kubeocean.inspect.doctor.fleet_checks import CHECKS
+from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.findings import Finding
 from kubeocean.inspect.snapshot import FleetSnapshot, NotRead, Snapshot
-from kubeocean.runtime.clock import text_of
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import RealClock, text_of
 from kubeocean.runtime.kinds import Lease, LeaseSpec
 from kubeocean.runtime.objects import Condition, Meta
 from support.fleet_objects import NOW, internal, member
+from support.scripted_transport import Scripted, answer
 from unit.fleet.placements.builders import a_placement
 
 SCHEDULED = "ClusterResourcePlacementScheduled"
@@ -216,3 +219,10 @@ def test_no_check_is_made_of_a_part_that_was_not_read(part: str, not_made: set[s
     diagnosis = diagnosed(**{part: NotRead(part, "forbidden", forbidden=True)})
     assert {each for each in diagnosis.not_made if each.startswith("fleet")} == not_made
     assert diagnosis.findings == ()
+
+
+async def test_a_cluster_that_is_only_a_member_of_a_fleet_has_no_hub() -> None:
+    not_served = answer(404, b"404 page not found")
+    of_member = answer(200, b'{"kind":"APIResourceList","resources":[{"name":"appliedworks"}]}')
+    client = Client(Scripted(not_served, of_member), cluster="computing")
+    assert await read_fleet(client, RealClock(), 0.0) is None
