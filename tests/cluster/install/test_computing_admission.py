@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,12 @@ from kubeocean.runtime.kinds import (
     SECRETS,
     SERVICE_ACCOUNTS,
 )
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource
 from support.rollout_env import binding_body, roll_out
 from support.wait import until
 
 SYSTEM = DEFAULT.system_namespace
+SOURCES: tuple[Resource[Any], ...] = (SECRETS, CONFIG_MAPS)
 LABELLED = MergePatch({"metadata": {"labels": {"marked": "yes"}}})
 
 
@@ -143,7 +145,7 @@ async def test_a_syncer_writes_pods_of_its_own_virtual_nodes_only(bound: Bound) 
 async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> None:
     name = f"s-{bound.cluster_id}"
     for namespace in (bound.namespace, SYSTEM):
-        for resource in (SECRETS, CONFIG_MAPS):
+        for resource in SOURCES:
             body = {"metadata": {"name": name}, "data": {"a": "YQ=="}}
             await bound.admin.create(resource, body, namespace=namespace)
     change = MergePatch({"data": {"a": "Yg=="}})
@@ -152,7 +154,7 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         return bool(await denied(bound.syncer.patch(SECRETS, name, change, bound.namespace)))
 
     await until(limited, within=30)
-    for resource in (SECRETS, CONFIG_MAPS):
+    for resource in SOURCES:
         await bound.syncer.patch(resource, name, LABELLED, bound.namespace)
         for data in ({"a": "Yg=="}, {"a": None}, {"b": "Yg=="}):
             patch = MergePatch({"data": data})
