@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,12 @@ from kubeocean.runtime.kinds import (
     SECRETS,
     SERVICE_ACCOUNTS,
 )
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import Json, Resource
 from support.rollout_env import binding_body, roll_out
 from support.wait import until
 
 SYSTEM = DEFAULT.system_namespace
+SOURCES: tuple[Resource[Any], ...] = (SECRETS, CONFIG_MAPS)
 LABELLED = MergePatch({"metadata": {"labels": {"marked": "yes"}}})
 
 
@@ -65,7 +67,8 @@ async def bound(
         computing_cluster.client(kubeconfig=await computing_cluster.service_account(SYSTEM, each))
         for each in accounts
     ]
-    yield Bound(admin, *clients, *ids, f"n{mark}")
+    syncer, manager = clients
+    yield Bound(admin, syncer, manager, ids[0], ids[1], f"n{mark}")
     for client in clients:
         await client.close()
 
@@ -143,7 +146,7 @@ async def test_a_syncer_writes_pods_of_its_own_virtual_nodes_only(bound: Bound) 
 async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> None:
     name = f"s-{bound.cluster_id}"
     for namespace in (bound.namespace, SYSTEM):
-        for resource in (SECRETS, CONFIG_MAPS):
+        for resource in SOURCES:
             body = {"metadata": {"name": name}, "data": {"a": "YQ=="}}
             await bound.admin.create(resource, body, namespace=namespace)
     change = MergePatch({"data": {"a": "Yg=="}})
@@ -152,7 +155,7 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         return bool(await denied(bound.syncer.patch(SECRETS, name, change, bound.namespace)))
 
     await until(limited, within=30)
-    for resource in (SECRETS, CONFIG_MAPS):
+    for resource in SOURCES:
         await bound.syncer.patch(resource, name, LABELLED, bound.namespace)
         for data in ({"a": "Yg=="}, {"a": None}, {"b": "Yg=="}):
             patch = MergePatch({"data": data})
@@ -160,22 +163,21 @@ async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> 
         assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
 
 
-async def test_a_syncer_requests_no_token_of_kubeocean_or_kubernetes(bound: Bound) -> None:
-    name = f"p-{bound.cluster_id}"
-    body = pod(name, "")
-    del body["spec"]["nodeName"]
-    body["spec"]["serviceAccountName"] = "kubeocean-manager"
-    target = await bound.admin.create(PODS, body, namespace=SYSTEM)
+async def test_a_syncer_requests_no_token_of_system_namespaces(bound: Bound) -> None:
+    name, namespace = f"p-{bound.cluster_id}", "kube-system"
+    await bound.admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
+    body = pod(name, f"vnode-{bound.cluster_id}-n1")
+    body["spec"]["serviceAccountName"] = name
+    target = await bound.admin.create(PODS, body, namespace=namespace)
     reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": target.uid}
     request = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": 3600, "boundObjectRef": reference},
     }
-    account = "kubeocean-manager"
 
     async def limited() -> bool:
-        asked = bound.syncer.post(SERVICE_ACCOUNTS, account, "token", request, SYSTEM)
+        asked = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
         return "stay in the computing cluster" in await denied(asked)
 
     await until(limited, within=30)

@@ -47,7 +47,7 @@ async def answer(url: str, token: str = "") -> tuple[int, str]:
 
 async def token_of(cluster: Cluster, client: Client, namespace: str, account: str) -> str:
     await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, namespace=namespace)
-    access = load_kubeconfig(await cluster.service_account(namespace, account)).current()
+    access = load_kubeconfig(await cluster.service_account(namespace, account))
     assert access.token is not None
     return access.token.reveal()
 
