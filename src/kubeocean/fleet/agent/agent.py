@@ -31,7 +31,7 @@ from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
 from kubeocean.fleet.agent.protocols import Applier, NewApplier
 from kubeocean.fleet.health import member_agent
-from kubeocean.fleet.status_writes import replace_status
+from kubeocean.fleet.writes import replace_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of, within
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
