@@ -39,7 +39,7 @@ from kubeocean.fleet.scheduler.documents import (
 )
 from kubeocean.fleet.scheduler.eligibility import ineligibility
 from kubeocean.fleet.scheduler.model import BindingView, MemberView
-from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
+from kubeocean.fleet.scheduler.triggers import Trigger, Verdicts, concerns, trigger
 from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy, usable_group
 from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread, write_status
@@ -69,6 +69,8 @@ class Scheduler:
         self._client, self._caches = client, caches
         self._clock = clock or RealClock()
         self._views: dict[str, MemberView] = {}
+        # By placement: UID and version of its policy snapshot, and the verdicts of that
+        self._verdicts: dict[Key, tuple[tuple[str, str], Verdicts]] = {}
         self.controller: Controller[Key] = Controller(
             "fleet-scheduler",
             self.reconcile,
@@ -90,7 +92,7 @@ class Scheduler:
     # Events
 
     def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
-        before = view_member(old) if old is not None else None
+        before = self._views.get(old.name) if old is not None else None
         after = view_member(new) if new is not None else None
         if after is not None:
             self._views[after.name] = after
@@ -108,12 +110,27 @@ class Scheduler:
             latest = latest_policy(self._caches.policy_snapshots.of(placement.key))
             condition = find_condition(latest.status.conditions, SCHEDULED.name) if latest else None
             fulfilled = condition is not None and condition.status == "True"
-            if concerns(change, placement.spec.policy.placement_type, fulfilled=fulfilled):
-                self.controller.enqueue(placement.key)
+            if not concerns(change, placement.spec.policy.placement_type, fulfilled=fulfilled):
+                continue
+            if latest is not None and before is not None and after is not None:
+                verdicts = self._verdicts_of(placement.key, latest)
+                if not verdicts.differ(before, after, now):
+                    continue
+            self.controller.enqueue(placement.key)
+
+    def _verdicts_of(self, placement: Key, snapshot: PolicySnapshot) -> Verdicts:
+        """Return the verdicts of a policy, which is compiled once for each version of it."""
+        record = self._verdicts.get(placement)
+        version = snapshot.uid, snapshot.resource_version
+        if record is None or record[0] != version:
+            record = self._verdicts[placement] = version, Verdicts(view_policy(snapshot))
+        return record[1]
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
         if new is not None and (old is None or old.deleting != new.deleting):
             self.controller.enqueue(new.key)
+        elif new is None and old is not None:
+            self._verdicts.pop(old.key, None)
 
     def _policy_changed(self, old: PolicySnapshot | None, new: PolicySnapshot | None) -> None:
         if old is not None and new is not None and _policy_marks(old) == _policy_marks(new):
