@@ -19,6 +19,7 @@ from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import (
     INTERNAL_MEMBER_CLUSTERS,
     MEMBER_CLUSTERS,
+    InternalMemberCluster,
     MemberCluster,
 )
 from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED
@@ -176,7 +177,8 @@ class ScopedCache(Generic[ObjectT]):
 class HubCaches:
     """Everything that the controllers of placements read.
 
-    `members` may be given: other controllers of the hub read the same MemberClusters.
+    `members` and `internal_members` may be given: other controllers of the hub read the same, and
+    each heartbeat changes both.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class HubCaches:
         client: Client,
         *,
         members: Informer[MemberCluster] | None = None,
+        internal_members: Informer[InternalMemberCluster] | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -202,14 +205,16 @@ class HubCaches:
                 metrics=metrics,
             )
 
-        shared = members is not None
+        own: list[Informer[Any]] = []
         if members is None:  # not `or`: an informer without objects is false
             members = Informer(client, MEMBER_CLUSTERS, clock=clock, metrics=metrics)
-        self.members = members
-        self.internal_members: Informer[Untyped] = Informer(
-            client, _untyped(INTERNAL_MEMBER_CLUSTERS), metadata_only=True, clock=clock,
-            metrics=metrics,
-        )  # fmt: skip
+            own.append(members)
+        if internal_members is None:
+            internal_members = Informer(
+                client, INTERNAL_MEMBER_CLUSTERS, metadata_only=True, clock=clock, metrics=metrics
+            )
+            own.append(internal_members)
+        self.members, self.internal_members = members, internal_members
         self.placements: ScopedCache[Placement] = scoped(CLUSTER.placements, NAMESPACED.placements)
         self.policy_snapshots: ScopedCache[PolicySnapshot] = scoped(
             CLUSTER.policy_snapshots, NAMESPACED.policy_snapshots
@@ -240,11 +245,9 @@ class HubCaches:
             *self.resource_snapshots.informers,
             *self.bindings.informers,
         )
-        own: list[Informer[Any]] = [
-            self.internal_members, *scoped_informers, self.works, self.mirrors
-        ]  # fmt: skip
-        self._all: list[Informer[Any]] = [self.members, *own]
-        self.parts: tuple[Informer[Any], ...] = tuple(own if shared else self._all)
+        rest: tuple[Informer[Any], ...] = (*scoped_informers, self.works, self.mirrors)
+        self._all: tuple[Informer[Any], ...] = (members, internal_members, *rest)
+        self.parts: tuple[Informer[Any], ...] = (*own, *rest)
 
     async def synced(self) -> None:
         """Return once every cache has its first listing."""

@@ -104,6 +104,7 @@ class Hub:
                 client,
                 placements,
                 members=self._members.caches.members,
+                internal_members=self._members.caches.internals,
                 clock=clock,
                 metrics=metrics,
             )
