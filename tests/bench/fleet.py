@@ -55,7 +55,7 @@ from support.wait import until
 __all__ = ["FleetSize", "bars_of_fleet", "measure_fleet"]
 
 PATIENCE_S: Final = 600.0
-QUIET_S: Final = 3.0
+SETTLES_S: Final = 10.0  # a hub that was just started reads discovery several times
 READS: Final = ("get", "list", "watch")
 HOLLOW: Final = "hollow-members"
 HUB_USER: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{HUB_ACCOUNT}"
@@ -75,6 +75,7 @@ class FleetSize:
     placements: int = 100
     heartbeat_s: int = 60
     idle_s: float = 180.0
+    quiet_s: float = 3.0  # without a write of the hub, after which it has nothing left to do
 
     @property
     def groups(self) -> int:
@@ -126,7 +127,7 @@ async def measure_fleet(
             await until(hub.is_ready, within=PATIENCE_S)
             _say(f"{size.members} members join")
             figures["fleet: join"] = await _join(fleet, _pid(hub))
-            await asyncio.sleep(size.heartbeat_s)
+            await asyncio.sleep(max(size.heartbeat_s, SETTLES_S))
             _say(f"{size.members} members at rest, {size.idle_s:g} s")
             figures["fleet: at rest"] = await _idle(fleet, _pid(hub))
             await _silence(fleet)
@@ -274,10 +275,14 @@ async def _following(
 
 
 async def _idle(fleet: Fleet, pid: int) -> dict[str, float]:
+    await _silence(fleet)  # so that each heartbeat and its copy are counted, or neither
     since, cpu, began = fleet.cluster.audit.mark(), cpu_s_of(pid), time.monotonic()
+    fleet.hollow.resume()
     await asyncio.sleep(fleet.size.idle_s)
     cpu, took = cpu_s_of(pid) - cpu, time.monotonic() - began
+    await _silence(fleet)
     requested, heartbeats = fleet.requests(since), fleet.heartbeats(since)
+    fleet.hollow.resume()
     tell(f"{heartbeats} heartbeats", requested)
     return {
         "millicores": cpu / took * 1000,
@@ -307,7 +312,7 @@ async def _quiet(fleet: Fleet, *, of_heartbeats: bool = False) -> None:
     """Wait until the hub writes nothing for a while but the copies of heartbeats."""
     while True:
         since = fleet.cluster.audit.mark()
-        await asyncio.sleep(QUIET_S)
+        await asyncio.sleep(fleet.size.quiet_s)
         writes = fleet.writes(since)
         if not [each for each in writes if of_heartbeats or each.subresource != "status"]:
             return
