@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import (
@@ -29,6 +31,7 @@ from kubeocean.api.fleet.placements import (
     Placement,
 )
 from kubeocean.api.fleet.snapshots import PolicySnapshot
+from kubeocean.fleet.steps import shared
 from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, prune_work
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
@@ -36,7 +39,14 @@ from kubeocean.runtime.informer import Handler, Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
 
-__all__ = ["HubCaches", "RecentContents", "ScopedCache", "parent_of"]
+__all__ = [
+    "HubCaches",
+    "RecentContents",
+    "ScopedCache",
+    "parent_of",
+    "prune_binding",
+    "prune_placement",
+]
 
 ContentT = TypeVar("ContentT")
 
@@ -108,6 +118,7 @@ class ScopedCache(Generic[ObjectT]):
         cluster: Resource[ObjectT],
         namespaced: Resource[ObjectT],
         *,
+        prune: Callable[[ObjectT], ObjectT] | None = None,
         metadata_only: bool = False,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -118,6 +129,7 @@ class ScopedCache(Generic[ObjectT]):
                 client,
                 resource,
                 indexes=indexes,
+                prune=prune,
                 metadata_only=metadata_only,
                 clock=clock,
                 metrics=metrics,
@@ -194,12 +206,14 @@ class HubCaches:
             cluster: Resource[ObjectT],
             namespaced: Resource[ObjectT],
             *,
+            prune: Callable[[ObjectT], ObjectT] | None = None,
             metadata_only: bool = False,
         ) -> ScopedCache[ObjectT]:
             return ScopedCache(
                 client,
                 cluster,
                 namespaced,
+                prune=prune,
                 metadata_only=metadata_only,
                 clock=clock,
                 metrics=metrics,
@@ -215,7 +229,9 @@ class HubCaches:
             )
             own.append(internal_members)
         self.members, self.internal_members = members, internal_members
-        self.placements: ScopedCache[Placement] = scoped(CLUSTER.placements, NAMESPACED.placements)
+        self.placements: ScopedCache[Placement] = scoped(
+            CLUSTER.placements, NAMESPACED.placements, prune=prune_placement
+        )
         self.policy_snapshots: ScopedCache[PolicySnapshot] = scoped(
             CLUSTER.policy_snapshots, NAMESPACED.policy_snapshots
         )
@@ -224,7 +240,9 @@ class HubCaches:
             _untyped(NAMESPACED.resource_snapshots),
             metadata_only=True,
         )
-        self.bindings: ScopedCache[Binding] = scoped(CLUSTER.bindings, NAMESPACED.bindings)
+        self.bindings: ScopedCache[Binding] = scoped(
+            CLUSTER.bindings, NAMESPACED.bindings, prune=prune_binding
+        )
         self.works: Informer[CachedWork] = Informer(
             client,
             CACHED_WORKS,
@@ -280,6 +298,23 @@ class HubCaches:
             return all([await cache(key) for cache in caches])
 
         return caught_up
+
+
+def prune_binding(binding: Binding) -> Binding:
+    """Return an equal binding that shares its conditions with others."""
+    conditions = shared(binding.status.conditions)
+    status = msgspec.structs.replace(binding.status, conditions=conditions)
+    return msgspec.structs.replace(binding, status=status)
+
+
+def prune_placement(placement: Placement) -> Placement:
+    """Return an equal placement whose clusters share their conditions."""
+    entries = tuple(
+        msgspec.structs.replace(entry, conditions=shared(entry.conditions))
+        for entry in placement.status.placement_statuses
+    )
+    status = msgspec.structs.replace(placement.status, placement_statuses=entries)
+    return msgspec.structs.replace(placement, status=status)
 
 
 def _untyped(resource: Resource[Any]) -> Resource[Untyped]:
