@@ -42,6 +42,7 @@ __all__ = [
     "LIMITS_UNKNOWN",
     "NODES_EXPIRED",
     "NODES_KEPT",
+    "NODE_PORTS",
     "OVERLAPPING",
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
@@ -355,6 +356,7 @@ WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
     "The worker sets labels and annotations no further than Kubernetes lets a kubelet",
 )
 
+NODE_PORTS: Final = "NodePorts"  # `status.reason` of a pod with a host port that another pod has
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker
