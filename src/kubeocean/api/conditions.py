@@ -56,6 +56,7 @@ __all__ = [
     "LIMITS_UNKNOWN",
     "NODES_EXPIRED",
     "NODES_KEPT",
+    "NODE_PORTS",
     "OVERLAPPING",
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
@@ -424,6 +425,7 @@ FLEET_REFUSED: Final = ConditionTemplate(
     FLEET_MEMBERSHIP, "False", "Refused", "The worker cannot join the fleet: {problem}"
 )
 
+NODE_PORTS: Final = "NodePorts"  # `status.reason` of a pod with a host port that another pod has
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker

@@ -289,6 +289,10 @@ class Domain:
         """Return the annotation key of a virtual object whose copy in that cluster must go."""
         return f"{self.name}/deleting-{cluster_id}"
 
+    def phase_in(self, cluster_id: str) -> str:
+        """The annotation of a virtual volume or claim with the phase of its copy there."""
+        return f"{self.name}/phase-{cluster_id}"
+
     def finalizer_for(self, cluster_id: str) -> str:
         """The finalizer of a virtual object while it has a copy in that cluster."""
         return f"{self.name}/finalizer-{cluster_id}"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.kinds import NODES, PODS
 from kubeocean.runtime.transport import Request
 from kubeocean.syncer.cleanup import binding_deletion, deletion_progress
 from support.binding_env import BindingEnv
-from support.faults import Faults
+from support.controller_env import quiet
+from support.faults import Faults, SkewedClock
 from support.wait import until
 
+ALWAYS = 1 << 60
+HASTE = 10.0
 HOLD = "example.com/hold"  # a finalizer of somebody else
 
 
@@ -39,12 +44,93 @@ async def test_a_foreign_finalizer_on_a_node_does_not_hold_up_the_deletion_of_a_
         await set_finalizers(vnode.name, *(vnode.metadata.finalizers or ()), HOLD)
         await binding_env.unbind()
         await until(binding_env.is_unbound)
-        events = await until(lambda: binding_env.events(binding_env.name))
-        assert "CleanupUnconfirmed" in events
+        await until(lambda: reports_unconfirmed(binding_env))
         (held,) = await binding_env.vnodes()
         assert held.deleting
         assert held.metadata.finalizers == (HOLD,)
         await set_finalizers(vnode.name)
+
+
+def lists(path: str) -> Callable[[Request], bool]:
+    return lambda request: not request.writes and request.path.endswith(path)
+
+
+def patches_node(request: Request) -> bool:
+    return request.method == "PATCH" and request.path.startswith("/api/v1/nodes/")
+
+
+async def lent(binding_env: BindingEnv) -> None:
+    """Lend a node, with a syncer that has stopped since."""
+    await binding_env.bind()
+    await binding_env.lend(forceReclaim=True, forceReclaimDeadlineSeconds=1)
+    await binding_env.add_node("a")
+
+    async def is_marked() -> bool:
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
+        return "kubeocean.io/policy-applied" in node.labels
+
+    async with binding_env.syncing():
+        await until(binding_env.vnodes)
+        await until(is_marked)
+
+
+async def reports_unconfirmed(binding_env: BindingEnv) -> bool:
+    return "CleanupUnconfirmed" in await binding_env.events(binding_env.name)
+
+
+@pytest.mark.parametrize("path", ["/resourceleasingpolicies", "/namespaces/kubeocean-worker/pods"])
+async def test_caches_of_the_worker_that_never_sync_do_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, path: str
+) -> None:
+    """The rights of the credential, or the kind, were removed before the binding."""
+    await lent(binding_env)
+    faults, computing_api = Faults(), Faults()
+    faults.answer(403, times=ALWAYS, when=lists(path))
+    await binding_env.unbind()
+    async with binding_env.syncing(
+        computing_api=computing_api.wrap, worker_api=faults.wrap, clock=SkewedClock(rate=HASTE)
+    ):
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        await until(lambda: reports_unconfirmed(binding_env))
+        await quiet(computing_api, faults)
+
+
+async def test_node_patches_that_fail_do_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv,
+) -> None:
+    await lent(binding_env)
+    faults, computing_api = Faults(), Faults()
+    faults.answer(503, times=ALWAYS, when=patches_node)
+    async with binding_env.syncing(
+        computing_api=computing_api.wrap, worker_api=faults.wrap, clock=SkewedClock(rate=HASTE)
+    ) as syncer:
+        await until(lambda: syncer.ready)
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
+        assert "kubeocean.io/policy-applied" in node.labels
+        await until(lambda: reports_unconfirmed(binding_env))
+
+
+async def test_a_foreign_finalizer_on_a_pod_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, home: str
+) -> None:
+    await lent(binding_env)
+    async with binding_env.syncing(clock=SkewedClock(rate=HASTE)):
+        (vnode,) = await binding_env.vnodes()
+        pod = await binding_env.guest(home, "held", vnode.name)
+        patch = MergePatch({"metadata": {"finalizers": [HOLD]}})
+        await binding_env.computing_api.patch(PODS, pod.name, patch, home)
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        held = await binding_env.computing_api.get(PODS, pod.name, home)
+        assert held.deleting
+        assert held.metadata.finalizers == (HOLD,)
+    release = MergePatch({"metadata": {"finalizers": None}})
+    await binding_env.computing_api.patch(PODS, pod.name, release, home)
 
 
 async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_binding(

@@ -248,10 +248,12 @@ def _check_holder(
 
 def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
     """No object of one cluster is left over of a deleted object of the other."""
-    remedy = f"kubeocean repair --cluster-binding-name {worker.name}"
     for each in require(worker.differences):
-        proven = each.problem is not DifferenceKind.UNPROVEN
-        severity = Severity.ERROR if proven else Severity.WARNING
+        unclear = each.problem in (DifferenceKind.UNPROVEN, DifferenceKind.UNMAPPED)
+        severity = Severity.WARNING if unclear else Severity.ERROR
+        remedy = f"kubeocean repair --cluster-binding-name {worker.name}"
+        if each.problem is DifferenceKind.UNPROVEN:
+            remedy = "ask who created it; delete it in the worker if it is used by nothing"
         about = f"{_about(worker)}, {each.subject}"
         yield Finding(severity, about, each.message, remedy, check="orphans")
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.conditions import CONNECTED, READY
+from kubeocean.api.policies import problems
+from kubeocean.api.validation import describe
 from kubeocean.inspect.explain.node_decision import (
     Evaluation,
     evaluate,
@@ -316,6 +318,12 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     assert isinstance(decision, Lend)
     policy = decision.policy.name
     reasons = [f"its window is {window_text(decision.policy.parsed, node.binding.now)}"]
+    if evaluation.unknown:
+        unknown, withheld = few(evaluation.unknown), few(evaluation.withheld)
+        reasons.append(
+            f"policy {policy} limits {unknown}, a resource of no node that it selects; read"
+            f" cautiously, that lends nothing of {withheld or 'no resource of this node'}"
+        )
     if capacity is None:
         verdict = f"it is lent by policy {policy}; how much it offers is not known"
         return Answer(Rule.LENT, verdict, tuple(reasons))
@@ -324,7 +332,9 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
     offered = ", ".join(offered_text(evaluation, name) for name in bound or names[:1])
     remedies = []
-    if any(capacity.lent[name] < capacity.leftover[name] for name in names):
+    if evaluation.unknown:
+        remedies.append(f"a correct name instead of {few(evaluation.unknown)} in policy {policy}")
+    elif any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {policy}")
     if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):
         remedies.append("fewer pods of others on the worker's node")
@@ -344,6 +354,8 @@ def policy_lines(node: NodeSnapshot, evaluation: Evaluation) -> tuple[str, ...]:
         lines.append(f"{decision.policy.name} decides: it applies, and is the oldest that does")
         lines.append(f"  its window is {window}")
         lines.append(f"  {_rules_text(decision.rules)}")
+        if mistakes := describe(problems(decision.policy.parsed.spec)):
+            lines.append(f"  probable mistakes: {mistakes}")
     lines += [f"{each.name} does not: {each.message}" for each in evaluation.passed_over]
     return tuple(lines)
 

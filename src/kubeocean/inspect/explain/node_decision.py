@@ -7,7 +7,7 @@ and evictions that were tried.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from kubeocean.api.ownership import Claim, claim_policy, may_be_ours
@@ -21,16 +21,19 @@ from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
 from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
+from kubeocean.leasing.limits import cautious_limits, withheld_resources
 from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.quantity import ZERO
 
 __all__ = [
     "Evaluation",
     "evaluate",
+    "limits_absent_resource",
     "offered_resources",
     "offered_text",
     "own_policies",
@@ -50,6 +53,8 @@ class Evaluation:
     capacity: Capacity | None = None
     usage: NodeUsage | None = None
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
+    unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
+    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
 
     @property
     def parsed(self) -> ParsedPolicy | None:
@@ -108,12 +113,47 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
         )
         passed_over = verdict.passed_over
     usage = _usage(node)
-    capacity = None
-    if isinstance(decision, Lend) and pnode is not None and usage is not None:
-        base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        limits = decision.policy.parsed.limits
-        capacity = offer(base, others=usage.others, ours=usage.ours, limits=limits)
-    return Evaluation(decision, passed_over, capacity, usage, _plan(node, decision))
+    evaluation = Evaluation(decision, passed_over, None, usage, _plan(node, decision))
+    if not isinstance(decision, Lend) or pnode is None or usage is None:
+        return evaluation
+    unknown = _unknown_limits(node, decision.policy.parsed, selector)
+    if unknown is None:
+        return evaluation  # what is offered depends on nodes that could not be read
+    base = base_of(pnode.status.allocatable, pnode.status.capacity)
+    limits = decision.policy.parsed.limits
+    return replace(
+        evaluation,
+        capacity=offer(
+            base,
+            others=usage.others,
+            ours=usage.ours,
+            limits=cautious_limits(limits, unknown, base),
+        ),
+        unknown=unknown,
+        withheld=withheld_resources(limits, unknown, base),
+    )
+
+
+def limits_absent_resource(binding: BindingSnapshot, pnode: Node) -> bool:
+    """Whether a policy of a binding limits a resource that a node does not have."""
+    resources = pnode.status.allocatable or pnode.status.capacity or {}
+    policies = (each.parsed for each in own_policies(binding) if each.parsed is not None)
+    return any(limit.resource not in resources for parsed in policies for limit in parsed.limits)
+
+
+def _unknown_limits(
+    node: NodeSnapshot, parsed: ParsedPolicy, selector: NodeSelector | None
+) -> tuple[str, ...] | None:
+    """Return the limited resources that no selected node has; None if nodes were not read."""
+    nodes = node.worker_nodes
+    own = (node.physical,) if node.physical is not None else ()
+    resources: set[str] = set()
+    for pnode in (*own, *(() if isinstance(nodes, NotRead) else nodes)):
+        if applies(parsed, pnode, selector, lent=True):
+            resources.update(pnode.status.allocatable or pnode.status.capacity or ())
+    names = dict.fromkeys(limit.resource for limit in parsed.limits)
+    unknown = tuple(name for name in names if name not in resources)
+    return None if unknown and isinstance(nodes, NotRead) else unknown
 
 
 def _applied_policy(node: NodeSnapshot) -> str | None:
@@ -178,7 +218,11 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
             allocatable=str(capacity.base[name]),
             others=str(others.get(name, ZERO)),
             leftover=str(capacity.leftover[name]),
-            limit=_limit(name, parsed.spec.resource_limits or ()),
+            limit=(
+                "withheld"
+                if name in evaluation.withheld
+                else _limit(name, parsed.spec.resource_limits or ())
+            ),
             lent=str(capacity.lent[name]),
             used=str(ours.get(name, ZERO)),
             offered=str(capacity.offered[name]),
@@ -194,6 +238,9 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
     match capacity.limited_by(name):
+        case LimitedBy.LIMIT if name in evaluation.withheld:
+            unknown = ", ".join(evaluation.unknown)
+            why = f"policy {decision.policy.name} limits {unknown}, which no node has"
         case LimitedBy.LIMIT:
             limit = _limit(name, decision.policy.parsed.spec.resource_limits or ())
             why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"
@@ -233,5 +280,5 @@ def _limit(name: str, limits: Iterable[ResourceLimit]) -> str:
             continue
         parts = [f"{limit.percent} %"] if limit.percent is not None else []
         parts += [f"at most {limit.quantity}"] if limit.quantity is not None else []
-        texts.append(", ".join(parts))
-    return "; then ".join(filter(None, texts)) or "-"
+        texts.append(", ".join(parts) or "none, without a number")
+    return "; then ".join(texts) or "-"

@@ -67,6 +67,8 @@ class Rule(StrEnum):
     LOST = "Lost"
     LEAVING = "Leaving"
     STAYS_ABOVE = "StaysAbove"  # a pod that does not run in a worker
+    NODE_CLOSED = "NodeClosed"  # a pod that its node rejected, because nothing is lent now
+    PORT_TAKEN = "PortTaken"  # a pod that its node rejected, because another pod has its host port
     MISSING = "Missing"  # an object that the pod refers to does not exist
     QUOTA = "QuotaBelow"
     ADMISSION = "AdmissionBelow"

@@ -69,6 +69,8 @@ class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     phase: str = ""  # of a claim or a volume
     capacity: dict[str, str] | None = None  # of a claim
+    conditions: tuple[Json, ...] | None = None  # of a claim
+    allocated_resource_statuses: dict[str, str] | None = None  # of a claim
 
 
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):

@@ -268,6 +268,9 @@ class VolumeRules(Rules):
             return rebind(copy, claim, uid=uid)
         return rebind(copy, claim, uid="")
 
+    async def report(self, source: Source, copy: Copy) -> None:
+        await self.replicator.report_phase(source, copy)
+
     def fits(self, source: Source, copy: Copy) -> bool:
         return self._is_bound(source, copy) and self._problem(source.content()) is None
 
