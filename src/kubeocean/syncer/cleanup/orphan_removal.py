@@ -25,7 +25,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NODES, SECRETS
 from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference, counterpart
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 
 __all__ = ["Fate", "Remover", "Unused"]
 
