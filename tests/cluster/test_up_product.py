@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,9 +14,9 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
 from kubeocean.api.fleet.placements import CLUSTER_RESOURCE_PLACEMENTS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.inspect.fleet import placement_view
 from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.local.assets import Assets
 from kubeocean.local.simulated_nodes import SimulatedNodes
@@ -57,6 +56,7 @@ def _printed(out: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_up_shows_the_product_at_work(
     home: Home, assets: Assets, new_cluster: NewCluster
 ) -> None:
@@ -137,29 +137,15 @@ async def _check_fleet(home: Home, computing: Client) -> None:
     )
 
     async def is_available() -> bool:
-        listed = json.loads((await home.run("fleet", "placements", "-o", "json")).out)
-        (view,) = listed["placements"]
-        return view.get("available") == 2 and "problem" not in view
+        placement = await computing.get(CLUSTER_RESOURCE_PLACEMENTS, "everywhere")
+        return placement_view(placement).available == 2
 
-    await until(is_available, what="the placement on both workers")
+    await until(is_available, within=120, what="the placement on both workers")
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
     try:
         assert (await worker.get(NAMESPACES, "placed")).name == "placed"
     finally:
         await worker.close()
-    tree = await home.run("fleet", "tree", "everywhere")
-    assert tree.code == 0, tree
-    assert tree.out.count("Namespace placed: complete") == 2, tree.out
-    # A hub that was killed is started again; a member that somebody removes comes back with `up`.
-    (hub,) = (pid for pid, line in home.processes().items() if "--force-delete-wait-time" in line)
-    os.kill(hub, signal.SIGKILL)
-    member = await computing.get(MEMBER_CLUSTERS, "worker-1")
-    await computing.delete(MEMBER_CLUSTERS, "worker-1", uid=member.uid)
-
-    async def is_gone() -> bool:
-        return {each.name for each in (await computing.list(MEMBER_CLUSTERS)).items} == {"worker-2"}
-
-    await until(is_gone, what="the end of a member")
     del home.environ["KUBECONFIG"]
 
 
@@ -181,7 +167,6 @@ async def _check_again(home: Home, computing: Client) -> None:
     assert again.code == 0, again.err
     assert (await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)).renewed == 1
     assert "ocean was already up" in again.out
-    assert (await computing.get(MEMBER_CLUSTERS, "worker-1")).metadata.deletion_timestamp is None
     assert "worker-2 reclaims its nodes from" in again.out
     worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
     try:
