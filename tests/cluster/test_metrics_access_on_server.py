@@ -82,7 +82,7 @@ async def test_only_callers_that_may_read_metrics_get_them(
             assert len(faults.requests) == before  # answers are cached
             with pytest.raises(aiohttp.ClientError):
                 await answer(f"http://{address}/metrics", reader)
-            faults.answer(503)
+            faults.answer(503, times=1_000)
             new = await token_of(cluster, client, namespace, "late")
             assert (await answer(url, new))[0] == 503
     finally:
