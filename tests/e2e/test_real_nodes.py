@@ -138,8 +138,14 @@ class TestPods:
             "trap 'echo ending; sleep 1; echo ended; exit 0' TERM; echo up; sleep 1000 & wait",
             terminationGracePeriodSeconds=30,
         )
+        log = ("logs", "polite", "-n", real_namespace)
+
+        async def listens() -> bool:
+            return (await kubectl(*log)).out.split() == ["up"]
+
+        await until(listens)  # before that, the shell has no trap yet
         async with asyncio.TaskGroup() as group:
-            logs = group.create_task(kubectl("logs", "-f", "polite", "-n", real_namespace))
+            logs = group.create_task(kubectl(*log, "-f"))
             deleted = await kubectl("delete", "pod", "polite", "-n", real_namespace)
         assert deleted.code == 0
         assert logs.result().out.split() == ["up", "ending", "ended"]
