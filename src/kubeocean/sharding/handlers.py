@@ -108,7 +108,7 @@ class ObjectSource(Protocol[ObjectT]):
 
     async def recall(self, key: Key, uid: str, version: str) -> ObjectT:
         """Return a deleted object as it was at a resourceVersion; only its metadata if the API
-        server has that version no more."""
+        server no longer has that version."""
 
     async def set_finalizer(self, obj: ObjectT, finalizer: str, *, present: bool) -> ObjectT:
         """Add or remove a finalizer of an object, and return the object after the write."""
