@@ -260,7 +260,7 @@ class NodeUsage:
 
     @property
     def others(self) -> Amounts:
-        """Sum of the requests of all other pods on the node."""
+        """Sum of the requests of the pods on the node that are not the binding's."""
         return dict(self._others)
 
     def __len__(self) -> int:

@@ -190,8 +190,8 @@ def trust(context: ssl.SSLContext, certificates: bytes) -> None:
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: Secret[bytes]) -> None:
-    """Load a client certificate and its key into `context`. Raises ssl.SSLError, also for an
-    encrypted key."""
+    """Load a certificate and its key into `context`. Raises ssl.SSLError, also for an encrypted
+    key."""
     with as_file(certificate + b"\n" + key.reveal()) as path:
         # Without a password OpenSSL would prompt on the terminal.
         context.load_cert_chain(path, password="")

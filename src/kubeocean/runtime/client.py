@@ -345,7 +345,7 @@ class Client:
         grace_s: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Delete all objects that match; a selector is required."""
+        """Delete all objects that match the selectors, of which at least one is required."""
         chosen = _selection(labels, fields)
         if not chosen:
             raise InvariantError(

@@ -52,7 +52,7 @@ class Clock(Protocol):
         """Return the time of the wall clock, aware, in UTC."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds` of this clock."""
+        """Sleep for `seconds` of this clock."""
 
 
 class RealClock:

@@ -10,9 +10,10 @@ A worker takes and reconciles a key, and maps the outcome to queue, metric, log 
 
 The backoff doubles from 5 ms to 5 minutes and is never shorter than a server's Retry-After.
 
-A key is not reconciled while its gate reports that the cache has not caught up with our own writes,
-nor if another replica owns the key. An interrupted reconcile leaves its key in the queue, so that
-the next run of the controller repeats the reconcile. Metrics have the names of controller-runtime.
+A key is not reconciled while its gate reports that the cache does not show this program's own
+writes yet, nor if another replica owns the key. An interrupted reconcile leaves its key in the
+queue, so that the next run of the controller repeats the reconcile. Metrics have the names of
+controller-runtime.
 """
 
 from __future__ import annotations

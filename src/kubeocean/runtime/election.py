@@ -106,7 +106,7 @@ class LeaseSighting:
 
 
 def observe(before: LeaseSighting | None, entry: LockEntry | None, now: float) -> LeaseSighting:
-    """Return what a candidate knows of the Lease after reading `entry` at `now`."""
+    """Return the candidate's sighting of the Lease after reading `entry` at `now`."""
     if entry is None:
         return LeaseSighting(None, "", now) if before is None else replace(before, version="")
     if before is not None and before.version and before.record == entry.record:

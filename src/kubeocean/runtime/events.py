@@ -120,7 +120,8 @@ class _Bucket:
 
 
 class Correlator:
-    """Bounded memory of recent occurrences; `source` identifies this reporter's Events."""
+    """Combines repeated and similar occurrences into Events, with bounded memory; `source`
+    identifies this reporter's Events."""
 
     def __init__(self, *, source: str = "", limits: Limits | None = None) -> None:
         self._source = source

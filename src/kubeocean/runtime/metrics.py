@@ -142,8 +142,8 @@ class Metrics:
         return choose_encoder(_form(accept))[0](self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families, as a prometheus_client collector: without `_created`, with
-        constants."""
+        """Yield all metric families, as a prometheus_client collector: without `_created`, with the
+        constant labels."""
         for family in self._registry.collect():
             kept = Metric(family.name, family.documentation, family.type, family.unit)
             kept.samples = [

@@ -5,12 +5,12 @@ are rounded away from zero, so that a small request is not rounded to nothing; a
 binary suffix is capped at 2^63-1. Quantities are equal when their amounts are: `1000m` is `1`.
 
 `str` gives the text that an API server would: the largest suffix that needs no fraction, in the
-format that the amount was written in. As on the server, a number that looks
-canonical already keeps its text (`1.500`, `+1`); `canonical` does not keep that text.
+format that the amount was written in. As on the server, a number that looks canonical already keeps
+its text (`1.500`, `+1`); `canonical` does not keep that text.
 
-In three corners we differ from Kubernetes on purpose: a text without a digit (`Ki`) is an error
-and not zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; an amount
-that is too large for the last suffix (`1000E`) is printed with that suffix and not without any.
+Three differences from Kubernetes are intended: a text without a digit (`Ki`) is an error and not
+zero; an exponent beyond ±999 is an error and not a wrapped or unbounded number; an amount that is
+too large for the last suffix (`1000E`) is printed with that suffix and not without any.
 
 `parse` refuses such a text, which is right for settings and policies. An API server stores more
 (`1e5000` as `100e4998`), and any tenant may write such amounts: amounts of objects on a server are

@@ -2,12 +2,12 @@
 
 Slots keep their owners, with three exceptions:
 
-- a slot without an owner goes to the least loaded replica;
-- a new replica is filled up to its share, and only from replicas above their share: nothing moves
-  between two others;
-- when the fullest replica exceeds its share by more than `threshold`, the most effective moves are
-  made, down to half of the threshold, so that the next small change causes no further move, and at
-  most `churn` of the whole load at a time.
+- a slot without an owner is assigned to the least loaded replica;
+- a new replica is filled up to its share, and only from replicas above their share: no slot moves
+  between two old replicas;
+- when the most loaded replica exceeds its share by more than `threshold`, the most effective moves
+  are made, down to half of the threshold, so that the next small change causes no further move, and
+  at most `churn` of the whole load at a time.
 
 The load of a slot is its measured cost; without measurements all slots have equal loads. Slots with
 almost no load are *idle* and are shared by number, apart from the others: their future load is then

@@ -115,28 +115,28 @@ def check_known(
 
 
 def text(written: object, path: str) -> str:
-    """Return the value of a key that takes any string."""
+    """Return the value of a configuration key that takes any string."""
     if not isinstance(written, str):
         raise ConfigError("must be a string", field=path, value=written)
     return written
 
 
 def boolean(written: object, path: str) -> bool:
-    """Return the value of a key that is true or false."""
+    """Return the value of a configuration key that is true or false."""
     if not isinstance(written, bool):
         raise ConfigError("must be true or false", field=path, value=written)
     return written
 
 
 def whole(written: object, path: str) -> int:
-    """Return the value of a key that takes a whole number."""
+    """Return the value of a configuration key that takes a whole number."""
     if isinstance(written, bool) or not isinstance(written, int):
         raise ConfigError("must be a whole number", field=path, value=written)
     return written
 
 
 def at_least(least: int) -> Form[int]:
-    """Return the parser of a key that takes a whole number of at least `least`."""
+    """Return the parser of a configuration key that takes a whole number of at least `least`."""
 
     def read(written: object, path: str) -> int:
         number = whole(written, path)
@@ -148,7 +148,7 @@ def at_least(least: int) -> Form[int]:
 
 
 def port(written: object, path: str) -> int:
-    """Return the value of a key that takes a TCP port; 0 means any free port."""
+    """Return the value of a configuration key that takes a TCP port; 0 means any free port."""
     number = at_least(0)(written, path)
     if number > _LAST_PORT:
         raise ConfigError(f"must be at most {_LAST_PORT}", field=path, value=written)
@@ -156,7 +156,7 @@ def port(written: object, path: str) -> int:
 
 
 def positive(written: object, path: str) -> float:
-    """Return the value of a key that takes a number greater than 0."""
+    """Return the value of a configuration key that takes a number greater than 0."""
     if isinstance(written, bool) or not isinstance(written, int | float):
         raise ConfigError("must be a number", field=path, value=written)
     if not (math.isfinite(written) and written > 0):
@@ -165,7 +165,7 @@ def positive(written: object, path: str) -> float:
 
 
 def fraction(written: object, path: str) -> float:
-    """Return the value of a key that takes a number greater than 0 and at most 1."""
+    """Return the value of a configuration key that takes a number greater than 0 and at most 1."""
     number = positive(written, path)
     if number > 1:
         raise ConfigError("must be at most 1", field=path, value=written)
@@ -173,7 +173,8 @@ def fraction(written: object, path: str) -> float:
 
 
 def seconds(written: object, path: str) -> float:
-    """Return the seconds of a key that takes a duration greater than 0: `15s`, `1m30s`, `500ms`."""
+    """Return the seconds of a configuration key that takes a duration greater than 0: `15s`,
+    `1m30s`, `500ms`."""
     try:
         length = duration(text(written, path), path)
     except ConfigError:
@@ -186,7 +187,7 @@ def seconds(written: object, path: str) -> float:
 
 
 def choice(*choices: str) -> Form[str]:
-    """Return the parser of a key that takes one of `choices`."""
+    """Return the parser of a configuration key that takes one of `choices`."""
 
     def read(written: object, path: str) -> str:
         if written not in choices:
@@ -197,7 +198,8 @@ def choice(*choices: str) -> Form[str]:
 
 
 def url_path(written: object, path: str) -> str:
-    """Return the value of a key that takes the path of a URL, which begins with `/`."""
+    """Return the value of a configuration key that takes the path of a URL, which begins with
+    `/`."""
     path_text = text(written, path)
     if not path_text.startswith("/"):
         raise ConfigError("must begin with /", field=path, value=written)

@@ -71,7 +71,7 @@ _log = get_logger(__name__)
 
 
 class ReconcileWork(NamedTuple):
-    """A key and the slot that it is in."""
+    """Key to reconcile, and its slot."""
 
     slot: int
     key: Key

@@ -40,7 +40,7 @@ class Grant:
 
 
 class Holds(Protocol):
-    """Checks whether a grant is valid at this instant."""
+    """Interface of the check whether a grant is valid at this instant."""
 
     def check(self, grant: Grant | None) -> None:
         """Raise NotOurs if the grant does not hold or, with None, if this replica has no valid

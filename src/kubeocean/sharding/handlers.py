@@ -292,7 +292,7 @@ class HandlerReconciler(Generic[ObjectT]):
         self._removed.pop(slot, None)
 
     def drop(self, slot: int) -> None:
-        """Forget a slot that another replica owns now."""
+        """Forget the records of a slot that another replica owns now."""
         self._removed.pop(slot, None)
         for key in self._records.pop(slot, {}):
             self._resync.discard(key)

@@ -98,7 +98,7 @@ class Heartbeat:
         self._loads = dict(loads)
 
     async def join(self) -> None:
-        """Create the Lease."""
+        """Create the Lease of this replica."""
         lease = self._lease()
         meta = {
             "name": self.name,

@@ -90,8 +90,8 @@ class Names:
 
     @property
     def principal(self) -> str:
-        """Annotation on a member's Lease: the pod UID or user name by which the API server knows
-        it."""
+        """Annotation on a member's Lease: the member's pod UID or user name, as the API server
+        reports it."""
         return f"{self.domain}/principal"
 
     # Objects

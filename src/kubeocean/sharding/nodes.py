@@ -42,23 +42,24 @@ class NodeInfo:
 
 
 class NodeWatcher:
-    """Callbacks for changes of a node's status. Override the methods you need.
+    """Callbacks for changes of the status of a node (a replica of the ring). Override the methods
+    you need.
 
     Every replica calls its own watchers, one call at a time. An error that a callback raises is
     logged.
     """
 
     async def on_node_joining(self, node: NodeInfo) -> None:
-        """Handle a node that has a Lease and is not ready for shards."""
+        """Handle a node (a replica) that has a Lease and is not ready for shards."""
 
     async def on_node_healthy(self, node: NodeInfo) -> None:
-        """Handle a node that may be given shards."""
+        """Handle a node (a replica) that may get shards."""
 
     async def on_node_unhealthy(self, node: NodeInfo) -> None:
-        """Handle a node that did not renew its Lease in time."""
+        """Handle a node (a replica) that did not renew its Lease in time."""
 
     async def on_node_leaving(self, node: NodeInfo) -> None:
-        """Handle a node that hands its shards over and ends."""
+        """Handle a node (a replica) that hands its shards over and ends."""
 
 
 _METHODS: Final = {
@@ -89,11 +90,11 @@ class NodeMonitor:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Check the status of all nodes at once; called when a Lease has changed."""
+        """Check the status of all nodes (replicas) at once; called when a Lease has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Check the status of nodes and call the watchers until cancelled."""
+        """Check the status of nodes (replicas) and call the watchers until cancelled."""
         while True:
             self._changed.clear()
             for node in self._look():
@@ -102,7 +103,7 @@ class NodeMonitor:
                 await within(self._clock, self._period_s, self._changed.wait)
 
     def _look(self) -> list[NodeInfo]:
-        """Return the nodes whose status has changed since the last check."""
+        """Return the nodes (replicas) whose status has changed since the last check."""
         nodes = self._nodes()
         changed = [node for node in nodes if self._known.get(node.id) is not node.status]
         self._known = {node.id: node.status for node in nodes}

@@ -136,7 +136,7 @@ class Planner:
         return self._loads
 
     def decide(self, table: Table, now: float) -> Decision:
-        """Return the next planning step from `table`, which must be as it was last read or
+        """Return the next change of the table of slot owners; `table` must be as last read or
         written."""
         roster = read_member_stats(self._sightings, table, now, self.timing, expired=self.expired)
         self._note(roster, table, now)

@@ -107,12 +107,13 @@ class PlannerLoop:
         ]
 
     def saw(self, table: Table) -> None:
-        """Record a table that was written by any replica."""
+        """Record a table of slot owners that was written by any replica."""
         self._table = table
         self._news.set()
 
     def lost(self) -> None:
-        """Record that the table was deleted, or replaced with content that no replica wrote."""
+        """Record that the table of slot owners was deleted, or replaced with content that no
+        replica wrote."""
         self._gone = True
         self._news.set()
 
@@ -142,7 +143,7 @@ class PlannerLoop:
     # While elected
 
     async def run(self) -> None:
-        """Plan and write the table until cancelled."""
+        """Plan and write the table of slot owners until cancelled."""
         self._doubt = True
         self._metrics.is_planner.set(1)
         loaded: LoadedTable | None = None
@@ -197,7 +198,8 @@ class PlannerLoop:
         return self._last
 
     async def _round(self, loaded: LoadedTable) -> LoadedTable:
-        """Make one decision and carry it out; wait if there is nothing to do."""
+        """Plan once and write the table of slot owners if it changes; else wait for the next
+        change."""
         if self._doubt:
             await self._look(loaded.table)
         decision = self._planner.decide(loaded.table, self._clock.monotonic())

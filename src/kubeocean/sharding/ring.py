@@ -198,7 +198,7 @@ class Ring:
         )
 
     def _incarnate(self) -> None:
-        """Start a new incarnation with a new ID."""
+        """Start a new incarnation of this replica, with a new ID and a Lease of its own."""
         self.id = f"{self.replica}_{secrets.token_hex(_NONCE_BYTES)}"
         self._holder = SlotLeases(self.id, timing=self.timing, now=self._clock.monotonic())
         if self._table is not None:

@@ -104,7 +104,8 @@ class SlotLeases:
         return self._registered and not self.lapsed
 
     def lapse(self) -> None:
-        """Stop acting for ever: the Lease is lost, or the incarnation ends."""
+        """Forbid all further work of this incarnation: its Lease is lost, or the incarnation
+        ends."""
         self.lapsed = True
         self._lost |= self._tokens.keys()
         self._tokens.clear()
@@ -157,7 +158,8 @@ class SlotLeases:
         return self._tokens.get(slot, 0)
 
     def duties(self, now: float, busy: Collection[int] = ()) -> Duties:
-        """Return the duties at `now`. `busy` are the slots in which work still runs.
+        """Return the actions on slots that are due at `now`. `busy` are the slots in which work
+        still runs.
 
         A slot that the result acknowledges is closed already: an acknowledgement is never
         withdrawn.

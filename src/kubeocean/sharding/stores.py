@@ -244,7 +244,7 @@ class TableStore:
         return self.read(stored)
 
     def read(self, stored: Stored) -> LoadedTable:
-        """Return the table in a stored state.
+        """Return the table of slot owners in a stored state.
 
         :raises Unreadable: the state is not a table of this ring, or was written by replicas with
             other settings.

@@ -16,8 +16,8 @@ __all__ = ["drain", "freeze", "move", "pin", "release", "rollback", "undrain", "
 
 
 def freeze(table: Table, on: bool = True) -> Table:
-    """Freeze or unfreeze a table: in a frozen table slots move only by a command, or from a dead
-    owner."""
+    """Freeze or unfreeze the table of slot owners: while frozen, slots move only by a command, or
+    from a dead owner."""
     return replace(table, frozen=on, epoch=table.epoch + 1)
 
 

@@ -26,7 +26,7 @@ class Workload(Protocol):
     def hands_over(self) -> bool: ...
 
     async def prepare(self) -> None:
-        """Prepare for slots; called once, before the replica reports itself healthy."""
+        """Prepare to work on slots; called once, before the replica reports itself healthy."""
 
     async def lead(self) -> None:
         """Do the work that only the planner's replica does, until cancelled."""

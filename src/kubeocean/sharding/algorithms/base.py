@@ -11,7 +11,7 @@ __all__ = ["Algorithm", "ByHash", "shards_by_node"]
 
 
 class Algorithm(Protocol):
-    """Mapping of keys to shards, and of shards to nodes.
+    """Mapping of keys to shards, and of shards to nodes, which are replicas.
 
     With a `sticky` algorithm the planner spreads shards by the present owners and the measured
     loads of the table. Other algorithms compute the owners from the nodes alone, each time anew.
@@ -29,7 +29,7 @@ class Algorithm(Protocol):
         """Return the shard of a key, 0 to `total` - 1; a key always has the same shard."""
 
     def get_shard_for_node(self, node: str, total: int) -> list[int]:
-        """Return the shards that the last `rebalance` gave to a node."""
+        """Return the shards that the last `rebalance` gave to a node (a replica)."""
 
     def rebalance(
         self,
@@ -40,8 +40,8 @@ class Algorithm(Protocol):
         weights: Mapping[int, float] | None = None,
         capacities: Mapping[str, float] | None = None,
     ) -> dict[str, list[int]]:
-        """Return the shards of each node; every shard has exactly one node, and every node has an
-        entry."""
+        """Return the shards of each node (replica); every shard has exactly one node, and every
+        node has an entry."""
 
     def validate_shard(self, shard: int, key: str, total: int = SLOTS) -> bool:
         """Return whether a key belongs to a shard."""
@@ -65,7 +65,7 @@ class ByHash:
 
 
 def shards_by_node(owners: Sequence[str], nodes: Sequence[str]) -> dict[str, list[int]]:
-    """Return the shards of each node, given the node of each shard."""
+    """Return the shards of each node (replica), given the node of each shard."""
     answer: dict[str, list[int]] = {node: [] for node in nodes}
     for shard, node in enumerate(owners):
         if node:
