@@ -82,7 +82,7 @@ def log_failed_handshake(reason: str, peer: str) -> None:
 
 
 def request_kind(route: Route) -> str:
-    """The kind of a request, as metrics and audit lines name it."""
+    """Return the kind of a request, as metrics and audit lines name it."""
     match route:
         case Session():
             return route.kind.value

@@ -30,7 +30,7 @@ _FAILURE_BURST: Final = 200.0
 
 
 def from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
-    """The caller of a verified certificate: its common name, with organizations as groups.
+    """Return the caller of a verified certificate: its common name, with organizations as groups.
 
     None without exactly one common name.
     """
@@ -58,7 +58,7 @@ class Authenticator:
     async def authenticate(
         self, certificate: Mapping[str, Any] | None, authorization: str, peer: str = ""
     ) -> Caller:
-        """The caller of a request.
+        """Return the caller of a request.
 
         :raises Refusal: the caller is not authenticated (401), the computing cluster could not be
             asked (503), or its network has sent too many such requests (429).

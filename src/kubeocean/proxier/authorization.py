@@ -55,7 +55,7 @@ _PAGES: Final = {
 
 
 def required_rights(route: Route) -> tuple[Right, ...]:
-    """The rights of which the caller needs any one."""
+    """Return the rights of which the caller needs any one."""
     match route:
         case Session() | Run():
             return (_ENTER,)
@@ -91,7 +91,7 @@ class Authorizer:
         raise Refusal(403, denial)
 
     async def _denial(self, caller: Caller, right: Right, vnode: str) -> str:
-        """The reason why the caller does not have the right; empty if it has."""
+        """Return the reason why the caller does not have the right; empty if it has."""
         key = (caller, right, vnode)
         denial = self._denials.get(key)
         if denial is None:

@@ -123,7 +123,9 @@ class _Counts:
 
 
 def network_of(address: str) -> str:
-    """The network that one machine has: an IPv4 address, or the first 64 bits of an IPv6 one."""
+    """Return the network that one machine has: an IPv4 address, or the first 64 bits of an IPv6
+    one.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -143,7 +143,7 @@ class RequestHandler:
                 await self._sessions.run(exchange, route, self._locate(route, vnode), entry)
 
     def _route(self, exchange: Exchange) -> tuple[str, Route]:
-        """The virtual node and the route of a request."""
+        """Return the virtual node and the route of a request."""
         method, target = exchange.head.method, exchange.head.target
         if exchange.metrics_only:
             return metrics_route(method, target)
@@ -160,7 +160,7 @@ class RequestHandler:
 
 
 def _status(error: KubeoceanError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     match error:
         case Refusal():
             return error.status

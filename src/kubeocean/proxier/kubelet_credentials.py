@@ -83,7 +83,7 @@ class KubeletCredential:
         self._logged_own_token = False
 
     def current(self) -> Access:
-        """The credential, with the worker's server; `ensure` must have returned before."""
+        """Return the credential, with the worker's server; `ensure` must have returned before."""
         if self._shown is None:
             raise InvariantError("a kubelet was requested before there was a credential for it")
         return self._shown.access
@@ -199,7 +199,9 @@ class KubeletCredential:
 
 
 def _token_request() -> Json:
-    """A TokenRequest without an audience: for the API server, which kubelets ask to review it."""
+    """Return a TokenRequest without an audience: for the API server, which kubelets ask to review
+    it.
+    """
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -208,7 +210,7 @@ def _token_request() -> Json:
 
 
 def _read_token(response: Json) -> tuple[Secret[str] | None, float]:
-    """The token, if there is one, and its life; in seconds, since clocks differ."""
+    """Return the token, if there is one, and its life; in seconds, since clocks differ."""
     spec, status = response.get("spec"), response.get("status")
     token = status.get("token") if isinstance(status, dict) else None
     if not isinstance(token, str) or token_problem(token):

@@ -111,13 +111,13 @@ def _families(text: str) -> Iterator[_Family]:
 
 
 def _sample_name(line: str) -> str:
-    """The name of the metric that a line is a sample of; empty if the line is no sample."""
+    """Return the name of the metric that a line is a sample of; empty if the line is no sample."""
     sample = _SAMPLE.fullmatch(line)
     return sample[1] if sample is not None else ""
 
 
 def _sample_value(line: str) -> float | None:
-    """The value of a sample; None if the line is no sample."""
+    """Return the value of a sample; None if the line is no sample."""
     sample = _SAMPLE.fullmatch(line)
     words = sample[3].split() if sample is not None else []
     try:
@@ -134,7 +134,7 @@ def _belongs(sample: str, family: str) -> bool:
 
 
 def _renamed(line: str, pods: Mapping[tuple[str, str], PodName], node: str) -> str:
-    """The sample under the pod's virtual name; empty if it is not of one of these pods."""
+    """Return the sample under the pod's virtual name; empty if it is not of one of these pods."""
     sample = _SAMPLE.fullmatch(line)
     if sample is None:
         return ""

@@ -48,7 +48,7 @@ class NodePortController:
             self.controller.enqueue(node.key)
 
     def _port(self, vnode: Node) -> int:
-        """The port in the node's label; 0 if virtual nodes are not given such a port."""
+        """Return the port in the node's label; 0 if virtual nodes are not given such a port."""
         text = vnode.labels.get(self._domain.proxier_port, "")
         port = int(text) if text.isascii() and text.isdigit() else 0
         return port if PROXIER_PORT_FIRST <= port <= PROXIER_PORT_LAST else 0

@@ -212,7 +212,7 @@ class Program:
     def _certificate_sources(
         self, computing: Client, binding: ClusterBinding
     ) -> tuple[Runnable, ...]:
-        """The sources of the serving certificate and of the CA of client certificates."""
+        """Return the sources of the serving certificate and of the CA of client certificates."""
         settings = self._settings
         certificate: Runnable
         secret = _tls_secret(settings, binding)
@@ -236,13 +236,15 @@ class Program:
         return (certificate,)
 
     def _recorded_worker(self, binding: ClusterBinding, access: SecretAccess) -> str:
-        """The worker that the cached binding is for; `binding` is the one read at the start."""
+        """Return the worker that the cached binding is for; `binding` is the one read at the
+        start.
+        """
         cached = self._bindings.get(binding.key) or binding
         return recorded_worker(cached, access, self._settings.label_domain)
 
 
 def _tls_secret(settings: Settings, binding: ClusterBinding) -> Key | None:
-    """The Secret with the serving certificate, if a flag or the binding names one."""
+    """Return the Secret with the serving certificate, if a flag or the binding names one."""
     if settings.tls_secret_name:
         return Key(settings.tls_secret_namespace, settings.tls_secret_name)
     domain, annotations = settings.label_domain, binding.annotations

@@ -109,7 +109,7 @@ _Query: TypeAlias = list[tuple[str, str]]
 
 
 def route_of(method: str, target: str) -> Route:
-    """The route of a request.
+    """Return the route of a request.
 
     :raises Refusal: the path or the method has no route, or a name or an option is not valid.
     """
@@ -129,7 +129,7 @@ def route_of(method: str, target: str) -> Route:
 
 
 def metrics_route(method: str, target: str) -> tuple[str, Page]:
-    """The virtual node and the page of a request on the metrics port: `/<node>/metrics`.
+    """Return the virtual node and the page of a request on the metrics port: `/<node>/metrics`.
 
     :raises Refusal: the path is another one, or the name of the node is not valid.
     """

@@ -45,7 +45,7 @@ class _Frame:
 
 
 def handshake() -> dict[str, str]:
-    """The headers of a WebSocket handshake."""
+    """Return the headers of a WebSocket handshake."""
     return {
         "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
         "Sec-WebSocket-Version": "13",
@@ -76,7 +76,9 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
 
 
 def failure_message(content: bytes) -> str:
-    """The reason why a command failed, as the error channel gives it; empty if it succeeded."""
+    """Return the reason why a command failed, as the error channel gives it; empty if it
+    succeeded.
+    """
     try:
         status = msgspec.json.decode(content, type=_Status) if content else _Status()
     except msgspec.DecodeError:
@@ -122,7 +124,7 @@ class _Reader:
 
 
 def _masked(opcode: int, payload: bytes) -> bytes:
-    """A short frame, masked as a client's must be."""
+    """Return a short frame, masked as a client's must be."""
     key = os.urandom(4)
     body = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload[:125]))
     return bytes((_FINAL | opcode, _MASKED | len(body))) + key + body

@@ -213,7 +213,7 @@ class Settings(ReplicaSettings):
         )
 
     def zone(self, environ: Mapping[str, str] = os.environ) -> tzinfo:
-        """The time zone of policies that set none.
+        """Return the time zone of policies that set none.
 
         :raises ConfigError: the flag is not set, and the environment's zone is invalid.
         """

@@ -42,10 +42,10 @@ ALL: Final[ShardFilter] = _All()
 
 
 def of_node(vnode: str) -> str:
-    """The key by which a virtual node and its objects are sharded."""
+    """Return the key by which a virtual node and its objects are sharded."""
     return f"node/{vnode}"
 
 
 def of_pod(virtual: Key) -> str:
-    """The key by which a virtual pod and its objects are sharded."""
+    """Return the key by which a virtual pod and its objects are sharded."""
     return f"pod/{virtual}"

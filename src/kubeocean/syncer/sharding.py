@@ -120,7 +120,9 @@ def _secrets(tokens: Tokens) -> Iterator[Key]:
 
 
 def _token_shard(tokens: Tokens, key: Key) -> str:
-    """The shard of a token: that of its pod; a Secret that is gone needs no work by any replica."""
+    """Return the shard of a token: that of its pod; a Secret that is gone needs no work by any
+    replica.
+    """
     secret = tokens.secrets.get(key)
     return f"token/{key}" if secret is None else of_pod(pod_of(secret, tokens.clusters.domain)[0])
 

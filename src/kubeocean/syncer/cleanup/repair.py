@@ -27,27 +27,27 @@ _DONE: Final = frozenset({Fate.REMOVED, Fate.GONE, Fate.WANTED})
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """A difference, and its result."""
+    """A difference between the clusters, and the result of its repair."""
 
     finding: Difference
     fate: str
 
     @property
     def mended(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the difference needs no further action."""
         return self.fate in _DONE
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The result of a repair; `skipped` are kinds that could not be listed."""
+    """The results of a repair; `skipped` are kinds that could not be listed."""
 
     verdicts: tuple[RepairResult, ...]
     skipped: tuple[str, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no difference needs further action."""
         return all(verdict.mended for verdict in self.verdicts)
 
 

@@ -58,7 +58,7 @@ _log = get_logger(__name__)
 
 
 class Sweep:
-    """Compares the clusters of one binding; `nudge` enqueues a virtual pod."""
+    """Compares both clusters of one binding periodically; `nudge` enqueues a virtual pod."""
 
     def __init__(
         self,
@@ -92,13 +92,15 @@ class Sweep:
         self.parts: tuple[Runnable, ...] = (self,)
 
     async def run(self) -> None:
-        """Compare from time to time, until cancelled."""
+        """Compare the clusters every `every_s` seconds, until cancelled."""
         while True:
             await self.clusters.clock.sleep(self._every_s)
             await self.run_once()
 
     async def run_once(self) -> tuple[Difference, ...]:
-        """Compare once, report and delete; return the differences seen twice in a row or more."""
+        """Compare the clusters once, report lasting differences and delete lasting orphans; return
+        the differences seen in two or more comparisons in a row.
+        """
         if not self._can_judge():
             self._in_a_row = {}
             return ()
@@ -124,7 +126,9 @@ class Sweep:
         return [*differences, *compare([ppods], vpods)]
 
     def _can_judge(self) -> bool:
-        """Whether all caches are complete, and the binding is not being deleted."""
+        """Whether all caches have synced, the worker answers, and the binding is not being
+        deleted.
+        """
         clusters, dependents = self.clusters, self._dependents
         binding = clusters.binding
         return (
@@ -203,7 +207,9 @@ class Sweep:
         self._enqueue(difference.subject)
 
     def _enqueue(self, subject: Counterpart) -> None:
-        """Have the responsible controller reconcile."""
+        """Enqueue the virtual object of `subject` at the controller that is responsible for its
+        kind.
+        """
         if subject.kind in (POD, TOKEN) and subject.virtual.name:
             self._nudge(subject.virtual)
         for replicator in self._replicators():
@@ -223,7 +229,7 @@ class Sweep:
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")
 
     async def _is_unused(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether nothing uses a copy, as its replicator reads from the API servers."""
+        """Whether nothing uses a copy, as the replicator of its kind reads from the API servers."""
         for replicator in self._replicators():
             copy = replicator.copies.get(subject.key)
             if subject.kind == replicator.kind and copy is not None and copy.uid == obj.uid:

@@ -1,16 +1,17 @@
-"""Virtual nodes as they should be in the computing cluster, and what to write to make them so.
+"""Virtual nodes as they should be in the computing cluster, and the patches that make them so.
 
-`forge` builds a whole node; `changes` returns the patches for an existing one. Labels, annotations
+`forge` builds a whole node; `changes` returns the patches for an existing node. Labels, annotations
 and taints that users add to a virtual node stay. Times alone are no difference: a node with only a
 newer heartbeat is not written.
 
 Labels of the worker's node are copied as far as Kubernetes would let a kubelet set them, unless the
-binding trusts its worker fully. Its annotations are copied as far as they fit, together with ours
-and the users', into what an API server accepts: the largest are omitted first.
+binding trusts its worker fully. Annotations of the worker's node are copied as far as all
+annotations together fit into the size that an API server accepts: the largest are omitted first.
 
 A virtual node that takes no new pods has no allocatable `pods`. A taint and a cordon do not keep
-pods away that tolerate everything: their controller would create each evicted pod again, and the
-scheduler would bind it to the same node. Nothing tolerates a lack of resources. The capacity stays.
+away pods that tolerate everything: the pods' controller would create each evicted pod again, and
+the scheduler would bind the new pod to the same node. No pod tolerates a lack of resources. The
+capacity stays.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _REMEMBERED: Final = 256  # longer values are remembered by their key alone
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Everything from which a virtual node is forged."""
+    """A worker's node that is lent, with everything else from which its virtual node is forged."""
 
     pnode: Json  # the worker's node, whole
     vnode: str
@@ -83,7 +84,7 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class NodePatches:
-    """The patches for an existing virtual node: of the object, and of its status."""
+    """The patches for an existing virtual node: one of the object, one of its status."""
 
     main: Json
     status: Json
@@ -93,7 +94,9 @@ class NodePatches:
 
 
 def forge(lent: Lent, *, now: str) -> Json:
-    """Return the node to create, with its status: API servers keep the status of a new node."""
+    """Return the manifest of a new virtual node, with its status: API servers keep the status of a
+    new node.
+    """
     want = expected(lent)
     annotations = {
         **want.annotations,
@@ -115,7 +118,9 @@ def forge(lent: Lent, *, now: str) -> Json:
 
 
 def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
-    """Return the difference between a virtual node and what it should be."""
+    """Return the patches that make an existing virtual node as it should be; empty if nothing
+    differs.
+    """
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
     annotations_now: Mapping[str, str] = meta.get("annotations") or {}
@@ -159,9 +164,11 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
-    """Return the patch that announces a reclaim; nothing else of the virtual node changes.
+    """Return the patch that taints and cordons a virtual node when a reclaim begins; all other
+    fields stay.
 
-    A cordon is marked as ours by an annotation: when the node is lent again, only ours is lifted.
+    An annotation marks a cordon that the syncer set: when the node is lent again, only such a
+    cordon is removed.
     """
     spec = vnode.get("spec") or {}
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
@@ -189,7 +196,7 @@ def refreshed(
     name: str,
     domain: Domain,
 ) -> Json:
-    """Return the patch, of the status, for a virtual node that no policy lends at present.
+    """Return the status patch of a virtual node that no policy lends at present.
 
     Its conditions follow those of the worker's node, so that a dead machine is not shown as Ready;
     the address is that of the proxier's replica. `offered` is None where the capacity stays.
@@ -215,12 +222,16 @@ def refreshed(
 
 
 def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the annotations of the worker's node that do not fit; `now` are the virtual node's."""
+    """Return the annotations of the worker's node that are too large to be copied; `now` are the
+    annotations of the virtual node.
+    """
     return tuple(sorted(_copied(lent).keys() - _fitting(lent, now).keys()))
 
 
 def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
-    """Return our metadata and taints; `now` are the annotations of the virtual node."""
+    """Return the labels, annotations and taints that the syncer sets on a virtual node; `now` are
+    the node's present annotations.
+    """
     domain, node = lent.domain, lent.pnode["metadata"]
     name, ip = node["name"], inner_ip(lent.pnode)
     labels = {
@@ -294,7 +305,9 @@ def _copied(lent: Lent) -> dict[str, str]:
 
 
 def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations to copy, without the largest ones that do not fit."""
+    """Return the annotations of the worker's node that are copied, without the largest ones that do
+    not fit; `now` are the virtual node's.
+    """
     copied = _copied(lent)
     before = Expected.decode(now.get(lent.domain.expected_metadata, "")).annotations
     others = {
@@ -372,7 +385,9 @@ def _conditions_of(pnode: Json) -> list[Json]:
 
 
 def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
-    """Return the conditions of the worker's node, and those that others gave the virtual node."""
+    """Return the conditions of the worker's node, and those that other programs set on the virtual
+    node.
+    """
     ours = _conditions_of(pnode)
     known = {each["type"] for each in ours} | _STANDARD_CONDITIONS | {*before.conditions}
     return [*ours, *(each for each in now.get("conditions") or () if each["type"] not in known)]
@@ -381,7 +396,9 @@ def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
 def _spec_change(
     spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
 ) -> Json:
-    """Return the change of the spec; `cordoned` says that the cordon of the node is ours."""
+    """Return the change of a virtual node's spec; `cordoned` says that the syncer set the node's
+    cordon.
+    """
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     then = merge_taints(now, before.taints, want.taints, owns=lent.domain.owns)
     change: Json = {}
@@ -399,7 +416,7 @@ def _by_key(taints: tuple[Taint, ...]) -> dict[tuple[str, str], tuple[str, str |
 
 
 def _finalizers(now: list[str], ours: str) -> list[str]:
-    """Return the finalizers to write; none if ours is present."""
+    """Return the finalizers to write on a virtual node; empty if `ours` is present."""
     return [] if ours in now else [*now, ours]
 
 
@@ -417,7 +434,9 @@ def _status_change(now: Json, then: Json) -> Json:
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """Return the value without times; quantities by amount, however written."""
+    """Return the value of status field `name` for comparison: conditions without times, quantities
+    by amount.
+    """
     if name in ("capacity", "allocatable"):
         return {resource: Quantity.stored(amount) for resource, amount in (value or {}).items()}
     if name != "conditions":

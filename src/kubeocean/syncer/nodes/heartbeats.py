@@ -37,10 +37,10 @@ SLOTS: Final = 10
 class HeartbeatSchedule:
     """Calls `renew` for each name once in a period; `renew` must not raise.
 
-    The period has slots, and a name that joins gets the emptiest one: calls are spread evenly, and
-    those of one slot are made together, which costs far less than one by one. At most `at_once`
-    calls run at a time; one that hangs holds up no other. No name has two calls at a time: a call
-    that is due while the last one waits or runs is skipped.
+    The period has slots, and a new name is added to the slot with the fewest names: calls are
+    spread evenly, and those of one slot are made together, which costs far less than one by one. At
+    most `at_once` calls run at a time; a call that hangs delays no other. No name has two calls at
+    a time: a call that is due while the last call for that name waits or runs is skipped.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class HeartbeatSchedule:
                     group.create_task(self._work())
 
     async def _tick(self) -> None:
-        """Call slot after slot. After a stall, missed slots are skipped, not replayed."""
+        """Start the calls of slot after slot. After a stall, missed slots are skipped, not
+        replayed.
+        """
         due, slot = self._clock.monotonic(), 0
         while True:
             due = max(due + self._step_s, self._clock.monotonic() - self._step_s)
@@ -159,7 +161,7 @@ class Heartbeats:
         clusters.worker_health.on_change(self._reached)
 
     def share(self, part: ShardFilter) -> None:
-        """Renew only the Leases of these slots; called before anything runs."""
+        """Renew only the Leases of nodes in these shards; called before anything runs."""
         self._part = part
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
@@ -245,7 +247,9 @@ class Heartbeats:
             self._failing = False
 
     def _note_failure(self, error: ApiError) -> None:
-        """Log the first failure: a renewal that fails for one node fails for all of them."""
+        """Count a failed renewal, and log the first: a renewal that fails for one node fails for
+        all of them.
+        """
         self._failed.inc()
         if not self._failing:
             self._failing = True

@@ -1,11 +1,11 @@
-"""The controller of host port reservations: for ports that pods of others hold on worker nodes.
+"""The controller of host port reservations, for ports that pods of others hold on worker nodes.
 
-Pods of other bindings count as others: only their own virtual nodes know of them.
+Pods of other bindings count as others: only their own virtual nodes show their ports.
 
 The key is the name of a virtual node, which has exactly one reservation if any port is held, else
 none. A new reservation is created before the old one is deleted, so that no port is free in
 between. Reservations of an earlier implementation are adopted where they fit, and replaced where
-they do not; those of other bindings are not in the caches.
+they do not; reservations of other bindings are not in the caches.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class HostPorts:
         self._register_handlers()
 
     def _holders(self, labels: str) -> Informer[PortPod]:
-        """Return an informer of the worker's pods that hold ports; all others are not kept."""
+        """Return an informer of the worker's pods that hold host ports; pods without host ports are
+        not kept.
+        """
         clusters = self.clusters
         return Informer(
             clusters.worker,
@@ -191,7 +193,9 @@ class HostPorts:
         return await self._ensure(reservation, vnode, present)
 
     def _on(self, name: str, vnode: Node | None) -> list[ReservationPod]:
-        """Return the reservations on a virtual node that are ours or, on our node, unclaimed."""
+        """Return the reservations on a virtual node that have our labels, and, if `vnode` exists,
+        those that no binding has claimed.
+        """
         ours = [pod for pod in self.reservations.by("node", name) if self._is_ours(pod)]
         # A reservation that was adopted just now may be in both caches for a moment.
         known = {pod.key for pod in ours}
@@ -240,7 +244,9 @@ class HostPorts:
         return created
 
     async def _name_taken(self, reservation: Reservation, vnode: Node) -> ReservationPod | Outcome:
-        """Return our pod of that name, which the cache does not show yet; report a foreign one."""
+        """Return our reservation pod of that name, which the cache does not show yet; report a
+        foreign pod of that name.
+        """
         name, namespace = reservation.name, reservation.namespace
         pod = await self.clusters.computing.get(RESERVATION_PODS, name, namespace)
         if not self._is_ours(pod):

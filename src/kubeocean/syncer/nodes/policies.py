@@ -1,15 +1,15 @@
 """The controller of policies: finalizer, status, and the exact times when windows open and close.
 
 The key is a policy's name. A reconcile adds the finalizer, writes the status if it changed, and
-requeues at the next edge of the time windows; at an edge, it enqueues every node. A policy that is
-deleted keeps the finalizer until the last node that it lent is reclaimed; so does one whose binding
-is deleted, or that names another binding now.
+requeues at the next edge of the time windows; at an edge, it enqueues every node. A policy keeps
+the finalizer until the last node that it lent is reclaimed: if the policy is deleted, if its
+binding is deleted, or if the policy names another binding now.
 
-With the finalizer comes the claim of this computing cluster: a binding of the same name in another
-computing cluster does not use a policy that has our claim, nor do we use one that has its claim,
-until the claim is removed.
+Together with the finalizer, the claim of this computing cluster is written: a binding of the same
+name in another computing cluster does not use a policy that has our claim, nor do we use a policy
+that has another cluster's claim, until the claim is removed.
 
-What happens to nodes and pods is written at most once in `WRITE_EVERY_S`, however much happens.
+The progress of reclaims is written at most once in `WRITE_EVERY_S`, however much happens.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _Effect: TypeAlias = tuple[ParsedPolicy | None, bool, bool, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _PolicyRecord:
-    """The memory of one policy."""
+    """The controller's memory of one policy between reconciles."""
 
     effect: _Effect | None = None  # for which nodes were enqueued
     written_at: float = -WRITE_EVERY_S  # its status; monotonic
@@ -84,7 +84,7 @@ class _PolicyRecord:
 
 
 class PolicyController:
-    """Holds the policies of one binding, and writes their status."""
+    """Adds our finalizer and claim to the policies of one binding, and writes their status."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class PolicyController:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether the binding is being deleted, or gone."""
+        """Whether the binding is being deleted or does not exist."""
         binding = self._clusters.binding
         return binding is None or binding.deleting
 
@@ -196,7 +196,9 @@ class PolicyController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Hold the policy, write its status, and requeue at the next edge of its windows."""
+        """Add our finalizer and claim to the policy, write its status, and requeue at the next edge
+        of its windows.
+        """
         policy, cached = self._clusters.policies.get(key), self._policies.get(key.name)
         if policy is None:
             self._records.pop(key.name, None)
@@ -235,7 +237,7 @@ class PolicyController:
             self._enqueue_nodes()
 
     def _findings(self, cached: CachedPolicy) -> PolicyFindings:
-        """Return the mistakes of a policy that nodes and other policies show."""
+        """Return the mistakes of a policy that only nodes and other policies reveal."""
         name, parsed = cached.policy.name, cached.effective
         pnodes = self._clusters.pnodes.items()
         complete = all(self._overlaps.is_recorded(pnode.name) for pnode in pnodes)
@@ -329,7 +331,9 @@ class PolicyController:
         return Done()
 
     def _emit_reclaimed(self, policy: ResourceLeasingPolicy) -> None:
-        """Emit the end of a reclaim, for which the deleted policy gets no further status."""
+        """Emit the event that a deleted policy's nodes are reclaimed: no further status is written
+        for that policy.
+        """
         reclaim = policy.status.reclaim or ReclaimStatus()
         if reclaim.start_time is not None and reclaim.completion_time is None:
             message = "Reclaimed; no node is lent by this policy any more"
@@ -358,7 +362,8 @@ class PolicyController:
     async def _write_status(
         self, cached: CachedPolicy, now: datetime, version: str
     ) -> float | None:
-        """Write the status, if it changed; return the seconds until it may be written, if not yet.
+        """Write the policy's status if it changed; return the seconds until a write is allowed, if
+        it is too early.
 
         A change of the policy itself is written at once, the progress of reclaims less often.
         """
@@ -384,7 +389,9 @@ class PolicyController:
         return None
 
     def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
-        """Return the progress of reclaims; None while a tainted node was not reconciled yet."""
+        """Return the progress of a policy's reclaims; None while a tainted node of the policy was
+        not reconciled yet.
+        """
         name, domain = cached.policy.name, self._clusters.domain
         keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
         for vnode in self._clusters.vnodes.by("policy", name):

@@ -16,12 +16,16 @@ __all__ = ["PolicyCache"]
 
 
 class PolicyCache:
-    """All policies that name this binding and are not claimed by another computing cluster."""
+    """Parsed policies that name this binding and are not claimed by another computing cluster, or
+    that have this binding's claim.
+    """
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
         self._policies: dict[str, CachedPolicy] = {}
-        self._withdrawn: dict[str, CachedPolicy] = {}  # they have our claim
+        self._withdrawn: dict[
+            str, CachedPolicy
+        ] = {}  # with our claim, and the name of another binding
 
     def follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
         """Update the cache; a handler for the informer of policies."""
@@ -43,7 +47,7 @@ class PolicyCache:
         )
 
     def get(self, name: str) -> CachedPolicy | None:
-        """Return a policy that lends to this binding by its name."""
+        """Return the policy of that name, if it lends to this binding."""
         return self._policies.get(name)
 
     def has_label(self, label: str) -> bool:

@@ -58,9 +58,11 @@ def own_status(
     ending: bool = False,
     findings: PolicyFindings | None = None,
 ) -> PolicyStatus:
-    """Return the status with what follows from the policy itself; the rest stays as it is.
+    """Return the policy's status with phase, time window and conditions updated; the progress of
+    reclaims stays.
 
-    `ending` says that the binding is being deleted: the policy lends nothing to it then.
+    `ending` says that the binding is being deleted, so that the policy lends nothing to the
+    binding.
     """
     before, lends = cached.policy.status, cached.lends(now) and not ending
     if cached.policy.deleting:
@@ -114,7 +116,9 @@ def _conditions(
 def _mistakes(
     before: PolicyStatus, findings: PolicyFindings, generation: int
 ) -> Iterator[Condition]:
-    """Return the conditions of mistakes; one that was never made has no condition."""
+    """Yield the conditions about the mistakes in `findings`; a mistake that was never made has no
+    condition.
+    """
     if findings.unknown:
         yield conditions.LIMITS_UNKNOWN.condition(
             generation=generation,
@@ -139,7 +143,9 @@ def _mistakes(
 def status_without_binding(
     policy: ResourceLeasingPolicy, known: str, *, now: datetime
 ) -> PolicyStatus:
-    """Return the status of a policy whose binding does not exist; `known` is one that does."""
+    """Return the status of a policy whose binding does not exist; `known` is the text about
+    bindings that do.
+    """
     generation = policy.metadata.generation
     condition = conditions.POLICY_WITHOUT_BINDING.condition(
         generation=generation, binding=policy.spec.cluster, known=known
@@ -193,7 +199,7 @@ def with_progress(
 
 
 def events_of(before: PolicyStatus, after: PolicyStatus) -> list[StatusEvent]:
-    """Return the events of a change of status that was written."""
+    """Return the events to emit after a change of a policy's status was written."""
     return [
         *_mistake_events(before, after),
         *_window_events(before, after),
@@ -272,7 +278,7 @@ def _message(status: PolicyStatus, type_: str) -> str:
 
 
 def difference(before: Json, after: Json) -> Json:
-    """Return the merge patch from one document to the other."""
+    """Return the JSON merge patch that changes document `before` into `after`."""
     patch: Json = {name: None for name in before if name not in after}
     for name, value in after.items():
         present = before.get(name)

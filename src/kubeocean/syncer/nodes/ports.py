@@ -1,4 +1,4 @@
-"""Ports of the proxier: one for each virtual node of a binding, the same for as long as it exists.
+"""Ports of the proxier: each virtual node of a binding has one port for as long as the node exists.
 
 A label of the virtual node holds its port; a port outside the range is ignored. A new node gets the
 first free port in an order that follows from its name.
@@ -15,7 +15,9 @@ __all__ = ["ProxierPorts"]
 
 
 class ProxierPorts:
-    """The port of each virtual node; an allocated port is taken before the cache shows its node."""
+    """The proxier port of each virtual node; an allocated port is reserved before the cache shows
+    its node.
+    """
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -34,7 +36,7 @@ class ProxierPorts:
                 self._take(new.name, int(text))
 
     def of(self, vnode: str) -> int:
-        """Return the port of a virtual node; a new node is given one."""
+        """Return the proxier port of a virtual node; allocate one for a new node."""
         port = self._port_of.get(vnode)
         if port is None:
             free = (each for each in naming.proxier_ports(vnode) if each not in self._node_at)

@@ -80,7 +80,7 @@ Rejected: TypeAlias = Shortage | ClosedNode | TakenPort
 
 
 def host_ports(vpod: VirtualPod) -> tuple[HostPort, ...]:
-    """The host ports that a pod requests."""
+    """Return the host ports that a pod requests."""
     if _HOST_PORT not in vpod.raw:
         return ()
     return tuple(sorted(ports_of(decode_object(PortPod, vpod.raw, keep_raw=False))))

@@ -55,7 +55,7 @@ class Changes:
 
 
 def changes(pod: Json, ppod: Json, context: Context) -> Changes:
-    """The patches that give a physical pod the changed fields of its virtual pod."""
+    """Return the patches that give a physical pod the changed fields of its virtual pod."""
     if ppod["metadata"].get("deletionTimestamp"):
         return Changes()
     before, record = recorded_spec(ppod, context.domain), spec_record(pod)
@@ -101,7 +101,7 @@ def _metadata(
 
 
 def _spec(spec: Json, current: Json, changed: set[str]) -> Json:
-    """The patch of those fields that a pod itself may change while it runs."""
+    """Return the patch of those fields that a pod itself may change while it runs."""
     patch: Json = _images(spec, current, changed) if IMAGES in changed else {}
     if TOLERATIONS in changed and (tolerations := _tolerations(spec, current)):
         patch["tolerations"] = tolerations
@@ -121,7 +121,9 @@ def _images(spec: Json, current: Json, changed: set[str]) -> Json:
 
 
 def _tolerations(spec: Json, current: Json) -> list[Json]:
-    """All tolerations, if one is missing; none may be removed, only their time may change."""
+    """Return all tolerations, if one is missing; none may be removed, only their time may
+    change.
+    """
     tolerations: list[Json] = spec.get("tolerations") or []
     present: list[Json] = current.get("tolerations") or []
     if all(each in present for each in tolerations):
@@ -161,7 +163,7 @@ def _changed_amounts(wanted: Json, present: Json, field: str) -> dict[str, str]:
 def _ephemeral_containers(
     pod: Json, ppod: Json, context: Context
 ) -> tuple[Json, tuple[Refused, ...]]:
-    """The patch that adds missing ephemeral containers; none can be changed or removed."""
+    """Return the patch that adds missing ephemeral containers; none can be changed or removed."""
     present = {container["name"] for container in ppod["spec"].get(_EPHEMERAL) or ()}
     added: list[Json] = []
     refused: list[Refused] = []
@@ -180,7 +182,9 @@ def _ephemeral_containers(
 
 
 def _containers(spec: Json, current: Json) -> Iterator[tuple[str, Json, Json]]:
-    """Each container of the virtual pod that the physical pod has, by kind, with that one."""
+    """Return each container of the virtual pod that the physical pod has, by kind, with that
+    one.
+    """
     for kind in _KINDS:
         present = {container["name"]: container for container in current.get(kind) or ()}
         for container in spec.get(kind) or ():
@@ -189,7 +193,7 @@ def _containers(spec: Json, current: Json) -> Iterator[tuple[str, Json, Json]]:
 
 
 def _patches(ppod: Json, *bodies: tuple[str, Json]) -> tuple[PodPatch, ...]:
-    """The patches that are not empty, each with the UID of this pod as precondition."""
+    """Return the patches that are not empty, each with the UID of this pod as precondition."""
     meta = ppod["metadata"]
     patches: list[PodPatch] = []
     for subresource, body in bodies:

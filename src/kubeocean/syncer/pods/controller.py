@@ -142,7 +142,7 @@ class PodController:
         self._metrics.share(shards)
 
     def remaining(self) -> list[PhysicalPod]:
-        """The physical pods of this binding that the cache shows."""
+        """Return the physical pods of this binding that the cache shows."""
         clusters = self.clusters
         return [
             p
@@ -390,7 +390,7 @@ class PodController:
             raise failed.exceptions[0] from None  # copies are made at once; any error will do
 
     def _context(self, vpod: VirtualPod, vnode: Node, names: CopyNames) -> Context:
-        """The inputs of the forge, besides the virtual pod."""
+        """Return the inputs of the forge, besides the virtual pod."""
         clusters, endpoints, binding = self.clusters, self._endpoints, self.clusters.binding
         return Context(
             name=physical_names(vpod)[0],
@@ -767,7 +767,7 @@ def _node_terms(binding: ClusterBinding | None) -> tuple[Json, ...]:
 
 
 def _soonest(outcomes: Iterable[Outcome]) -> Outcome:
-    """The earliest requeue that any of the outcomes asks for; Done if none does."""
+    """Return the earliest requeue that any of the outcomes asks for; Done if none does."""
     waits = [outcome.seconds for outcome in outcomes if isinstance(outcome, After)]
     return After(min(waits)) if waits else Done()
 

@@ -91,7 +91,9 @@ class PodEvents:
 
 
 def translate(message: str, vpod: VirtualPod, ppod: PhysicalPod) -> str:
-    """A kubelet's message with the names of the virtual pod and of the objects it refers to."""
+    """Return a kubelet's message with the names of the virtual pod and of the objects it refers
+    to.
+    """
     names = {
         f"{ppod.namespace}/{ppod.name}": str(vpod.key),
         f"{ppod.name}_{ppod.namespace}({ppod.uid})": f"{vpod.name}_{vpod.namespace}({vpod.uid})",

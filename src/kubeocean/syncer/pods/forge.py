@@ -53,7 +53,7 @@ DROPPED: Final = frozenset(
 
 
 def place(context: Context) -> Json:
-    """The fields of a pod's spec that bind it to its node, and its PriorityClass.
+    """Return the fields of a pod's spec that bind it to its node, and its PriorityClass.
 
     The pod carries the binding's node selector, so that scheduler and kubelets of the worker check
     it, too: an admission policy of the worker may require it.
@@ -94,7 +94,7 @@ def check(pod: Json, privileges: Privileges) -> None:
 
 
 def forge(pod: Json, context: Context) -> Json:
-    """The physical pod of a virtual pod.
+    """Return the physical pod of a virtual pod.
 
     :raises Refused: `check` refuses the pod, or its annotations and ours together are too large.
     """
@@ -145,7 +145,7 @@ def spec_record(pod: Json) -> dict[str, str]:
 
 
 def image_of(container: str) -> str:
-    """The name under which the image of a container is recorded."""
+    """Return the name under which the image of a container is recorded."""
     return f"{IMAGES}/{container}"
 
 
@@ -154,7 +154,7 @@ def _init(spec: Json) -> list[Json]:
 
 
 def _pull_secrets(spec: Json, context: Context) -> list[Json]:
-    """The pull secrets that exist; a kubelet ignores missing ones, too."""
+    """Return the pull secrets that exist; a kubelet ignores missing ones, too."""
     named = (each.get("name", "") for each in spec.get("imagePullSecrets") or ())
     return [
         {"name": context.names.secrets[name]} for name in named if name in context.names.secrets

@@ -57,7 +57,9 @@ _decode_record = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def forge_metadata(pod: Json, context: Context, record: Mapping[str, str]) -> Json:
-    """The metadata that a physical pod is created with; `record` are the digests of its spec."""
+    """Return the metadata that a physical pod is created with; `record` are the digests of its
+    spec.
+    """
     metadata = physical_metadata(pod, context)
     annotations = {**metadata.annotations, **spec_annotation(record, context.domain)}
     return {
@@ -69,7 +71,7 @@ def forge_metadata(pod: Json, context: Context, record: Mapping[str, str]) -> Js
 
 
 def metadata_changes(pod: Json, ppod: Json, context: Context, record: Mapping[str, str]) -> Json:
-    """The merge patch of an existing physical pod's metadata; empty if nothing differs."""
+    """Return the merge patch of an existing physical pod's metadata; empty if nothing differs."""
     domain, target, meta = context.domain, physical_metadata(pod, context), ppod["metadata"]
     current_labels: Mapping[str, str] = meta.get("labels") or {}
     current: Mapping[str, str] = meta.get("annotations") or {}
@@ -90,7 +92,7 @@ def metadata_changes(pod: Json, ppod: Json, context: Context, record: Mapping[st
 
 
 def physical_metadata(pod: Json, context: Context) -> Expected:
-    """The labels and annotations that a physical pod should have, without its records."""
+    """Return the labels and annotations that a physical pod should have, without its records."""
     domain, meta, users = context.domain, pod["metadata"], applied_metadata(pod, context.domain)
     workload = context.workload or workload_of(pod)
     labels = {
@@ -114,7 +116,7 @@ def physical_metadata(pod: Json, context: Context) -> Expected:
 
 
 def applied_metadata(pod: Json, domain: Domain) -> Expected:
-    """The labels and annotations of a virtual pod that its physical pod gets."""
+    """Return the labels and annotations of a virtual pod that its physical pod gets."""
     meta = pod["metadata"]
     virtual_only = {
         domain.physical_pod_namespace,
@@ -134,7 +136,9 @@ def applied_metadata(pod: Json, domain: Domain) -> Expected:
 
 
 def recorded_spec(ppod: Json, domain: Domain) -> dict[str, str] | None:
-    """The digests of the spec that was last applied to a physical pod; None without a record."""
+    """Return the digests of the spec that was last applied to a physical pod; None without a
+    record.
+    """
     text = (ppod["metadata"].get("annotations") or {}).get(domain.expected_spec, "")
     try:
         return _decode_record(text)
@@ -143,12 +147,12 @@ def recorded_spec(ppod: Json, domain: Domain) -> dict[str, str] | None:
 
 
 def spec_annotation(record: Mapping[str, str], domain: Domain) -> dict[str, str]:
-    """The annotation that `recorded_spec` reads."""
+    """Return the annotation that `recorded_spec` reads."""
     return {domain.expected_spec: _encode(record).decode()}
 
 
 def workload_of(pod: Json) -> OwnerWorkload:
-    """The workload of a pod, by its first owner.
+    """Return the workload of a pod, by its first owner.
 
     The ReplicaSet of a Deployment has the Deployment's name and a hash that its pods are labelled
     with: no ReplicaSet has to be read, and it may be gone.
@@ -192,7 +196,9 @@ def _encode_expected(metadata: Expected) -> str:
 
 
 def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool = False) -> Json:
-    """The merge patch of a virtual pod's metadata: its physical pod's name and shown entries."""
+    """Return the merge patch of a virtual pod's metadata: its physical pod's name and shown
+    entries.
+    """
     virtual, physical = vpod["metadata"], ppod["metadata"]
     shown, applied = _recorded(virtual, domain), _recorded(physical, domain)
     labels = _foreign(_texts(physical, "labels"), applied.labels, domain)
@@ -222,14 +228,16 @@ def shown_metadata(vpod: Json, ppod: Json, domain: Domain, *, trusts_fully: bool
 
 
 def location(metadata: Json, domain: Domain) -> Json:
-    """The part of a patch by `shown_metadata` that names the physical pod."""
+    """Return the part of a patch by `shown_metadata` that names the physical pod."""
     annotations = metadata.get("annotations") or {}
     keys = (domain.physical_pod_namespace, domain.physical_pod_name, domain.physical_pod_uid)
     return {"annotations": {key: annotations[key] for key in keys if key in annotations}}
 
 
 def users_own(vpod: Json, domain: Domain) -> Json:
-    """The pod as its user wrote the manifest, without the entries shown of the physical pod."""
+    """Return the pod as its user wrote the manifest, without the entries shown of the physical
+    pod.
+    """
     meta: Json = vpod["metadata"]
     shown = _recorded(meta, domain)
     labels = dict(shown.labels) | {domain.managed_by: domain.product}
@@ -262,12 +270,12 @@ def _recorded(meta: Json, domain: Domain) -> Expected:
 
 
 def _foreign(physical: _Texts, applied: _Texts, domain: Domain) -> dict[str, str]:
-    """The entries of a physical pod that neither the user nor this syncer wrote."""
+    """Return the entries of a physical pod that neither the user nor this syncer wrote."""
     return {k: v for k, v in physical.items() if k not in applied and not domain.owns(k)}
 
 
 def _unless_users(physical: _Texts, shown: _Texts, virtual: _Texts) -> dict[str, str]:
-    """The entries whose key the user did not set on the virtual pod."""
+    """Return the entries whose key the user did not set on the virtual pod."""
     return {k: v for k, v in physical.items() if k not in virtual or shown.get(k) == virtual[k]}
 
 

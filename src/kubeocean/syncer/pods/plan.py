@@ -174,7 +174,8 @@ def is_lent(vnode: Node | None, ids: Ids, domain: Domain) -> bool:
 
 
 def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
-    """The worker's node that a virtual node stands for; None if its annotation names another.
+    """Return the worker's node that a virtual node stands for; None if its annotation names
+    another.
 
     Whoever may edit nodes may change that annotation. The name of a virtual node is a function of
     the worker's node and cannot be changed, so the two have to agree.
@@ -196,7 +197,7 @@ def reclaim_reason(vnode: Node, domain: Domain) -> str:
 
 
 def physical_names(vpod: VirtualPod) -> tuple[str, str]:
-    """The names that a physical pod may have: the usual one, and one if that is taken."""
+    """Return the names that a physical pod may have: the usual one, and one if that is taken."""
     return (
         naming.physical_name(vpod.name, vpod.namespace),
         naming.second_physical_name(vpod.name, vpod.namespace, uid=vpod.uid),
@@ -204,7 +205,7 @@ def physical_names(vpod: VirtualPod) -> tuple[str, str]:
 
 
 def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> list[Key]:
-    """All places where the physical pod may be.
+    """Return all places where the physical pod may be.
 
     The binding may have had another mount namespace when the pod was created.
     """
@@ -214,7 +215,9 @@ def possible_keys(vpod: VirtualPod, mount_namespace: str, domain: Domain) -> lis
 
 
 def missing_marks(vpod: VirtualPod, ppod: PhysicalPod, *, ids: Ids, domain: Domain) -> Json:
-    """The labels and annotations that the cache selects and indexes by and `ppod` has lost."""
+    """Return the labels and annotations that the cache selects and indexes by and `ppod` has
+    lost.
+    """
     return {
         "labels": _missing(ownership(ids, domain), ppod.labels),
         "annotations": _missing(pod_marks(vpod.key, vpod.uid, domain), ppod.annotations),

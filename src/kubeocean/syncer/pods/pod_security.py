@@ -89,7 +89,7 @@ _Problems: TypeAlias = Iterator[Refused]
 
 
 def privileges_of(binding: ClusterBinding | None) -> Privileges:
-    """The privileges of pods: all that the binding does not deny; none without a binding."""
+    """Return the privileges of pods: all that the binding does not deny; none without a binding."""
     if binding is None:
         return Privileges(False, False, False, False, False, restricted=True)
     privileges = binding.spec.pod_privileges
@@ -105,7 +105,7 @@ def privileges_of(binding: ClusterBinding | None) -> Privileges:
 
 
 def problems(pod: Json, privileges: Privileges) -> _Problems:
-    """The fields of a pod that are denied, except for its ephemeral containers."""
+    """Return the fields of a pod that are denied, except for its ephemeral containers."""
     spec: Json = pod["spec"]
     for key, allowed in (
         ("hostNetwork", privileges.host_network),
@@ -130,7 +130,7 @@ def problems(pod: Json, privileges: Privileges) -> _Problems:
 def container_problems(
     container: Json, field: str, spec: Json, privileges: Privileges
 ) -> _Problems:
-    """The fields of a container that are denied; `spec` is that of its pod."""
+    """Return the fields of a container that are denied; `spec` is that of its pod."""
     context: Json = container.get("securityContext") or {}
     if not privileges.host_network:
         yield from _host_ports(container, field)
@@ -144,7 +144,7 @@ def container_problems(
 
 
 def volume_problem(volume: Json, privileges: Privileges) -> Refused | None:
-    """The field of a PersistentVolume that is denied, if any."""
+    """Return the field of a PersistentVolume that is denied, if any."""
     spec: Json = volume.get("spec") or {}
     for kind in _ON_HOST if not privileges.host_path else ():
         if (source := spec.get(kind)) is not None:
@@ -194,7 +194,9 @@ def _privileged(context: Json, field: str) -> _Problems:
 
 
 def _confinement(context: Json, field: str) -> _Problems:
-    """The profiles of a pod's or container's security context that confine it less than usual."""
+    """Return the profiles of a pod's or container's security context that confine it less than
+    usual.
+    """
     if (context.get("windowsOptions") or {}).get("hostProcess"):
         yield Refused(f"{field}.windowsOptions.hostProcess", _DENIED, value=True)
     for key in ("seccompProfile", "appArmorProfile"):
@@ -229,7 +231,7 @@ def _app_armor_annotations(pod: Json) -> _Problems:
 
 
 def _explicit_root(holder: Json, field: str) -> _Problems:
-    """A user or a right to be root that a pod or container sets itself."""
+    """Return a user or a right to be root that a pod or container sets itself."""
     context: Json = holder.get("securityContext") or {}
     if context.get("runAsNonRoot") is False:
         yield Refused(f"{field}.securityContext.runAsNonRoot", _RESTRICTED, value=False)

@@ -179,7 +179,7 @@ class PodRecords:
         return len(self._virtual) + len(self._physical)
 
     def of(self, vpod: VirtualPod) -> PodRecord:
-        """The record of a virtual pod that is in the cache.
+        """Return the record of a virtual pod that is in the cache.
 
         Call without an await since the pod was read: a reconcile keeps the record that it began
         with, and what it notes after the pod has gone is dropped with it.
@@ -194,7 +194,7 @@ class PodRecords:
         return record is not None and record.admitted
 
     def waiting(self) -> Iterator[PodRecord]:
-        """The records of the virtual pods that wait for a retry."""
+        """Return the records of the virtual pods that wait for a retry."""
         return (record for record in list(self._virtual.values()) if record.is_waiting)
 
     def forget(self, vpod: VirtualPod) -> None:
@@ -202,7 +202,7 @@ class PodRecords:
         self._virtual.pop(vpod.uid, None)
 
     def physical(self, ppod: PhysicalPod) -> PhysicalPodRecord:
-        """The record of a physical pod."""
+        """Return the record of a physical pod."""
         return self._physical.setdefault(ppod.uid, PhysicalPodRecord())
 
     def forget_physical(self, ppod: PhysicalPod) -> None:

@@ -79,7 +79,7 @@ class References:
 
 
 def references(pod: Json) -> References:
-    """All objects that a pod refers to."""
+    """Return all objects that a pod refers to."""
     spec: Json = pod["spec"]
     volumes: list[Json] = spec.get("volumes") or []
     containers: list[Json] = [c for kind in CONTAINERS for c in spec.get(kind) or ()]
@@ -103,12 +103,12 @@ def references(pod: Json) -> References:
 
 
 def ephemeral_claim(pod: str, volume: str) -> str:
-    """The name of the claim of a generic ephemeral volume."""
+    """Return the name of the claim of a generic ephemeral volume."""
     return f"{pod}-{volume}"
 
 
 def token_secret(source: TokenSource, pod: str, namespace: str, *, uid: str) -> str:
-    """The name of the Secret that holds a token in the worker.
+    """Return the name of the Secret that holds a token in the worker.
 
     The first token of a volume has the volume's name, as in every version. No volume is named
     `<volume>.<n>`, so the names of further tokens are unique.

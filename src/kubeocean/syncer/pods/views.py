@@ -83,7 +83,8 @@ PHYSICAL_PODS: Final = Resource("", "v1", "pods", "Pod", True, PhysicalPod)
 
 
 def bound_pods(domain: Domain) -> str:
-    """The field selector of pods that are bound to a node, without reservations of host ports.
+    """Return the field selector of pods that are bound to a node, without reservations of host
+    ports.
 
     Reservations are known by their namespace: a label can be set by the owner of any pod.
     """
@@ -91,7 +92,9 @@ def bound_pods(domain: Domain) -> str:
 
 
 def virtual_key(pod: PhysicalPod, domain: Domain) -> Key:
-    """The virtual pod that a physical pod's annotations name; empty names if they are missing."""
+    """Return the virtual pod that a physical pod's annotations name; empty names if they are
+    missing.
+    """
     annotations = pod.annotations
     return Key(
         annotations.get(domain.virtual_pod_namespace, ""),

@@ -21,14 +21,16 @@ TOKEN_KEY: Final = "token"  # noqa: S105 - the key of a token in its Secret
 
 
 def volume_problems(pod: Json) -> Iterator[Refused]:
-    """The volume sources that cannot be provided in a worker; `translate_volumes` expects none."""
+    """Return the volume sources that cannot be provided in a worker; `translate_volumes` expects
+    none.
+    """
     for i, volume in enumerate(pod["spec"].get("volumes") or ()):
         for j, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
             yield from _source_problems(pod, source, f"spec.volumes[{i}].projected.sources[{j}]")
 
 
 def translate_volumes(pod: Json, context: Context) -> list[Json]:
-    """All volumes of a pod, as its physical pod has them."""
+    """Return all volumes of a pod, as its physical pod has them."""
     return [_volume(pod, context, volume) for volume in pod["spec"].get("volumes") or ()]
 
 
@@ -67,7 +69,9 @@ def _volume(pod: Json, context: Context, volume: Json) -> Json:
 
 
 def _secret(named: str | Json, context: Context) -> str | Json:
-    """The copy of a Secret that is named by a string, or by an object whose name may be empty."""
+    """Return the copy of a Secret that is named by a string, or by an object whose name may be
+    empty.
+    """
     if isinstance(named, str):
         return context.names.secret(named)
     return named | {"name": context.names.secret(named["name"])} if named.get("name") else named
