@@ -111,8 +111,8 @@ class Syncer:
 
     @property
     def parts(self) -> tuple[Runnable, ...]:
-        """All event recorders, caches and controllers of the syncer; each part comes after the
-        parts whose data it reads.
+        """All event recorders, caches and controllers; each comes after the parts that it reads
+        from.
         """
         return (
             self.clusters.events,
@@ -134,9 +134,7 @@ class Syncer:
         )
 
     def retry_failed(self) -> None:
-        """Retry the keys of all controllers that failed during an outage of the computing
-        cluster.
-        """
+        """Retry the keys that failed during an outage of the computing cluster."""
         for part in self.parts:
             if isinstance(part, Controller):
                 part.retry_failed()

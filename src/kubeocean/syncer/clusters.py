@@ -89,8 +89,7 @@ def chosen_replica(replicas: Iterable[ProxierPod], vnode: str) -> str:
 
 
 def _rank(replica: str, vnode: str) -> bytes:
-    """Return a hash of the names of a proxier replica and a virtual node, by which a node ranks
-    replicas.
+    """Return a hash of two names, by which a virtual node ranks the replicas of the proxier.
 
     Addresses do not count: a replica that restarts under its name keeps its nodes.
     """
@@ -239,9 +238,7 @@ class Clusters:
 
     @property
     def computing_synced(self) -> bool:
-        """Whether the caches of the computing cluster have synced that a deletion of the binding
-        needs if the worker does not answer.
-        """
+        """Whether the caches have synced that a deletion needs while the worker does not answer."""
         caches = (self.bindings, self.vnodes, self.vpods)
         return all(cache.has_synced for cache in caches)
 
@@ -255,9 +252,7 @@ class Clusters:
         return self.binding is not None and self.binding.spec.trusts_fully
 
     def is_held(self, binding: ClusterBinding | None) -> bool:
-        """Whether a binding has the syncer's finalizer, which keeps it until its nodes are
-        reclaimed.
-        """
+        """Whether a binding has the syncer's finalizer, until its nodes are reclaimed."""
         finalizers = binding.metadata.finalizers if binding is not None else None
         return self.domain.finalizer_syncer in (finalizers or ())
 
@@ -267,17 +262,13 @@ class Clusters:
         return Ids(self.binding_name, self.cluster_id, self.computing_id)
 
     def concerns(self, policy: ResourceLeasingPolicy | None) -> bool:
-        """Whether a policy lends to this binding, and not to a binding of the same name in another
-        computing cluster.
-        """
+        """Whether a policy lends to this binding, and not to its namesake in another cluster."""
         if policy is None or policy.spec.cluster != self.binding_name:
             return False
         return claim_policy(policy, ids=self.ids, domain=self.domain) is not Claim.FOREIGN
 
     def holds(self, policy: ResourceLeasingPolicy | None) -> bool:
-        """Whether a policy lends to this binding and has our finalizer and claim, so that no other
-        binding may use the policy.
-        """
+        """Whether a policy lends to this binding, and has our finalizer and claim."""
         if policy is None or not self.concerns(policy):
             return False
         finalized = self.domain.finalizer_policy in (policy.metadata.finalizers or ())
@@ -296,9 +287,7 @@ class Clusters:
         return f"{self.clock.now():%Y-%m-%dT%H:%M:%SZ}"
 
     def proxier_ip(self, vnode: str) -> str:
-        """Return the address of the proxier replica that a virtual node points at; empty if none
-        runs.
-        """
+        """Return the address of the proxier replica of a virtual node; empty if none runs."""
         return chosen_replica(self.proxiers.items(), vnode)
 
     def pnode_of(self, vnode: Node) -> str:
@@ -333,8 +322,9 @@ class Clusters:
         return False
 
     def _may_be_ours(self, pod: VirtualPod) -> bool:
-        """Whether a pod's node may be a virtual node of this binding, by its name alone, because
-        the cache of nodes may not have synced.
+        """Whether the name of a pod's node is one that a virtual node of this binding may have.
+
+        The name alone is compared, because the cache of nodes may not have synced.
 
         The clusterID of another binding may begin with this one's; `is_on_lent_node` decides.
         """

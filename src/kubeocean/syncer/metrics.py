@@ -90,15 +90,13 @@ _PodT = TypeVar("_PodT", bound=_Pod)
 
 
 def in_units(resource: str, amount: Quantity) -> float:
-    """Return an amount of a resource in the unit of the resource's metric, such as millicores or
-    MiB.
-    """
+    """Return an amount of a resource in the unit of its metric, such as millicores or MiB."""
     return amount.nano / RESOURCES[resource]
 
 
 def is_counted(pod: VirtualPod, domain: Domain) -> bool:
-    """Whether metrics count a pod: not a system pod, and a DaemonSet pod only if annotated to run
-    in workers.
+    """Whether metrics count a pod: no system pods, DaemonSet pods only with the annotation to
+    run.
     """
     if pod.metadata.namespace in domain.system_namespaces:
         return False
@@ -192,9 +190,7 @@ class SyncerMetrics:
         return readings | self._amounts(binding, vnodes)
 
     def _last_sync(self) -> float:
-        """Return the timestamp of the last time when the worker answered and no queue had work;
-        now, if that is so now.
-        """
+        """Return the timestamp of the last moment when the worker answered and no work waited."""
         clusters = self._clusters
         if clusters.worker_health.answers and clusters.synced and self._is_idle():
             self._synced_at = clusters.clock.now().timestamp()
@@ -216,9 +212,7 @@ class SyncerMetrics:
         return rows
 
     def _of_node(self, vnode: Node) -> dict[str, _Numbers]:
-        """Return the amounts of each resource of a virtual node's worker node, in the order of
-        `_AMOUNTS`.
-        """
+        """Return the amounts of each resource of a node, in the order of `_AMOUNTS`."""
         name = self._clusters.pnode_of(vnode)
         pnode = self._clusters.pnodes.get(Key("", name))
         if pnode is None:

@@ -74,8 +74,7 @@ class _Deletion:
 
 
 class BindingDeletion:
-    """Writes the conditions of one binding and deletes the binding's objects; the key is the
-    binding's name.
+    """Writes the conditions of one binding and deletes its objects; the key is the binding's name.
 
     - `held`: returns the policies that have our finalizer.
     - `claimed`: returns the policies with another computing cluster's claim.
@@ -164,8 +163,8 @@ class BindingDeletion:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Add our finalizer to the binding and write its conditions; if the binding is being
-        deleted, clean up.
+        """Add our finalizer to the binding, write its conditions; clean up if it is being
+        deleted.
         """
         clusters, binding = self._clusters, self._clusters.binding
         if binding is None:
@@ -275,9 +274,7 @@ class BindingDeletion:
         return deletion
 
     def _unread(self) -> list[str]:
-        """Return the API paths of the caches that have not synced and that a deletion of the
-        binding needs.
-        """
+        """Return the API paths of the caches that have not synced and that a deletion needs."""
         clusters = self._clusters
         needed: list[Informer[Any]] = [clusters.vnodes, clusters.vpods]
         if clusters.worker_health.answers:
@@ -322,9 +319,7 @@ class BindingDeletion:
         return Done()
 
     async def _abandon_nodes(self) -> None:
-        """Delete the virtual nodes that still exist; a virtual node with a foreign finalizer
-        remains.
-        """
+        """Delete the virtual nodes that still exist; those with a foreign finalizer remain."""
         clusters, ours = self._clusters, self._clusters.domain.finalizer_vnode
         try:
             listing = await clusters.computing.list(NODES, labels=clusters.vnodes.scope.labels)
@@ -436,9 +431,7 @@ class BindingDeletion:
         return written.resource_version
 
     def _status(self, binding: ClusterBinding, own: list[Condition]) -> BindingStatus:
-        """Return the binding's status with the conditions `own`; all other fields belong to the
-        manager.
-        """
+        """Return the binding's status with the conditions `own`; other fields are the manager's."""
         merged = binding.status.conditions
         for condition in own:
             merged = set_condition(merged, condition, now=self._clusters.now_text())
@@ -490,8 +483,6 @@ def _later(rest_s: float | None) -> Outcome:
 
 
 def _differs(status: BindingStatus, condition: Condition) -> bool:
-    """Whether a condition has another status or reason than in the binding's status; messages do
-    not count.
-    """
+    """Whether the binding's status has a condition with another status or reason, or lacks it."""
     before = find_condition(status.conditions, condition.type)
     return before is None or (before.status, before.reason) != (condition.status, condition.reason)

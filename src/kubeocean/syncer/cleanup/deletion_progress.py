@@ -67,9 +67,7 @@ class Unconfirmed:
 
 
 def remaining(reports: Iterable[NodeReport], vnodes: Collection[str]) -> str:
-    """Return a text that names the virtual nodes that still exist, with the pods that each waits
-    for.
-    """
+    """Return a text with the virtual nodes that still exist and the pods that each waits for."""
     known = {report.node: report for report in reports}
     texts = []
     for vnode in sorted(vnodes)[:_NAMED]:
@@ -86,9 +84,7 @@ def _pods(report: NodeReport) -> str:
 
 
 def first_few(names: Collection[str]) -> str:
-    """Return the first few of `names` in alphabetical order as text, and how many more there
-    are.
-    """
+    """Return the first few of the sorted `names` as text, and how many more there are."""
     return f"{', '.join(sorted(names)[:_NAMED])}{_more(len(names))}"
 
 
@@ -97,8 +93,9 @@ def _more(number: int) -> str:
 
 
 def ends_by(reports: Iterable[NodeReport]) -> str:
-    """Return the text "; ends by <time>", the time when the last pod is abandoned at the latest;
-    empty if no node waits for a pod.
+    """Return the text "; ends by <time>", with the time when the last pod is abandoned.
+
+    Empty if no node waits for a pod.
     """
     last = _last_deadline(reports)
     return f"; ends by {text_of(last + timedelta(seconds=ABANDON_S))}" if last is not None else ""
@@ -140,21 +137,16 @@ class Leftovers:
         self._logconfigs = logconfigs
 
     def drain(self, *, confirmed: bool) -> None:
-        """Delete all copies and remove the finalizers of their sources; if not `confirmed`, do not
-        wait for the worker."""
+        """Delete all copies and unmark their sources; wait for the worker only if `confirmed`."""
         self._dependents.drain(confirmed=confirmed)
 
     @property
     def marks(self) -> int:
-        """How many objects still have a label, finalizer or annotation of ours because of a copy,
-        copies included.
-        """
+        """How many copies and marked sources exist."""
         return self._dependents.remaining()
 
     def describe(self) -> str:
-        """Return a text that counts the pods and copies that the caches still show; empty if
-        none.
-        """
+        """Return a text that counts the pods and copies in the caches; empty if there are none."""
         counts = (
             (len(self._pods.remaining()), "pod"),
             (self._dependents.remaining(), "copied object"),

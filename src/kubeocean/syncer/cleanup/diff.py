@@ -61,9 +61,7 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """An object that Kubeocean created, in either cluster, for an object of the computing
-    cluster.
-    """
+    """An object that Kubeocean created in either cluster for an object of the computing cluster."""
 
     kind: str
     resource: Resource[Untyped]
@@ -106,9 +104,7 @@ class ComparedPod:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between the clusters; its `identity` is the same as long as its object
-    exists.
-    """
+    """A difference between the clusters; `identity` stays the same while its object exists."""
 
     problem: DifferenceKind
     subject: Counterpart
@@ -145,8 +141,7 @@ def counterpart(
     domain: Domain,
     vnodes: Container[str] = (),
 ) -> Counterpart | None:
-    """Return an object of the worker as a Counterpart, which names its virtual object; None if the
-    object belongs to another owner.
+    """Return the Counterpart of a worker's object; None if the object has another owner.
 
     `vnodes` are the names of this binding's virtual nodes.
     """
@@ -176,8 +171,7 @@ def counterpart(
 
 
 def _legacy_node(obj: Object, vnodes: Container[str], domain: Domain) -> str:
-    """Return the virtual node that a pod of the Go implementation names, if the node is this
-    binding's.
+    """Return the virtual node of this binding that a pod of the Go implementation names, if any.
 
     Such a pod's name is computed from the virtual pod that its annotations name. A pod that a
     person created from the manifest of such a pod has another name, or a controller of the worker.
@@ -235,9 +229,7 @@ def counterparts(
 
 
 def beside_node(obj: Object, kind: str, resource: Resource[ObjectT], vnode: str) -> Counterpart:
-    """Return the Counterpart of an object that was created in the computing cluster for a virtual
-    node.
-    """
+    """Return the Counterpart of a computing cluster's object that belongs to a virtual node."""
     return Counterpart(
         kind=kind,
         resource=untyped(resource),

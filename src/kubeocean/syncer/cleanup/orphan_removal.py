@@ -104,8 +104,8 @@ class Remover:
         return self._is_unchanged(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
 
     async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether a pod without labels of an owner names a virtual node of this binding, or neither
-        a virtual pod nor a node.
+        """Whether an unlabelled pod names a virtual node of this binding, or no virtual object at
+        all.
         """
         if subject.in_computing_cluster or not self._is_unchanged(subject, obj):
             return False

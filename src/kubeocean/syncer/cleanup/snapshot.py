@@ -50,9 +50,7 @@ def _holders(kind: str) -> list[ReplicatedKind]:
 
 @dataclass(slots=True)
 class Comparison:
-    """The objects of both clusters as listed at one time, and the differences between the
-    clusters.
-    """
+    """The objects of both clusters as listed at one time, and their differences."""
 
     pods: dict[Key, ComparedPod] = field(default_factory=dict)
     used: set[Reference] = field(default_factory=set)
@@ -61,17 +59,15 @@ class Comparison:
     findings: tuple[Difference, ...] = ()
 
     def is_unused(self, copy: Counterpart) -> bool:
-        """Whether neither a pod nor another copy uses a copy; False if a kind that may use the copy
-        could not be listed.
+        """Whether no pod and no other copy uses a copy, and all kinds that may do so were
+        listed.
         """
         if (copy.kind, copy.virtual) in self.used or (copy.kind, copy.key) in self.held:
             return False
         return all(holder.copies.kind not in self.skipped for holder in _holders(copy.kind))
 
     def is_wanted(self, copy: Counterpart) -> bool:
-        """Whether a pod or another copy uses a copy, or may use the copy because a kind could not
-        be listed.
-        """
+        """Whether a pod or another copy uses a copy, or may do so in a kind that was not listed."""
         return not self.is_unused(copy)
 
     def has_pod(self, obj: Counterpart) -> bool:

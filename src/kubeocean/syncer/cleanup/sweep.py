@@ -126,7 +126,7 @@ class Sweep:
         return [*differences, *compare([ppods], vpods)]
 
     def _can_judge(self) -> bool:
-        """Whether all caches have synced, the worker answers, and the binding is not being
+        """Whether all caches are complete, the worker answers, and the binding is not being
         deleted.
         """
         clusters, dependents = self.clusters, self._dependents
@@ -207,9 +207,7 @@ class Sweep:
         self._enqueue(difference.subject)
 
     def _enqueue(self, subject: Counterpart) -> None:
-        """Enqueue the virtual object of `subject` at the controller that is responsible for its
-        kind.
-        """
+        """Enqueue the virtual object of `subject` at the controller of its kind."""
         if subject.kind in (POD, TOKEN) and subject.virtual.name:
             self._nudge(subject.virtual)
         for replicator in self._replicators():

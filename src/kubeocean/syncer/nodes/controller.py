@@ -198,8 +198,8 @@ class NodeController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Create, update, reclaim or delete the virtual node of one worker node, as the policies
-        decide.
+        """Create, update, reclaim or delete the virtual node of a worker's node, by the
+        policies.
         """
         clusters = self._clusters
         binding = clusters.binding
@@ -343,9 +343,7 @@ class NodeController:
         )
 
     def _is_drained(self, vnode: Node | None) -> bool:
-        """Whether `kubeocean drain` has cordoned the node, and the node has not been uncordoned
-        since.
-        """
+        """Whether `kubeocean drain` cordoned the node, and the node was not uncordoned since."""
         if vnode is None or not vnode.spec.unschedulable:
             return False
         return self._clusters.domain.drained in vnode.annotations
@@ -389,9 +387,7 @@ class NodeController:
         return Stuck(NodeEvent.NAME_TAKEN, message)
 
     async def _recovers(self, name: str) -> bool:
-        """Whether a virtual node that left the cache without a deletion still exists, after
-        restoring its labels.
-        """
+        """Whether a virtual node that the cache lost still exists; its labels are restored."""
         record = self._records.get(name)
         if record is None or not record.lost:
             return False
@@ -452,9 +448,7 @@ class NodeController:
         )
 
     def _takes_pods(self, vnode: Node) -> bool:
-        """Whether a virtual node whose policy is not known has allocatable pods, and is not
-        drained.
-        """
+        """Whether a virtual node of an unknown policy has allocatable pods and is not drained."""
         present = (vnode.status.allocatable or {}).get(PODS, "")
         return str(present) != "0" and not self._is_drained(vnode)
 
@@ -530,8 +524,9 @@ class NodeController:
         return self._again(plan.again_at)
 
     async def _is_confirmed(self, pnode: str, vnode: Node, decision: Reclaim) -> bool:
-        """Whether the API server confirms that the node or policy that a reclaim decision found
-        missing in the cache does not exist.
+        """Whether the API server confirms that the cause of a reclaim is true.
+
+        The causes to confirm are a worker's node or a policy that the cache does not show.
         """
         clusters, worker = self._clusters, self._clusters.worker
         applied = self._applied(vnode) or ""
@@ -551,8 +546,7 @@ class NodeController:
         return True
 
     async def _enqueue_namesakes(self, vnode: Node) -> bool:
-        """Enqueue the worker's nodes from whose name the name of the virtual node follows; return
-        False if there are none.
+        """Enqueue the worker's nodes that the virtual node is named after; False if there are none.
 
         A virtual node that lost the annotation with its worker node's name gets the annotation back
         in the reconcile of that worker node.
@@ -598,9 +592,7 @@ class NodeController:
         return await self._delete_object(self._clusters.pnode_of(vnode), vnode, "WorkerUnreachable")
 
     def _expires_s(self) -> float | None:
-        """Return the seconds until the nodes of a worker that does not answer are deleted; None
-        means never.
-        """
+        """Return the seconds until the nodes of an unreachable worker are deleted; None: never."""
         clusters, health = self._clusters, self._clusters.worker_health
         if health.answers or health.mistaken or not clusters.remove_nodes_after_s:
             return None
@@ -608,8 +600,9 @@ class NodeController:
         return max(0.0, clusters.remove_nodes_after_s - silent_s)
 
     def expiry(self, binding: ClusterBinding) -> list[Condition]:
-        """Return the binding's condition about nodes deleted because the worker did not answer;
-        empty if that never happened.
+        """Return the binding's condition about the deletion of an unreachable worker's nodes.
+
+        Empty if no node was ever deleted for that reason.
         """
         generation = binding.metadata.generation
         if self._expires_s() == 0:
@@ -646,9 +639,7 @@ class NodeController:
         return Key("", key.name if key.namespace == _STRAY else self._clusters.vnode_name(key.name))
 
     def _stands_for(self, vnode: Node, pnode: Node) -> bool:
-        """Whether the label or the annotation of a virtual node has the UID of the worker's node,
-        or neither is set.
-        """
+        """Whether a virtual node has the UID of the worker's node, or no UID, in its metadata."""
         key = self._clusters.domain.physical_node_uid
         uids = {vnode.labels.get(key), vnode.annotations.get(key)} - {None}
         return not uids or pnode.uid in uids
@@ -666,16 +657,14 @@ def _either(old: T | None, new: T | None) -> T:
 
 
 def _cool_down_start(situation: ReclaimInput) -> str:
-    """Return the time of the node's last eviction, from which its cool-down counts; empty if the
-    policy has no cool-down.
+    """Return when a node's cool-down began: at its last eviction; empty if there is no
+    cool-down.
     """
     return text_of(situation.last_eviction) or "" if situation.rules.cool_down_s else ""
 
 
 def _details(policy: str, limits: tuple[ResourceLimit, ...]) -> str:
-    """Return a policy's name and limits in one line, as earlier versions wrote:
-    `name(cpu=4/50%,memory=8Gi)`.
-    """
+    """Return a policy's name and limits, as earlier versions did: `name(cpu=4/50%,memory=8Gi)`."""
     texts = []
     for limit in limits:
         parts = [str(limit.quantity)] if limit.quantity is not None else []

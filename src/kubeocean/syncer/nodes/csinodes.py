@@ -91,9 +91,7 @@ def forge(context: CsiNodeContext, *, now: str) -> Json:
 
 
 def changes(copy: CsiNode, context: CsiNodeContext, *, now: str) -> Json:
-    """Return the merge patch that updates a copy of a CSINode to its source; empty if nothing
-    differs.
-    """
+    """Return the merge patch that makes a CSINode copy equal to its source; empty if it is."""
     expected_labels, expected_annotations = merged(copy, *_metadata(context), context.domain)
     labels = merge_patch(copy.labels, expected_labels)
     annotations = merge_patch(copy.annotations, expected_annotations)
@@ -109,8 +107,9 @@ def changes(copy: CsiNode, context: CsiNodeContext, *, now: str) -> Json:
 
 
 def unregister(copy: CsiNode, context: CsiNodeContext) -> Json:
-    """Return the merge patch that removes the CSI drivers of a copy that differ from the source;
-    empty if none differs.
+    """Return the merge patch that removes the drivers of a copy that differ from the source.
+
+    Empty if none differs.
 
     An API server refuses a change of a registered driver, but accepts that a driver is removed and
     added again.
@@ -173,9 +172,7 @@ def _owner(context: CsiNodeContext) -> Json:
 
 
 def _changed_owners(copy: CsiNode, context: CsiNodeContext) -> list[Json]:
-    """Return the ownerReferences to write: the virtual node, and owners of other kinds; empty if
-    nothing changes.
-    """
+    """Return the ownerReferences to write, with the virtual node; empty if nothing changes."""
     owners = copy.metadata.owner_references or ()
     nodes = [each for each in owners if each.kind == NODES.kind]
     if len(nodes) == 1 and nodes[0].uid == context.vnode_uid:

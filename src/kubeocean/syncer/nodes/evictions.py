@@ -85,9 +85,7 @@ class Evictor:
         )
 
     def _recover_slots(self, policy: str) -> None:
-        """Count the evictions of an earlier process, from the policy's status, against the policy's
-        evictions per minute.
-        """
+        """Count the evictions in the policy's status, by an earlier process, against its pace."""
         stored = self._clusters.policies.get(Key("", policy))
         if stored is not None:
             reclaim = stored.status.reclaim or ReclaimStatus()
@@ -95,9 +93,7 @@ class Evictor:
             self._slots.recover(policy, [time for time in times if time is not None])
 
     def _last_eviction(self, name: str, vnode: Node | None, now: datetime) -> datetime | None:
-        """Return when a pod was last evicted from the virtual node, by this or an earlier
-        process.
-        """
+        """Return when a pod was last evicted from the virtual node, by any process."""
         key = self._clusters.domain.last_eviction_time
         recorded = instant_of(vnode.annotations.get(key)) if vnode is not None else None
         known = self._progress.last_eviction(name)
@@ -181,9 +177,7 @@ class Evictor:
         return attempt
 
     def _report(self, step: PodStep, vnode: str, policy: str) -> None:
-        """Record a pod that was evicted or deleted in the reclaim progress, in the log and in an
-        event.
-        """
+        """Record an evicted or deleted pod in the reclaim progress, the log and an event."""
         key, now = step.pod.key, self._clusters.clock.now()
         forced = step.action is not PodAction.EVICT
         message = f"Node {vnode} is reclaimed by its owner (policy {policy}): {step.reason}"

@@ -140,8 +140,8 @@ def is_kubelet_label(key: str) -> bool:
 
 
 def is_copied_annotation(key: str) -> bool:
-    """Whether an annotation of a worker's node is information for users, and not an order to a
-    program such as a network plugin.
+    """Whether an annotation of a worker's node is information for users, not an order to a
+    program.
     """
     domain = key.partition("/")[0]
     # Cilium also writes its domain reversed: `io.cilium.network.…`.

@@ -94,9 +94,7 @@ class NodePatches:
 
 
 def forge(lent: Lent, *, now: str) -> Json:
-    """Return the manifest of a new virtual node, with its status: API servers keep the status of a
-    new node.
-    """
+    """Return the manifest of a new virtual node; API servers keep the status of a new node."""
     want = expected(lent)
     annotations = {
         **want.annotations,
@@ -118,9 +116,7 @@ def forge(lent: Lent, *, now: str) -> Json:
 
 
 def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
-    """Return the patches that make an existing virtual node as it should be; empty if nothing
-    differs.
-    """
+    """Return the patches that make a virtual node what it should be; empty if nothing differs."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
     annotations_now: Mapping[str, str] = meta.get("annotations") or {}
@@ -164,8 +160,7 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
-    """Return the patch that taints and cordons a virtual node when a reclaim begins; all other
-    fields stay.
+    """Return the patch that taints and cordons a virtual node because of a reclaim.
 
     An annotation marks a cordon that the syncer set: when the node is lent again, only such a
     cordon is removed.
@@ -222,15 +217,16 @@ def refreshed(
 
 
 def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the annotations of the worker's node that are too large to be copied; `now` are the
-    annotations of the virtual node.
+    """Return the annotations of the worker's node that do not fit beside those of the virtual
+    node.
     """
     return tuple(sorted(_copied(lent).keys() - _fitting(lent, now).keys()))
 
 
 def expected(lent: Lent, now: Mapping[str, str] | None = None) -> Expected:
-    """Return the labels, annotations and taints that the syncer sets on a virtual node; `now` are
-    the node's present annotations.
+    """Return the metadata and taints that the syncer sets on a virtual node.
+
+    `now` are the present annotations of the virtual node.
     """
     domain, node = lent.domain, lent.pnode["metadata"]
     name, ip = node["name"], inner_ip(lent.pnode)
@@ -305,8 +301,9 @@ def _copied(lent: Lent) -> dict[str, str]:
 
 
 def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations of the worker's node that are copied, without the largest ones that do
-    not fit; `now` are the virtual node's.
+    """Return the annotations of the worker's node to copy, without the largest that do not fit.
+
+    `now` are the present annotations of the virtual node.
     """
     copied = _copied(lent)
     before = Expected.decode(now.get(lent.domain.expected_metadata, "")).annotations
@@ -385,9 +382,7 @@ def _conditions_of(pnode: Json) -> list[Json]:
 
 
 def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
-    """Return the conditions of the worker's node, and those that other programs set on the virtual
-    node.
-    """
+    """Return the conditions of the worker's node, and those that others set on the virtual node."""
     ours = _conditions_of(pnode)
     known = {each["type"] for each in ours} | _STANDARD_CONDITIONS | {*before.conditions}
     return [*ours, *(each for each in now.get("conditions") or () if each["type"] not in known)]
@@ -396,9 +391,7 @@ def _conditions(pnode: Json, now: Json, before: Expected) -> list[Json]:
 def _spec_change(
     spec: Json, before: Expected, want: Expected, lent: Lent, *, cordoned: bool
 ) -> Json:
-    """Return the change of a virtual node's spec; `cordoned` says that the syncer set the node's
-    cordon.
-    """
+    """Return the change of a virtual node's spec; `cordoned` says that the syncer cordoned it."""
     now = msgspec.convert(spec.get("taints") or [], tuple[Taint, ...])
     then = merge_taints(now, before.taints, want.taints, owns=lent.domain.owns)
     change: Json = {}
@@ -434,9 +427,7 @@ def _status_change(now: Json, then: Json) -> Json:
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """Return the value of status field `name` for comparison: conditions without times, quantities
-    by amount.
-    """
+    """Return a status field for comparison: conditions without times, quantities by amount."""
     if name in ("capacity", "allocatable"):
         return {resource: Quantity.stored(amount) for resource, amount in (value or {}).items()}
     if name != "conditions":

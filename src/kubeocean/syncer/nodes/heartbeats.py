@@ -98,9 +98,7 @@ class HeartbeatSchedule:
                     group.create_task(self._work())
 
     async def _tick(self) -> None:
-        """Start the calls of slot after slot. After a stall, missed slots are skipped, not
-        replayed.
-        """
+        """Start the calls of each slot. After a stall, missed slots are skipped, not replayed."""
         due, slot = self._clock.monotonic(), 0
         while True:
             due = max(due + self._step_s, self._clock.monotonic() - self._step_s)
@@ -247,9 +245,7 @@ class Heartbeats:
             self._failing = False
 
     def _note_failure(self, error: ApiError) -> None:
-        """Count a failed renewal, and log the first: a renewal that fails for one node fails for
-        all of them.
-        """
+        """Count a failed renewal, and log the first: a failure for one node is one for all."""
         self._failed.inc()
         if not self._failing:
             self._failing = True

@@ -156,7 +156,7 @@ def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
 
 
 def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
-    """Return the host ports that those of the given pods hold which `counts` accepts, each once,
+    """Return the host ports that these pods hold, if `counts` accepts the pod, each once,
     sorted.
     """
     counted = (pod for pod in pods if counts(pod, ids, domain))
@@ -180,9 +180,7 @@ def lean(pod: PortPod, ids: Ids, domain: Domain) -> PortPod:
 
 
 def forge(reservation: Reservation) -> Json:
-    """Return the manifest of the reservation pod. Its image is never pulled: the node is
-    virtual.
-    """
+    """Return the manifest of a reservation pod. Its image is never pulled: the node is virtual."""
     ports = [
         {
             "name": f"port-{index}",
@@ -223,9 +221,7 @@ def forge(reservation: Reservation) -> Json:
 
 
 def fits(pod: ReservationPod, reservation: Reservation) -> bool:
-    """Whether a pod holds exactly the ports of `reservation`, and is neither finished nor being
-    deleted.
-    """
+    """Whether a pod holds exactly the ports of `reservation`, and is not ending."""
     # A pod of an earlier node of that name is about to be garbage-collected.
     owners = [o.uid for o in pod.metadata.owner_references or () if o.kind == NODES.kind]
     return (

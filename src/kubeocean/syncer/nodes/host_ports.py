@@ -86,9 +86,7 @@ class HostPorts:
         self._register_handlers()
 
     def _holders(self, labels: str) -> Informer[PortPod]:
-        """Return an informer of the worker's pods that hold host ports; pods without host ports are
-        not kept.
-        """
+        """Return an informer of the worker's pods with host ports; other pods are not kept."""
         clusters = self.clusters
         return Informer(
             clusters.worker,
@@ -193,8 +191,10 @@ class HostPorts:
         return await self._ensure(reservation, vnode, present)
 
     def _on(self, name: str, vnode: Node | None) -> list[ReservationPod]:
-        """Return the reservations on a virtual node that have our labels, and, if `vnode` exists,
-        those that no binding has claimed.
+        """Return the reservations on a virtual node that are ours, and those that no binding
+        claims.
+
+        The latter only if `vnode` exists.
         """
         ours = [pod for pod in self.reservations.by("node", name) if self._is_ours(pod)]
         # A reservation that was adopted just now may be in both caches for a moment.
@@ -244,9 +244,7 @@ class HostPorts:
         return created
 
     async def _name_taken(self, reservation: Reservation, vnode: Node) -> ReservationPod | Outcome:
-        """Return our reservation pod of that name, which the cache does not show yet; report a
-        foreign pod of that name.
-        """
+        """Return our reservation of that name, which the cache lacks; report a foreign pod."""
         name, namespace = reservation.name, reservation.namespace
         pod = await self.clusters.computing.get(RESERVATION_PODS, name, namespace)
         if not self._is_ours(pod):

@@ -31,9 +31,7 @@ class NodeLabels:
         self._allowed = True
 
     async def set(self, pnode: Node, policy: str) -> None:
-        """Label the worker's node with the policy that lends it, unless the label names another
-        binding's policy.
-        """
+        """Label the worker's node with its policy, unless it has the label of another binding."""
         label = pnode.labels.get(self._clusters.domain.policy_applied, "")
         value = naming.label_value(policy)
         if label == value or self._is_foreign(label):
@@ -42,9 +40,7 @@ class NodeLabels:
             await self._label(pnode, value)
 
     async def remove(self, pnode: Node | None, applied: str | None = None) -> None:
-        """Remove the label from a worker's node, if it names a policy of this binding or the policy
-        `applied`.
-        """
+        """Remove the label from a worker's node, if it names our policy or the policy `applied`."""
         if pnode is None or not self._clusters.worker_health.answers:
             return
         label = pnode.labels.get(self._clusters.domain.policy_applied)

@@ -196,8 +196,8 @@ class PolicyController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Add our finalizer and claim to the policy, write its status, and requeue at the next edge
-        of its windows.
+        """Add our finalizer, write the policy's status, and requeue at the next edge of its
+        windows.
         """
         policy, cached = self._clusters.policies.get(key), self._policies.get(key.name)
         if policy is None:
@@ -331,9 +331,7 @@ class PolicyController:
         return Done()
 
     def _emit_reclaimed(self, policy: ResourceLeasingPolicy) -> None:
-        """Emit the event that a deleted policy's nodes are reclaimed: no further status is written
-        for that policy.
-        """
+        """Emit the event that a policy's nodes are reclaimed; a deleted policy gets no status."""
         reclaim = policy.status.reclaim or ReclaimStatus()
         if reclaim.start_time is not None and reclaim.completion_time is None:
             message = "Reclaimed; no node is lent by this policy any more"
@@ -362,8 +360,7 @@ class PolicyController:
     async def _write_status(
         self, cached: CachedPolicy, now: datetime, version: str
     ) -> float | None:
-        """Write the policy's status if it changed; return the seconds until a write is allowed, if
-        it is too early.
+        """Write the policy's status if it changed; return the seconds to wait if it is too early.
 
         A change of the policy itself is written at once, the progress of reclaims less often.
         """
@@ -389,8 +386,8 @@ class PolicyController:
         return None
 
     def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
-        """Return the progress of a policy's reclaims; None while a tainted node of the policy was
-        not reconciled yet.
+        """Return the progress of a policy's reclaims; None before its tainted nodes are
+        reconciled.
         """
         name, domain = cached.policy.name, self._clusters.domain
         keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)

@@ -16,8 +16,9 @@ __all__ = ["PolicyCache"]
 
 
 class PolicyCache:
-    """Parsed policies that name this binding and are not claimed by another computing cluster, or
-    that have this binding's claim.
+    """Parsed policies that name this binding, unless another computing cluster has claimed them.
+
+    Also policies with our claim that name another binding now.
     """
 
     def __init__(self, clusters: Clusters) -> None:

@@ -66,9 +66,7 @@ class SelectedResources:
     def unknown(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the resources named in a policy's limits that no node selected by policy and
-        binding has.
-        """
+        """Return the resources of limits that no node has which policy and binding select."""
         doubtful = [
             name
             for name in dict.fromkeys(limit.resource for limit in parsed.limits)
@@ -82,8 +80,8 @@ class SelectedResources:
     def withheld(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the resources of which the policy lends nothing because one of its limits has an
-        unknown name.
+        """Return the resources that are not lent because a limit of the policy has an unknown
+        name.
         """
         unknown = self.unknown(policy, parsed, selector)
         if not unknown:
@@ -127,9 +125,7 @@ class SelectedResources:
 
 
 class Overlaps:
-    """The worker nodes that more than one policy selects, as the last reconcile of each node
-    decided.
-    """
+    """The worker's nodes that more than one policy selects, as of the last reconciles."""
 
     def __init__(self) -> None:
         self._deciders: dict[str, str] = {}  # by the worker's node; empty if no policy decides
@@ -141,8 +137,8 @@ class Overlaps:
         self._handlers.append(handler)
 
     def record(self, pnode: str, decider: str = "", others: tuple[str, ...] = ()) -> None:
-        """Record which policy decides about a worker node (`decider`), and which other policies
-        select that node.
+        """Record which policy decides about a worker's node, and which `others` select that
+        node.
         """
         before = self._deciders.get(pnode, ""), self._others.get(pnode, ())
         self._deciders[pnode] = decider
@@ -163,9 +159,7 @@ class Overlaps:
         return pnode in self._deciders
 
     def of(self, policy: str) -> dict[str, int]:
-        """Return how many nodes that this policy selects are decided by an older policy, by the
-        older policy's name.
-        """
+        """Return how many nodes that `policy` selects are decided by each older policy."""
         nodes = (pnode for pnode, others in self._others.items() if policy in others)
         return dict(sorted(Counter(self._deciders[pnode] for pnode in nodes).items()))
 

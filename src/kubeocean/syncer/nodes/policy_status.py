@@ -58,8 +58,9 @@ def own_status(
     ending: bool = False,
     findings: PolicyFindings | None = None,
 ) -> PolicyStatus:
-    """Return the policy's status with phase, time window and conditions updated; the progress of
-    reclaims stays.
+    """Return the status with phase, window and conditions that follow from the policy itself.
+
+    All other fields stay as they are.
 
     `ending` says that the binding is being deleted, so that the policy lends nothing to the
     binding.
@@ -116,9 +117,7 @@ def _conditions(
 def _mistakes(
     before: PolicyStatus, findings: PolicyFindings, generation: int
 ) -> Iterator[Condition]:
-    """Yield the conditions about the mistakes in `findings`; a mistake that was never made has no
-    condition.
-    """
+    """Yield the conditions about `findings`; a mistake that was never made has no condition."""
     if findings.unknown:
         yield conditions.LIMITS_UNKNOWN.condition(
             generation=generation,
@@ -143,9 +142,7 @@ def _mistakes(
 def status_without_binding(
     policy: ResourceLeasingPolicy, known: str, *, now: datetime
 ) -> PolicyStatus:
-    """Return the status of a policy whose binding does not exist; `known` is the text about
-    bindings that do.
-    """
+    """Return the status of a policy whose binding does not exist; `known` names one that does."""
     generation = policy.metadata.generation
     condition = conditions.POLICY_WITHOUT_BINDING.condition(
         generation=generation, binding=policy.spec.cluster, known=known

@@ -15,9 +15,7 @@ __all__ = ["ProxierPorts"]
 
 
 class ProxierPorts:
-    """The proxier port of each virtual node; an allocated port is reserved before the cache shows
-    its node.
-    """
+    """The proxier port of each virtual node; a port is reserved before the cache shows its node."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain

@@ -97,9 +97,7 @@ class ReclaimProgress:
         return sorted(reports, key=lambda report: report.node)
 
     def of_policy(self, policy: str, *, lends: bool) -> PolicyProgress:
-        """Return the reclaims of a policy's nodes, and the evictions that the policy's status does
-        not show yet.
-        """
+        """Return a policy's reclaims and the evictions that its status does not show yet."""
         record = self._policies.get(policy) or _PolicyRecord()
         nodes = (node for node in self._nodes.values() if node.policy == policy)
         return PolicyProgress(
@@ -111,9 +109,7 @@ class ReclaimProgress:
         )
 
     def mark_written(self, policy: str, progress: PolicyProgress) -> None:
-        """Drop the progress that the policy's status shows now; progress recorded since `of_policy`
-        stays.
-        """
+        """Drop the progress that the policy's status shows; later progress stays."""
         record = self._policies.get(policy)
         if record is None:
             return
@@ -130,9 +126,7 @@ class ReclaimProgress:
         self._policies.pop(policy, None)
 
     def _node_of(self, policy: str, vnode: str) -> _NodeRecord:
-        """Return the record of a virtual node for `policy`; a report of another policy, which lent
-        the node before, is dropped.
-        """
+        """Return the record of a virtual node; drop a report of the policy that lent it before."""
         node = self._nodes.setdefault(vnode, _NodeRecord())
         before, node.policy = node.policy, policy
         if before not in (None, policy) and node.report is not None:

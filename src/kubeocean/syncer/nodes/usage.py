@@ -26,9 +26,7 @@ _LABELLED: Final = "labelled/"  # before the UID of a pod with our label
 
 
 class UsageTracker:
-    """The requests of pods on every worker node; `offer` returns the present offer of a node, None
-    if that is unknown.
-    """
+    """The requests of pods on each worker node; `offer` returns a node's offer, None if unknown."""
 
     def __init__(
         self,
@@ -47,15 +45,11 @@ class UsageTracker:
         return self._nodes.get(node, _NOTHING)
 
     def follow(self, old: CountedPod | None, new: CountedPod | None) -> None:
-        """Update a node's usage after a change of a pod; a handler for the informers of pods
-        without our label.
-        """
+        """Count a changed pod; a handler for the informers of pods without our label."""
         self._move(old, new)
 
     def follow_labelled(self, old: PhysicalPod | None, new: PhysicalPod | None) -> None:
-        """Update a node's usage after a change of a pod; a handler for the informer of pods with
-        our label.
-        """
+        """Count a changed pod; a handler for the informer of pods with our label."""
         if old is not None and new is not None and _requests_the_same(old, new):
             return
         bound = new is not None and new.spec.node_name
@@ -92,8 +86,9 @@ class UsageTracker:
             del self._nodes[node]
 
     def _changed(self, node: str, ours: Sequence[Amounts]) -> None:
-        """Call the handler for a node whose offer may change; `ours` are our pods' requests before
-        and now, if only these changed.
+        """Call the handler for a node whose offer may change.
+
+        `ours` are our pods' requests before and now, if only these changed.
         """
         offer = self._offer(node) if ours else None
         if offer is None or any(_reaches(amounts, offer) for amounts in ours):
@@ -117,8 +112,7 @@ def _requests_the_same(old: PhysicalPod, new: PhysicalPod) -> bool:
 
 
 def _has_first_spec(pod: PhysicalPod) -> bool:
-    """Whether a pod's spec never changed since its creation, by its generation, which a deletion
-    increases by one.
+    """Whether a pod's spec never changed, by the generation; a deletion increases that by one.
 
     API servers before 1.33 set no generation on pods.
     """

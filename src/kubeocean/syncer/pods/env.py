@@ -49,8 +49,9 @@ _MOST_BYTES: Final = 512 * 1024
 
 
 def translate_env(pod: Json, container: Json, context: Context, common: Mapping[str, str]) -> Json:
-    """Return a container with its environment in the worker; `common` is what all containers
-    inherit.
+    """Return a container with the environment that it has in the worker.
+
+    `common` are the variables that all containers of the pod inherit.
     """
     result = dict(container)
     env = _own(pod, container.get("env") or (), context)
@@ -106,7 +107,7 @@ def _variables(service: ServiceEnv) -> dict[str, str]:
 
 
 def _link(prefix: str, address: str, port: ServicePort) -> dict[str, str]:
-    """Return the variables that Docker links had."""
+    """Return the variables in the format of Docker links for one port of a Service."""
     return {
         prefix: _url(address, port),
         f"{prefix}_PROTO": port.protocol.lower(),
@@ -116,24 +117,23 @@ def _link(prefix: str, address: str, port: ServicePort) -> dict[str, str]:
 
 
 def _server_variables(server: Endpoint) -> dict[str, str]:
-    """Return the variables of the API server, also under the default port, which a kubelet would
-    set.
-    """
+    """Return the variables of the API server, also for the default port, as a kubelet sets them."""
     port = ServicePort(server.port, server.port_name)
     default = _link(f"{_upper(_API_SERVER)}_PORT_{_DEFAULT_PORT}_TCP", server.host, port)
     return default | _variables(ServiceEnv(_API_SERVER, server.host, (port,)))
 
 
 def _own(pod: Json, env: Sequence[Json], context: Context) -> list[Json]:
-    """Return the container's own variables, and its host name."""
+    """Return the container's own variables, and `HOSTNAME` with the virtual pod's name."""
     host = {"name": ENV_HOSTNAME, "value": pod["metadata"]["name"]}
     variables = [host if v["name"] == ENV_HOSTNAME else _variable(v, context) for v in env]
     return variables if host in variables else [*variables, host]
 
 
 def _inherited_by(own: Sequence[Json], common: Mapping[str, str]) -> list[Json]:
-    """Return the inherited variables, without those that a container sets without referring to
-    them.
+    """Return the inherited variables that a container does not set itself.
+
+    An inherited variable is also returned if a variable of the container refers to its name.
     """
     names = {variable["name"] for variable in own}
     values = [variable.get("value") or "" for variable in own]
@@ -188,7 +188,9 @@ def _upper(name: str) -> str:
 
 
 def redirected_fields(domain: Domain) -> dict[str, str]:
-    """Return the fields of a pod whose virtual value is in an annotation of the physical pod."""
+    """Return the downward API fields that are read from annotations in the worker, by field
+    path.
+    """
     return {
         "metadata.name": domain.virtual_pod_name,
         "metadata.namespace": domain.virtual_pod_namespace,
@@ -199,7 +201,7 @@ def redirected_fields(domain: Domain) -> dict[str, str]:
 
 
 def translate_field(ref: Json, domain: Domain) -> Json:
-    """Return a fieldRef that has the virtual pod's value in the worker."""
+    """Return a fieldRef that gives the virtual pod's value in the worker."""
     annotation = redirected_fields(domain).get(ref["fieldPath"])
     if annotation is None:
         return ref
@@ -207,7 +209,7 @@ def translate_field(ref: Json, domain: Domain) -> Json:
 
 
 def translate_items(source: Json, domain: Domain) -> Json:
-    """Return a downwardAPI volume, or such a source of a projected volume."""
+    """Return a downwardAPI source of a volume whose fields have the virtual pod's values."""
     items: list[Json] = [
         item | {"fieldRef": translate_field(item["fieldRef"], domain)}
         if "fieldRef" in item

@@ -45,7 +45,7 @@ class PodProblem(Enum):
 
 @dataclass(slots=True)
 class PodRecord:
-    """The memory of one virtual pod."""
+    """The syncer's memory of one virtual pod between reconciles."""
 
     key: Key
     admitted: bool = False  # the pod fits its node; this is decided once
@@ -68,15 +68,17 @@ class PodRecord:
     # Versions that need no work
 
     def is_own_write(self, vpod: VirtualPod) -> bool:
-        """Whether this version is the result of our own patch, and nothing was left to do then."""
+        """Whether this version of the virtual pod is our own patch, after which both pods were
+        synced.
+        """
         return self.synced is not None and self.synced[0] == vpod.resource_version
 
     def has_shown(self, ppod: PhysicalPod) -> bool:
-        """Whether the virtual pod shows this version of the physical pod."""
+        """Whether the virtual pod shows the status of this version of the physical pod."""
         return self.synced is not None and self.synced[1] == ppod.resource_version
 
     def unsettle(self) -> None:
-        """Compare both pods again, because something changed that is in neither of them.
+        """Compare both pods again at the next reconcile, because another object changed.
 
         Changes that were refused are tried again: the binding may allow them now.
         """
@@ -87,7 +89,7 @@ class PodRecord:
             self.applied = None
 
     def settle(self, versions: _Versions, *, revision: int) -> None:
-        """Note that nothing is left to write, unless `unsettle` was called since `revision`."""
+        """Record that these versions are synced, unless `unsettle` was called since `revision`."""
         if revision == self.revision:
             self.synced = versions
 
@@ -118,14 +120,14 @@ class PodRecord:
         return 0.0 if self.retry_at_s is None else max(0.0, self.retry_at_s - now_s)
 
     def put_off(self, now_s: float, *, at_most_s: float = LONGEST_RETRY_S) -> float:
-        """Wait twice as long as the last time, from `FIRST_RETRY_S`; return for how long."""
+        """Schedule the next retry, after twice the last delay; return the delay in seconds."""
         delay_s = min(self.next_retry_s, at_most_s)
         self.retry_at_s = now_s + delay_s
         self.next_retry_s = min(delay_s * 2, LONGEST_RETRY_S)
         return delay_s
 
     def retry_now(self) -> None:
-        """End the wait, but not its growth: a cause of the failure may have gone."""
+        """Make the retry due now; the next delay still grows if the step fails again."""
         if self.retry_at_s is not None:
             self.retry_at_s = 0.0
 
@@ -142,14 +144,14 @@ class PodRecord:
         return "; ".join(self.problems.values())[:LONGEST_MESSAGE]
 
     def clear_problem(self, problem: PodProblem) -> None:
-        """Forget a problem; with the last one the wait for a retry ends."""
+        """Forget a problem; with the last problem, the retry is cancelled."""
         if self.problems.pop(problem, None) is not None and not self.problems:
             self.clear_retry()
 
 
 @dataclass(slots=True)
 class PhysicalPodRecord:
-    """The memory of one physical pod."""
+    """The syncer's memory of one physical pod between reconciles."""
 
     created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None
@@ -164,7 +166,7 @@ class PhysicalPodRecord:
         return now_s - self.unscheduled_since_s
 
     def was_deleted_with(self, grace_s: int | None) -> bool:
-        """Whether this deletion was requested already."""
+        """Whether a deletion with this grace period was requested already."""
         return self.deletion_requested and self.deletion_grace_s == grace_s
 
 
@@ -182,7 +184,7 @@ class PodRecords:
         """Return the record of a virtual pod that is in the cache.
 
         Call without an await since the pod was read: a reconcile keeps the record that it began
-        with, and what it notes after the pod has gone is dropped with it.
+        with, and notes made after the pod has left the cache are dropped together with the record.
         """
         record = self._virtual.get(vpod.uid)
         if record is None:
@@ -202,7 +204,7 @@ class PodRecords:
         self._virtual.pop(vpod.uid, None)
 
     def physical(self, ppod: PhysicalPod) -> PhysicalPodRecord:
-        """Return the record of a physical pod."""
+        """Return the record of a physical pod, created at the first call."""
         return self._physical.setdefault(ppod.uid, PhysicalPodRecord())
 
     def forget_physical(self, ppod: PhysicalPod) -> None:

@@ -48,7 +48,7 @@ _TOKEN_LIFE_S: Final = 3600  # the default of API servers
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """A token of the pod's service account that a volume projects.
+    """A service account token that a volume of a pod projects.
 
     `index` counts the tokens of that volume; an empty audience means that of the API server.
     """
@@ -62,7 +62,10 @@ class TokenSource:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Names in the pod's namespace; ConfigMaps and Secrets map to whether they are optional."""
+    """The names of objects in a pod's namespace that the pod refers to.
+
+    ConfigMaps and Secrets map to whether the reference is optional.
+    """
 
     config_maps: Mapping[str, bool]
     secrets: Mapping[str, bool]
