@@ -111,9 +111,7 @@ class Syncer:
 
     @property
     def parts(self) -> tuple[Runnable, ...]:
-        """All event recorders, caches and controllers; each comes after the parts that it reads
-        from.
-        """
+        """All recorders, caches and controllers; each comes after the parts that it reads from."""
         return (
             self.clusters.events,
             self.clusters.worker_events,

@@ -95,9 +95,7 @@ def in_units(resource: str, amount: Quantity) -> float:
 
 
 def is_counted(pod: VirtualPod, domain: Domain) -> bool:
-    """Whether metrics count a pod: no system pods, DaemonSet pods only with the annotation to
-    run.
-    """
+    """Whether metrics count a pod: no system pods, and DaemonSet pods only if annotated to run."""
     if pod.metadata.namespace in domain.system_namespaces:
         return False
     owner = controller_of(pod)

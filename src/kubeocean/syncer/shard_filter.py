@@ -1,6 +1,6 @@
-"""Shard filters: which keys of a binding belong to this replica, where several share it.
+"""Shard filters: which keys of a binding belong to this replica, where several share the binding.
 
-Everything of a virtual node is in one shard, and so is everything of a pod. The shard of a pod
+All objects of a virtual node are in one shard, and so are all objects of a pod. The shard of a pod
 follows from its namespace and name rather than its UID: the next pod of that name has the same name
 in the worker as well, and two replicas must not work on the two.
 """
@@ -16,13 +16,15 @@ __all__ = ["ALL", "ShardFilter", "of_node", "of_pod"]
 
 
 class ShardFilter(Protocol):
-    """The keys that belong to this replica."""
+    """Decides which keys belong to this replica."""
 
     def owns(self, what: str) -> bool:
         """Whether this replica may work on a key."""
 
     def turn(self, what: str) -> AbstractAsyncContextManager[None]:
-        """Work on a key; the shard is not handed over before the block ends.
+        """Return a context in which this replica works on a key.
+
+        The shard of the key is not handed over before the block ends.
 
         :raises NotOurs: the key belongs to another replica.
         """

@@ -163,9 +163,7 @@ class BindingDeletion:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Add our finalizer to the binding, write its conditions; clean up if it is being
-        deleted.
-        """
+        """Add our finalizer and write the conditions; if the binding is being deleted, clean up."""
         clusters, binding = self._clusters, self._clusters.binding
         if binding is None:
             return Done()
@@ -483,6 +481,6 @@ def _later(rest_s: float | None) -> Outcome:
 
 
 def _differs(status: BindingStatus, condition: Condition) -> bool:
-    """Whether the binding's status has a condition with another status or reason, or lacks it."""
+    """Whether a condition has another status or reason than in the binding's present status."""
     before = find_condition(status.conditions, condition.type)
     return before is None or (before.status, before.reason) != (condition.status, condition.reason)

@@ -104,9 +104,7 @@ class Remover:
         return self._is_unchanged(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
 
     async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
-        """Whether an unlabelled pod names a virtual node of this binding, or no virtual object at
-        all.
-        """
+        """Whether an unlabelled pod names our virtual node, or no virtual object at all."""
         if subject.in_computing_cluster or not self._is_unchanged(subject, obj):
             return False
         if not subject.legacy_node:

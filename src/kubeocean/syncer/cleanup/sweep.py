@@ -126,9 +126,7 @@ class Sweep:
         return [*differences, *compare([ppods], vpods)]
 
     def _can_judge(self) -> bool:
-        """Whether all caches are complete, the worker answers, and the binding is not being
-        deleted.
-        """
+        """Whether the caches are complete, the worker answers, and the binding stays."""
         clusters, dependents = self.clusters, self._dependents
         binding = clusters.binding
         return (

@@ -198,9 +198,7 @@ class NodeController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Create, update, reclaim or delete the virtual node of a worker's node, by the
-        policies.
-        """
+        """Create, update, reclaim or delete the virtual node of a worker's node."""
         clusters = self._clusters
         binding = clusters.binding
         ending = binding is not None and binding.deleting
@@ -657,9 +655,7 @@ def _either(old: T | None, new: T | None) -> T:
 
 
 def _cool_down_start(situation: ReclaimInput) -> str:
-    """Return when a node's cool-down began: at its last eviction; empty if there is no
-    cool-down.
-    """
+    """Return when a node's cool-down began, at its last eviction; empty without a cool-down."""
     return text_of(situation.last_eviction) or "" if situation.rules.cool_down_s else ""
 
 

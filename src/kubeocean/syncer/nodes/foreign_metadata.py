@@ -140,9 +140,7 @@ def is_kubelet_label(key: str) -> bool:
 
 
 def is_copied_annotation(key: str) -> bool:
-    """Whether an annotation of a worker's node is information for users, not an order to a
-    program.
-    """
+    """Whether an annotation of a worker's node informs users, and does not direct programs."""
     domain = key.partition("/")[0]
     # Cilium also writes its domain reversed: `io.cilium.network.…`.
     if key in _NAMES or key.startswith("io.cilium."):

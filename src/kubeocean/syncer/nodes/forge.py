@@ -217,9 +217,7 @@ def refreshed(
 
 
 def left_out(lent: Lent, now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the annotations of the worker's node that do not fit beside those of the virtual
-    node.
-    """
+    """Return the annotations of the worker's node that do not fit; `now` are the virtual node's."""
     return tuple(sorted(_copied(lent).keys() - _fitting(lent, now).keys()))
 
 

@@ -156,9 +156,7 @@ def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
 
 
 def held(pods: Iterable[PortPod], ids: Ids, domain: Domain) -> tuple[HostPort, ...]:
-    """Return the host ports that these pods hold, if `counts` accepts the pod, each once,
-    sorted.
-    """
+    """Return the host ports held by those pods that `counts` accepts, each once, sorted."""
     counted = (pod for pod in pods if counts(pod, ids, domain))
     return tuple(sorted({port for pod in counted for port in ports_of(pod)}))
 

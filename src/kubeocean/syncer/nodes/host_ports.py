@@ -191,8 +191,9 @@ class HostPorts:
         return await self._ensure(reservation, vnode, present)
 
     def _on(self, name: str, vnode: Node | None) -> list[ReservationPod]:
-        """Return the reservations on a virtual node that are ours, and those that no binding
-        claims.
+        """Return our reservations on a virtual node, and those that no binding has claimed.
+
+        Unclaimed ones only if `vnode` exists.
 
         The latter only if `vnode` exists.
         """

@@ -196,9 +196,7 @@ class PolicyController:
     # Reconcile
 
     async def reconcile(self, key: Key) -> Outcome:
-        """Add our finalizer, write the policy's status, and requeue at the next edge of its
-        windows.
-        """
+        """Add our finalizer, write the policy's status, and requeue at its windows' next edge."""
         policy, cached = self._clusters.policies.get(key), self._policies.get(key.name)
         if policy is None:
             self._records.pop(key.name, None)
@@ -386,9 +384,7 @@ class PolicyController:
         return None
 
     def _progress_of(self, cached: CachedPolicy, now: datetime) -> PolicyProgress | None:
-        """Return the progress of a policy's reclaims; None before its tainted nodes are
-        reconciled.
-        """
+        """Return the progress of a policy's reclaims; None until its nodes were reconciled."""
         name, domain = cached.policy.name, self._clusters.domain
         keys = (domain.taint_out_of_time_windows, domain.taint_vnode_deleting)
         for vnode in self._clusters.vnodes.by("policy", name):

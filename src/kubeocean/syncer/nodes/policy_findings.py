@@ -80,9 +80,7 @@ class SelectedResources:
     def withheld(
         self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
-        """Return the resources that are not lent because a limit of the policy has an unknown
-        name.
-        """
+        """Return the resources that are not lent because a limit has an unknown name."""
         unknown = self.unknown(policy, parsed, selector)
         if not unknown:
             return ()
@@ -137,9 +135,7 @@ class Overlaps:
         self._handlers.append(handler)
 
     def record(self, pnode: str, decider: str = "", others: tuple[str, ...] = ()) -> None:
-        """Record which policy decides about a worker's node, and which `others` select that
-        node.
-        """
+        """Record which policy decides about a worker's node, and which `others` select it."""
         before = self._deciders.get(pnode, ""), self._others.get(pnode, ())
         self._deciders[pnode] = decider
         if others:

@@ -169,9 +169,7 @@ class Admission:
                 del self._changed[old.spec.node_name]
 
     def binding_changed(self, old: ClusterBinding | None, new: ClusterBinding | None) -> None:
-        """Mark all pods to be counted again: the binding decides which pods may run in the
-        worker.
-        """
+        """Mark all pods to be counted again: the binding decides which pods may run."""
         if old is None or new is None or old.spec != new.spec:
             for pod in self._clusters.vpods.items():
                 self._changed.setdefault(pod.spec.node_name, set()).add(pod.key)

@@ -85,9 +85,7 @@ def changes(pod: Json, ppod: Json, context: Context) -> Changes:
 
 
 def digest_of(pod: Json, ppod: Json) -> int:
-    """Return a digest of everything that `changes` compares in a virtual pod and its physical
-    pod.
-    """
+    """Return a digest of everything that `changes` compares in both pods."""
     virtual, physical = pod["metadata"], ppod["metadata"]
     texts = [each.get(name) for each in (virtual, physical) for name in ("labels", "annotations")]
     return zlib.crc32(encode([texts, pod["spec"], physical.get("deletionTimestamp")]))

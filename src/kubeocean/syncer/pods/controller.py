@@ -137,8 +137,9 @@ class PodController:
         endpoints.on_change(self._retry_waiting)
 
     def share(self, shards: ShardFilter) -> None:
-        """Restrict metrics and copied events to the pods of these shards; call before anything
-        runs.
+        """Restrict metrics and copied events to the pods of these shards.
+
+        Call before anything runs.
         """
         self.events.share(shards)
         self._metrics.share(shards)
@@ -296,9 +297,7 @@ class PodController:
         return recorded and not is_copied(vpod.content(), domain)
 
     async def _is_current(self, vpod: VirtualPod, record: PodRecord) -> bool:
-        """Read a virtual pod whose cached version may be old; return whether it should still
-        run.
-        """
+        """Read a virtual pod whose cached version may be old; False if it must not run."""
         live = await self._virtual.get(vpod.key)
         if live is None or not is_live(vpod, live) or self._had_physical(live, record):
             return False
@@ -369,7 +368,9 @@ class PodController:
             )
 
     async def _create_physical(self, vpod: VirtualPod, body: Json) -> tuple[PhysicalPod, bool]:
-        """Create the physical pod under its first name, or under its second if the first is taken.
+        """Create the physical pod under its first name, or its second if the first is taken.
+
+        Return the pod and whether it was created now; the pod is foreign if both names are taken.
 
         Return the pod and whether it was created now; the claim is FOREIGN if both names are taken.
         """
@@ -508,9 +509,7 @@ class PodController:
     async def _show(
         self, vpod: VirtualPod, record: PodRecord, status: Json, metadata: Json
     ) -> VirtualPod | None:
-        """Write a status to the virtual pod; record fields that the API server refuses as a
-        problem.
-        """
+        """Write a status to the virtual pod; record fields that are refused as a problem."""
         written, refused = await self._virtual.show(vpod, status, metadata)
         if refused:
             # Another attempt makes sense only when one of the pods has changed.
@@ -521,7 +520,7 @@ class PodController:
         return written
 
     async def _apply_changes(self, sync: _Sync, vnode: Node) -> Outcome:
-        """Apply changes of the virtual pod since its creation to the physical pod."""
+        """Apply the changes that the virtual pod has had to its physical pod."""
         vpod, record = sync.vpod, sync.record
         pod = users_own(sync.virtual, self.clusters.domain)
         digest = digest_of(pod, sync.physical)

@@ -188,9 +188,7 @@ def _upper(name: str) -> str:
 
 
 def redirected_fields(domain: Domain) -> dict[str, str]:
-    """Return the downward API fields that are read from annotations in the worker, by field
-    path.
-    """
+    """Return the annotation that holds the virtual value of each downward API field."""
     return {
         "metadata.name": domain.virtual_pod_name,
         "metadata.namespace": domain.virtual_pod_namespace,

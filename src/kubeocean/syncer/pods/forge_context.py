@@ -33,9 +33,7 @@ HTTPS: Final = "https"  # the name of the port of Service default/kubernetes in 
 
 
 class Refused(ConfigError):
-    """Raised for a pod that cannot run in the worker as it is, because of the field at path
-    `field`.
-    """
+    """Raised for a pod that cannot run in the worker because of the field at path `field`."""
 
     def __init__(self, field: str, message: str, *, value: object = None) -> None:
         self.reason = message
@@ -130,9 +128,7 @@ class Privileges:
 
 @dataclass(frozen=True, slots=True)
 class OwnerWorkload:
-    """The workload that owns a pod; `kind` is in lower case, and the name is empty for a bare
-    pod.
-    """
+    """The workload of a pod; its kind is in lower case, its name is empty for a bare pod."""
 
     type: str
     name: str = ""

@@ -22,9 +22,7 @@ _BUCKETS: Final = (
 
 
 class PodMetrics:
-    """The metrics of one binding's pods; the start of each measured delay is kept in
-    `PodRecord`.
-    """
+    """The metrics of one binding's pods; the start of each delay is in a `PodRecord`."""
 
     def __init__(self, binding: str, clock: Clock, metrics: Metrics) -> None:
         def counter(name: str, doc: str) -> Counter:
@@ -81,9 +79,7 @@ class PodMetrics:
             record.changed_at_s = self._clock.monotonic()
 
     def reported(self, record: PodRecord, *, written: bool) -> None:
-        """Observe the delay until a physical pod's status was reported, if a patch was
-        `written`.
-        """
+        """Observe the delay until a status was reported, if a patch was `written`."""
         since_s, record.changed_at_s = record.changed_at_s, None
         if since_s is not None and written:
             self._status_lag.observe(self._clock.monotonic() - since_s)

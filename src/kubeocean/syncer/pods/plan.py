@@ -187,9 +187,7 @@ def physical_node(vnode: Node, ids: Ids, domain: Domain) -> str | None:
 
 
 def reclaim_reason(vnode: Node, domain: Domain) -> str:
-    """Return why a virtual node takes no new pods, by the taints that the syncer sets; else
-    empty.
-    """
+    """Return why a virtual node takes no new pods, by the syncer's taints; empty if it does."""
     keys = {taint.key for taint in vnode.spec.taints or ()}
     if domain.taint_out_of_time_windows in keys:
         return "its time window is closed"
@@ -274,7 +272,7 @@ def grace_of(vpod: VirtualPod | None) -> int | None:
 
 
 def is_due(ppod: PhysicalPod, grace_s: int | None) -> bool:
-    """Whether a physical pod is not being deleted yet, or with a longer grace period."""
+    """Whether a physical pod is yet to be deleted, or is with a longer grace period."""
     if not ppod.deleting:
         return True
     current_s = ppod.metadata.deletion_grace_period_seconds

@@ -197,7 +197,7 @@ def _privileged(context: Json, field: str) -> _Problems:
 
 
 def _confinement(context: Json, field: str) -> _Problems:
-    """Yield the profiles of a security context that are weaker than Kubernetes' defaults."""
+    """Yield the profiles of a security context that the baseline standard does not allow."""
     if (context.get("windowsOptions") or {}).get("hostProcess"):
         yield Refused(f"{field}.windowsOptions.hostProcess", _DENIED, value=True)
     for key in ("seccompProfile", "appArmorProfile"):

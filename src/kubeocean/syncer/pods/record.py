@@ -68,9 +68,7 @@ class PodRecord:
     # Versions that need no work
 
     def is_own_write(self, vpod: VirtualPod) -> bool:
-        """Whether this version of the virtual pod is our own patch, after which both pods were
-        synced.
-        """
+        """Whether this version of the virtual pod is our last patch, with nothing left to do."""
         return self.synced is not None and self.synced[0] == vpod.resource_version
 
     def has_shown(self, ppod: PhysicalPod) -> bool:

@@ -74,9 +74,7 @@ class VirtualPods:
             return await self.patch_status(vpod, accepted, metadata), str(error)
 
     async def remove(self, vpod: VirtualPod) -> None:
-        """Delete a virtual pod without grace period, as a kubelet does when its containers
-        ended.
-        """
+        """Delete a virtual pod without grace period, as a kubelet does at the end of a pod."""
         with suppress(NotFound, Conflict):
             await self._clusters.computing.delete(
                 VIRTUAL_PODS, vpod.name, vpod.namespace, uid=vpod.uid, grace_s=0

@@ -41,7 +41,7 @@ async def synced(clock: Clock, caches: Iterable[SyncedCache]) -> bool:
 
 
 class Switched:
-    """Parts that run while the switch is on."""
+    """Runs its parts, such as caches, while it is switched on."""
 
     def __init__(self, *parts: Runnable) -> None:
         self._parts: Sequence[Runnable] = parts
@@ -53,7 +53,9 @@ class Switched:
         return self._on
 
     def turn(self, on: bool) -> None:
-        """Start or stop the parts; `run` does so later, so that a part may call this itself."""
+        """Switch the parts on or off; `run` starts or stops them later, so that a part may call
+        this.
+        """
         if on != self._on:
             self._on = on
             self._turned.set()
@@ -75,7 +77,7 @@ class Switched:
 
 
 class NamespacedCaches(Generic[ObjectT]):
-    """A cache for each namespace that is needed; `make` builds one."""
+    """One cache for each namespace that is needed; `make` builds the cache of a namespace."""
 
     def __init__(self, make: Callable[[str], Informer[ObjectT]]) -> None:
         self._make = make
