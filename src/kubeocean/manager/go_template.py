@@ -108,7 +108,9 @@ def _trims(text: str, at: int) -> bool:
 
 
 def _closes(text: str, at: int) -> tuple[int, bool] | None:
-    """Return the end of a closing brace at `at` and whether it trims; None: no closing brace."""
+    """Return the end of the closing braces at `at` and whether they trim; None if there are
+    none.
+    """
     if text.startswith(_CLOSE, at):
         return at + len(_CLOSE), False
     if text[at : at + 1] in tuple(_SPACE) and text.startswith(f"-{_CLOSE}", at + 1):
@@ -242,7 +244,9 @@ class _Call:
         return _FUNCTIONS[self.name](*(each.evaluate(variables) for each in self.arguments))
 
     def _decide(self, variables: _Variables, *, until: bool) -> Value:
-        """Return the first operand that decides, or the last; later ones are not evaluated."""
+        """Return the first operand whose truth is `until`, or the last; later ones are not
+        evaluated.
+        """
         value: Value = False
         for argument in self.arguments:
             value = argument.evaluate(variables)
@@ -360,7 +364,7 @@ class _Parser:
         return body
 
     def _body(self, depth: int) -> tuple[Sequence[_Node], TemplateAction | None]:
-        """Parse up to an enclosing `else` or `end`; return the nodes and that action."""
+        """Parse up to an enclosing `else` or `end`; return the nodes and that closing action."""
         nodes: list[_Node] = []
         for piece in self._tokens:
             if isinstance(piece, Text):
@@ -420,8 +424,10 @@ class _Parser:
 
 
 def _pipeline(tokens: list[TemplateToken], depth: int) -> tuple[_Expression, list[TemplateToken]]:
-    """Parse a pipeline; return it and the remaining tokens. Each step is the last argument of the
-    next one."""
+    """Parse a pipeline; return the pipeline and the remaining tokens.
+
+    Each step is the last argument of the next one.
+    """
     if depth > _MAX_DEPTH:
         raise _ExpressionError("parentheses are nested too deeply")
     given: _Expression | None = None

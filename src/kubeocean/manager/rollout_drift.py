@@ -5,8 +5,8 @@ users add sidecars or run `kubectl rollout restart`. Lists that Kubernetes merge
 compared by that key and may have more entries; all other lists must be equal.
 
 Objects of the earlier implementation were written by another field manager. `transfer_fields` makes
-its fields ours, so that the next apply removes fields that the template does not have. A
-Deployment's selector is immutable: `keep_selector` keeps the stored one.
+the fields of that manager ours, so that the next apply removes fields that the template does not
+have. A Deployment's selector is immutable: `keep_selector` keeps the stored one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def drift(desired: Json, stored: Json) -> tuple[str, ...]:
 
 
 def fingerprint(stored: Json) -> str:
-    """Return a hash of the object that does not depend on its status."""
+    """Return a hash of a stored object that does not depend on its status."""
     return hashlib.sha256(_sorted(prune_json(stored))).hexdigest()
 
 
@@ -165,7 +165,9 @@ def _in_list(desired: Sequence[Any], stored: Any, name: str, path: str) -> Itera
 
 
 def _by_key(entries: Sequence[Any], name: str, path: str) -> dict[tuple[str, ...], Any] | None:
-    """Return the entries by their keys; None if the list is not merged by key."""
+    """Return the entries of a list by their keys; None if Kubernetes does not merge the list by
+    key.
+    """
     if not all(isinstance(each, Mapping) for each in entries):
         return None
     ports = name == _PORTS and (

@@ -47,7 +47,7 @@ class AuditEntry:
         self._began = self.clock.monotonic()
 
     def write(self) -> None:
-        """Log the line, unless the request was a routine one."""
+        """Log the audit line, unless the request was a routine one."""
         status = self.exchange.status
         refused = status >= _LOWEST_ERROR or not status
         if self.silent or (not refused and _is_routine(self.route)):
@@ -70,7 +70,7 @@ class AuditEntry:
 
 
 def log_unreadable_request(refusal: Refusal, peer: str) -> None:
-    """Log bytes that are no request."""
+    """Log that bytes on a connection are no HTTP request."""
     _log.info(
         _REFUSED, peer=peer, status=refusal.status, outcome=_cut(str(refusal)), what="unreadable"
     )

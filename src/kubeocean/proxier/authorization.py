@@ -1,8 +1,8 @@
 """Authorization: the right that a request needs, and whether the caller has that right.
 
-Rights are those of a kubelet: subresources of the node. Whatever leads into a pod needs `create`,
-also where a WebSocket begins with GET: a caller that may only read must not get a shell. Some pages
-have a finer right of their own, which is enough.
+Rights are those of a kubelet: subresources of the node. Every request that leads into a pod needs
+`create`, also where a WebSocket begins with GET: a caller that may only read must not get a shell.
+Some pages have a finer right of their own, which is enough.
 
 The computing cluster decides by SubjectAccessReview; decisions are cached for a few seconds.
 Without a decision the request is refused.
@@ -55,7 +55,7 @@ _PAGES: Final = {
 
 
 def required_rights(route: Route) -> tuple[Right, ...]:
-    """Return the rights of which the caller needs any one."""
+    """Return the rights for a route; the caller needs any one of them."""
     match route:
         case Session() | Run():
             return (_ENTER,)
@@ -91,7 +91,9 @@ class Authorizer:
         raise Refusal(403, denial)
 
     async def _denial(self, caller: Caller, right: Right, vnode: str) -> str:
-        """Return the reason why the caller does not have the right; empty if it has."""
+        """Return why the caller lacks a right to a virtual node; empty if the caller has the
+        right.
+        """
         key = (caller, right, vnode)
         denial = self._denials.get(key)
         if denial is None:

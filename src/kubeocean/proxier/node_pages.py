@@ -70,7 +70,7 @@ class NodePages:
         self._reads = asyncio.Semaphore(_CONCURRENT_READS)
 
     async def serve(self, exchange: Exchange, route: Page, vnode: str) -> None:
-        """Respond with a page."""
+        """Respond to a request for a page of a virtual node."""
         page = route.page
         if page in _KUBELET_PAGES:
             await exchange.respond(200, await self._metrics(page, vnode), _METRICS_TEXT)
@@ -118,7 +118,9 @@ class NodePages:
     async def _kubelet_page(
         self, vnode: str, path: str, query: tuple[tuple[str, str], ...] = ()
     ) -> AsyncIterator[bytes]:
-        """Read a page of the kubelet. A kubelet that does not answer holds up no other read."""
+        """Yield a page of a virtual node's kubelet. A kubelet that does not answer delays no
+        other.
+        """
         if not self._has_metrics:
             raise Refusal(404, "metrics are disabled (--metrics-enabled=false)")
         node = self._pod_lookup.vnodes.get(Key("", vnode))
@@ -149,7 +151,7 @@ class NodePages:
 
 
 async def _off_loop(body: bytes, make: Callable[[str], T]) -> T:
-    """Apply `make` to a page; to a large one in a thread, so that the event loop is not blocked."""
+    """Return `make` applied to a page; for a large page in a thread, off the event loop."""
 
     def made() -> T:
         return make(body.decode("utf-8", "replace"))

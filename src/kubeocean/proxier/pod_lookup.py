@@ -120,7 +120,7 @@ class PodLookup:
 
     @property
     def ready(self) -> bool:
-        """Whether all caches are filled."""
+        """Whether all caches have synced."""
         caches = (self.vnodes, self.virtual_pods, self.physical_pods)
         return all(cache.has_synced for cache in caches)
 
@@ -184,7 +184,7 @@ class PodLookup:
         return None
 
     def _runs(self, physical: _PhysicalPod, virtual: _VirtualPod) -> bool:
-        """Whether the physical pod runs for the virtual one."""
+        """Whether a physical pod runs for a virtual pod, by labels and annotations."""
         claim = claim_pod(
             physical, virtual=virtual.key, uid=virtual.uid, ids=self._ids, domain=self.domain
         )

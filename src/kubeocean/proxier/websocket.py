@@ -29,7 +29,7 @@ _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0
 
 
 class Channel(IntEnum):
-    """The stream that a message belongs to."""
+    """The stream of a command that a WebSocket message belongs to."""
 
     STDIN = 0
     STDOUT = 1
@@ -54,7 +54,7 @@ def handshake() -> dict[str, str]:
 
 
 async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield channel and content of each message until the worker closes.
+    """Yield channel and content of each WebSocket message until the worker closes.
 
     :raises Unreachable: the connection breaks off, or the worker violates the protocol.
     """
@@ -124,7 +124,7 @@ class _Reader:
 
 
 def _masked(opcode: int, payload: bytes) -> bytes:
-    """Return a short frame, masked as a client's must be."""
+    """Return a short WebSocket frame, masked as frames of a client must be."""
     key = os.urandom(4)
     body = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload[:125]))
     return bytes((_FINAL | opcode, _MASKED | len(body))) + key + body

@@ -740,7 +740,7 @@ class PodController:
 
 @dataclass(slots=True)
 class _Sync:
-    """One sync of a virtual pod with its physical pod: their contents, and the writes so far."""
+    """The sync of a virtual pod with its physical pod: their contents, and the writes so far."""
 
     vpod: VirtualPod
     ppod: PhysicalPod

@@ -376,9 +376,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
     async def _ensure_copy(
         self, name: str, body: Json, known: Mapping[str, Untyped], source: Untyped
     ) -> str | None:
-        """Create or update one copy of a LogConfig; return its name, None if its names are
-        taken.
-        """
+        """Create or update one copy of a LogConfig; return its name, None if both are taken."""
         names = (name, second_name(name, self.clusters.ids))
         copy = next((known[each] for each in names if each in known), None)
         if copy is not None:

@@ -53,9 +53,7 @@ class Switched:
         return self._on
 
     def turn(self, on: bool) -> None:
-        """Switch the parts on or off; `run` starts or stops them later, so that a part may call
-        this.
-        """
+        """Switch on or off; `run` starts or stops the parts later, so that a part may call this."""
         if on != self._on:
             self._on = on
             self._turned.set()

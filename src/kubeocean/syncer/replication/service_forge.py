@@ -234,9 +234,7 @@ def forge_slice(source: Untyped, context: ServiceContext, service_uid: str) -> J
 def slice_changes(
     copy: Untyped, source: Untyped, context: ServiceContext, service_uid: str
 ) -> Json:
-    """Return the merge patch that makes an EndpointSlice's copy what it should be; empty if it
-    is.
-    """
+    """Return the merge patch that makes a slice's copy what it should be; empty if it is."""
     metadata = _metadata_changes(copy, _slice_metadata(context, source), context.domain)
     owners = [owner.uid for owner in copy.metadata.owner_references or ()]
     if owners != [service_uid]:

@@ -142,9 +142,7 @@ class CopyStore(Generic[ObjectT]):
         return copy, True
 
     def expect(self, source: Key, copy: ObjectT) -> None:
-        """Wait, before the next reconcile of `source`, until the cache shows a copy that was
-        read.
-        """
+        """Treat a copy that was read as written: `caught_up` waits until the cache shows it."""
         self._writes.wrote(source, self.cache, copy)
 
     async def patch(self, source: Key, copy: ObjectT, patch: JsonPatch | MergePatch) -> ObjectT:

@@ -238,9 +238,7 @@ class Tokens(ReplicationLoop[Untyped, Untyped]):
         clusters.vnodes.on_change(self._vnode_changed)
 
     def on_change(self, handler: Callable[[Key], None]) -> None:
-        """Call the handler with each virtual pod that lost a token Secret, or whose token is not
-        renewed.
-        """
+        """Call the handler with each virtual pod that lost a token Secret, or a token's renewal."""
         self._handlers.append(handler)
 
     def names(self, pod: VirtualPod, refs: References) -> dict[tuple[str, int], str]:

@@ -227,9 +227,7 @@ class VolumeRules(Rules):
         return ref is None or await self._claim_uid(ref) == ""
 
     def is_held(self, key: Key) -> bool:
-        """Whether the copy of the claim exists, or the worker's binder still calls the volume
-        bound.
-        """
+        """Whether the claim's copy exists, or the worker's binder still shows the volume bound."""
         return any(
             copy.status.phase == _BOUND or self._claims.copies.by(VOLUME_NAME, copy.name)
             for copy in self.replicator.copies_of(key)
