@@ -262,8 +262,7 @@ class Bindings:
     async def _roll_out(
         self, binding: ClusterBinding, probe: ProbeResult | None
     ) -> RolloutResult | None:
-        """Apply the binding's objects if its worker passed the probe, or if they were applied
-        before.
+        """Apply the binding's objects, if its worker passed the probe or they were applied before.
 
         Objects of the earlier implementation stay unchanged until the worker passes.
         """

@@ -108,9 +108,7 @@ def _trims(text: str, at: int) -> bool:
 
 
 def _closes(text: str, at: int) -> tuple[int, bool] | None:
-    """Return the end of the closing braces at `at` and whether they trim; None if there are
-    none.
-    """
+    """Return the end of the closing braces at `at` and whether they trim; None without braces."""
     if text.startswith(_CLOSE, at):
         return at + len(_CLOSE), False
     if text[at : at + 1] in tuple(_SPACE) and text.startswith(f"-{_CLOSE}", at + 1):
@@ -244,8 +242,9 @@ class _Call:
         return _FUNCTIONS[self.name](*(each.evaluate(variables) for each in self.arguments))
 
     def _decide(self, variables: _Variables, *, until: bool) -> Value:
-        """Return the first operand whose truth is `until`, or the last; later ones are not
-        evaluated.
+        """Return the first operand that is true (or false, by `until`), else the last operand.
+
+        Later operands are not evaluated.
         """
         value: Value = False
         for argument in self.arguments:

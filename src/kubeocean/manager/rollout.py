@@ -245,9 +245,7 @@ class Rollout:
     def _cached_deployment(
         self, component: Component, binding: ClusterBinding
     ) -> Deployment | None:
-        """Return a component's Deployment from the cache, which an invalid template leaves
-        alone.
-        """
+        """Return a component's Deployment, unchanged by an invalid template, from the cache."""
         kept = {each.key for each in self._plans.known(component, binding.name)}
         for _, stored in self._watched.owned_by(binding.uid):
             if isinstance(stored, Deployment) and (

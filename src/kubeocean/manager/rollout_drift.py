@@ -165,8 +165,9 @@ def _in_list(desired: Sequence[Any], stored: Any, name: str, path: str) -> Itera
 
 
 def _by_key(entries: Sequence[Any], name: str, path: str) -> dict[tuple[str, ...], Any] | None:
-    """Return the entries of a list by their keys; None if Kubernetes does not merge the list by
-    key.
+    """Return the entries of a list by their keys; None if Kubernetes replaces the list as a whole.
+
+    None also if two entries have the same key.
     """
     if not all(isinstance(each, Mapping) for each in entries):
         return None

@@ -104,9 +104,7 @@ class RolloutResult:
 def component_state(
     deployment: Deployment | None, *, phase: ComponentPhase | None = None, reason: str = ""
 ) -> ComponentState:
-    """Return the rollout state of a Deployment; a given `phase` and `reason` replace the
-    computed.
-    """
+    """Return the rollout state of a Deployment; `phase` and `reason` of a failure override it."""
     if deployment is None:
         return ComponentState(
             phase=phase or ComponentPhase.ROLLING, reason=reason or "no Deployment yet"

@@ -125,9 +125,7 @@ def _overlapped(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> Cl
 
 
 def problems_of_binding(binding: ClusterBinding, others: Collection[ClusterBinding]) -> str:
-    """Describe the problems of a binding, also with the others' clusterIDs; "" if there are
-    none.
-    """
+    """Describe the problems of a binding, also with its clusterID among `others`; "" if none."""
     invalid = list(blocking(problems(binding.spec)))
     holder = oldest_claimant(binding, others)
     if holder.name != binding.name:
@@ -221,9 +219,7 @@ def _conditions(observation: BindingObservation) -> Iterator[Condition]:
 
 
 def _trust(binding: ClusterBinding) -> Iterator[Condition]:
-    """Yield the condition WorkerTrustedFully, if the binding trusts or has trusted the worker
-    so.
-    """
+    """Yield the condition WorkerTrustedFully, if it is or was true."""
     generation = binding.metadata.generation
     if binding.spec.trusts_fully:
         yield api_conditions.WORKER_TRUSTED_FULLY.condition(generation=generation)

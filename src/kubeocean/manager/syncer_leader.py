@@ -160,9 +160,7 @@ class SyncerLeaders:
         return bool(lease.spec.holder_identity) and now - observed.at <= duration_s
 
     def _last_renewal(self, lease: Lease) -> datetime | None:
-        """Return the renewal time in a Lease, or when the manager saw the Lease change, if
-        earlier.
-        """
+        """Return the renewal time in a Lease, or when its last change was observed, if earlier."""
         written = instant_of(lease.spec.renew_time)
         ago = timedelta(seconds=self._clock.monotonic() - self._observed[lease.key].at)
         return None if written is None else min(written, self._clock.now() - ago)

@@ -91,9 +91,7 @@ class Authorizer:
         raise Refusal(403, denial)
 
     async def _denial(self, caller: Caller, right: Right, vnode: str) -> str:
-        """Return why the caller lacks a right to a virtual node; empty if the caller has the
-        right.
-        """
+        """Return why the caller lacks a right to a virtual node; empty if not."""
         key = (caller, right, vnode)
         denial = self._denials.get(key)
         if denial is None:

@@ -125,9 +125,7 @@ class _Counts:
 
 
 def network_of(address: str) -> str:
-    """Return the network of one machine: an IPv4 address, or the first 64 bits of an IPv6
-    address.
-    """
+    """Return the network of one machine: an IPv4 address, or 64 bits of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

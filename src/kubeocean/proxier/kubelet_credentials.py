@@ -59,9 +59,7 @@ class _Shown:
 
 
 class KubeletCredential:
-    """The credential for a worker's kubelets; `account` is the worker's ServiceAccount for
-    metrics.
-    """
+    """The credential for a worker's kubelets; `account` is its ServiceAccount for metrics."""
 
     def __init__(
         self,

@@ -74,9 +74,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A request for a session over an upgraded connection; `query` is for the worker's API
-    server.
-    """
+    """A request for an upgraded connection to a pod; `query` is for the worker's API server."""
 
     kind: SessionKind
     namespace: str
@@ -235,9 +233,7 @@ def _allow(method: str, *methods: str) -> None:
 
 
 def _names(path: list[str], *, container: bool, uid: bool) -> tuple[str, str, str, str]:
-    """Return namespace, pod, UID and container in a path; empty for a UID or container not in
-    it.
-    """
+    """Return namespace, pod, UID and container in a path; an absent UID or container is empty."""
     shortest = 3 if container else 2
     if len(path) not in ((shortest, shortest + 1) if uid else (shortest,)):
         raise Refusal(404, "there is no such page")

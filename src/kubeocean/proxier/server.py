@@ -235,9 +235,7 @@ class KubeletServer:
     async def _establish(
         self, accepted: socket.socket, connection: _Connection
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Establish TLS on an accepted connection; None if that failed, or if a limit is
-        reached.
-        """
+        """Establish TLS on an accepted connection; None if that failed or a limit is reached."""
         peer = connection.peer
         try:
             reader, writer = await start_tls(accepted, self._tls.context)

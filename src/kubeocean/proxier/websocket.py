@@ -76,9 +76,7 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
 
 
 def failure_message(content: bytes) -> str:
-    """Return the reason why a command failed, as the error channel gives it; empty if it
-    succeeded.
-    """
+    """Return why a command failed, by a message of the error channel; empty if it succeeded."""
     try:
         status = msgspec.json.decode(content, type=_Status) if content else _Status()
     except msgspec.DecodeError:

@@ -42,9 +42,10 @@ _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
 class TreeNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """An object with its state: `complete`, a condition that is not True, or `not read`.
+    """An object in the tree of a placement, with its state and its children.
 
-    `status` is that of the condition; True for a complete object.
+    The state is `complete`, a condition that is not True, or `not read`. `status` is that of the
+    condition; True for a complete object.
     """
 
     kind: str
@@ -125,7 +126,7 @@ def tree_lines(node: TreeNode) -> Iterator[Line]:
 
 
 def object_nodes(work: Work) -> list[TreeNode]:
-    """Return the objects of a Work: one for each manifest, in their order."""
+    """Return the tree nodes of a Work's objects: one for each manifest, in their order."""
     reports = {each.identifier.ordinal: each for each in work.status.manifest_conditions}
     steps = work_steps(work)
     return [
