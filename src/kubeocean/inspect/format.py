@@ -44,7 +44,7 @@ __all__ = [
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
-_FAR: Final = timedelta(days=6)  # beyond it a day of the week alone would be ambiguous
+_FAR: Final = timedelta(days=6)  # later than this, a day of the week alone would be ambiguous
 _FIRST: Final = ("cpu", "memory")
 
 

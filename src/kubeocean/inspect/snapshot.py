@@ -125,7 +125,7 @@ class WorkerState(StrEnum):
     SILENT = "Silent"  # no answer in time
     REFUSED = "Refused"  # the worker refused the credential or the read
     UNUSABLE = "Unusable"  # the binding's Secret is missing or invalid
-    NOT_ALLOWED = "NotAllowed"  # the user may not read that Secret
+    NOT_ALLOWED = "NotAllowed"  # the user may not read the binding's Secret
     NOT_ASKED = "NotAsked"
 
 

@@ -285,7 +285,7 @@ class Bindings:
         if self._domain.finalizer_syncer not in (binding.metadata.finalizers or ()):
             return False  # no syncer has led yet
         if rollout is not None and rollout.syncer.ready:
-            return True  # its Lease may have a name that is not known here
+            return True  # its Lease may have a name that the manager does not know
         return (await self._leaders.of(binding)).leads
 
     async def _write(self, observation: BindingObservation) -> None:

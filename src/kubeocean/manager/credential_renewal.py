@@ -169,7 +169,7 @@ class CredentialRenewal:
         domain: Domain,
         clock: Clock,
     ) -> None:
-        # As `join` applies it, so that neither is in conflict with the other.
+        # The field manager of `join`, so that the two never conflict.
         self._computing = computing.with_field_manager(FIELD_MANAGER)
         self._connect = connect
         self._domain = domain

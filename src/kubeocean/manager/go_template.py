@@ -168,7 +168,7 @@ _VERB: Final = re.compile(r"%(.?)", re.DOTALL)
 
 
 class Template:
-    """A parsed template; `source` names it in errors."""
+    """A parsed template; errors name its `source`."""
 
     def __init__(self, text: str, *, source: str) -> None:
         """Parse the template.

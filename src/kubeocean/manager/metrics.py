@@ -77,7 +77,7 @@ def expiries(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float
 
 
 def count(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float]]:
-    """Count the bindings of each status; one without a phase is Pending."""
+    """Count the bindings of each status; a binding without a phase is Pending."""
     states = [
         "Deleting" if binding.deleting else binding.status.phase or str(BindingPhase.PENDING)
         for binding in bindings

@@ -173,7 +173,7 @@ def names(
         "SecretName": secret.name,
     }
     if secret.name:
-        check_subdomain(secret.name, field="spec.secretRef.name")  # it is inserted into YAML
+        check_subdomain(secret.name, field="spec.secretRef.name")  # the name is inserted into YAML
     secret_namespaces = {secret.namespace}
     if is_syncer:
         variables["SyncerNamespace"] = namespace

@@ -45,7 +45,8 @@ _PORTS: Final = "ports"
 _SERVICE_PORTS: Final = ".spec.ports"
 _CONTAINER_PORT: Final = "containerPort"
 _QUANTITIES: Final = frozenset(("limits", "requests", "sizeLimit", "hard"))
-_KEPT_MANAGERS: Final = frozenset(("kube-controller-manager",))  # it still writes its fields
+# The field managers that still write their fields.
+_KEPT_MANAGERS: Final = frozenset(("kube-controller-manager",))
 
 _sorted = msgspec.json.Encoder(order="sorted").encode
 

@@ -351,7 +351,7 @@ def _rollout_state(
     for side, verdict in components:
         if side.ready:
             continue
-        if observation.binding.status.last_sync_time:  # it was ready before
+        if observation.binding.status.last_sync_time:  # the binding was ready before
             error = verdict.condition(generation=generation, error=side.reason)
             return BindingPhase.FAILED, error
         waits = api_conditions.BINDING_INITIALIZING.condition(

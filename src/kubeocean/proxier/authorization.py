@@ -68,7 +68,7 @@ def required_rights(route: Route) -> tuple[Right, ...]:
 
 
 class Authorizer:
-    """Asks the computing cluster whether callers have a right to a virtual node."""
+    """Authorizes callers by SubjectAccessReviews of the computing cluster."""
 
     def __init__(self, computing: Client, *, clock: Clock | None = None) -> None:
         self._computing = computing
@@ -78,7 +78,7 @@ class Authorizer:
         )
 
     async def authorize(self, caller: Caller, rights: tuple[Right, ...], vnode: str) -> None:
-        """Return if the caller has any of these rights.
+        """Check that the caller has any of these rights to a virtual node.
 
         :raises Refusal: the caller has none (403), or the computing cluster could not be asked
             (503).

@@ -148,7 +148,7 @@ class RequestHandler:
         if exchange.metrics_only:
             return metrics_route(method, target)
         route = route_of(method, target)
-        # The port of a virtual node names it; on the common port the pod does.
+        # On a node's own port, the port decides the node; on the common port, the pod does.
         if exchange.vnode or isinstance(route, Page):
             return exchange.vnode, route
         return self._pod_lookup.vnode_of(Key(route.namespace, route.pod)), route

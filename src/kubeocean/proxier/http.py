@@ -91,7 +91,7 @@ async def read_head(reader: asyncio.StreamReader, *, limit: int) -> RequestHead:
         try:
             data += await reader.readuntil(_END)
         except asyncio.LimitOverrunError as overrun:
-            # The reader's own limit may be smaller than ours: take what it holds and go on.
+            # The reader's own limit may be smaller than ours: take the buffered bytes and go on.
             data += await reader.readexactly(overrun.consumed)
         if len(data) > limit:
             raise _too_large(limit)

@@ -37,7 +37,7 @@ class PodName:
     namespace: str
     name: str
     uid: str
-    physical_uid: str = ""  # of the pod that it runs as; samples of another pod are not its own
+    physical_uid: str = ""  # of the physical pod; samples of another UID do not count
 
 
 @dataclass(frozen=True, slots=True)

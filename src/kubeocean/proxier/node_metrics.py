@@ -16,7 +16,7 @@ from kubeocean.runtime.objects import Json
 __all__ = ["UsageCounter", "UsageCounters", "node_metrics", "summarize", "usage_samples"]
 
 _MAX_COUNTERS: Final = 10_000  # virtual nodes
-_REMEMBERED_S: Final = 600.0  # how long a pod may be missing in scrapes and go on where it was
+_REMEMBERED_S: Final = 600.0  # for so long a pod missing in scrapes is remembered
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _PodUsage:
 class UsageCounter:
     """The CPU seconds that the pods of one virtual node have used: a sum that never decreases.
 
-    A pod that is missing in a scrape adds nothing and takes nothing away; after its return within
+    A pod that is missing in a scrape changes nothing; if it is scraped again within
     `_REMEMBERED_S`, only its use since the last sample is added.
     """
 

@@ -31,7 +31,7 @@ _JSON: Final = "application/json"
 _METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LARGE: Final = 128 * 1024  # bytes of metrics that are rewritten in a thread
 _KUBELET_PAGES: Final = {
-    # The earlier implementation served the metrics of containers here.
+    # On this page the earlier implementation served the metrics of containers.
     NodePage.METRICS: "/metrics/cadvisor",
     NodePage.CADVISOR: "/metrics/cadvisor",
     NodePage.RESOURCE: "/metrics/resource",

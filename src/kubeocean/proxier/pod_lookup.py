@@ -132,7 +132,7 @@ class PodLookup:
         return virtual.spec.node_name
 
     def locate(self, pod: Key, vnode: str, *, uid: str = "", container: str = "") -> PodLocation:
-        """Locate the physical pod of a virtual one.
+        """Locate the physical pod of a virtual pod.
 
         :raises Refusal: the pod is not on that virtual node, has another UID or no such container,
             or does not run in the worker cluster.

@@ -80,7 +80,7 @@ class CompanionContext:
     metrics: Metrics
 
 
-# Its `run` must not raise: it would end the syncer.
+# A companion's `run` must not raise: the error would end the syncer.
 NewCompanion: TypeAlias = Callable[[CompanionContext], Runnable]
 
 
@@ -118,7 +118,7 @@ class Program:
         self._new_companions = companions
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
-        self._everywhere: list[Runnable] = []  # what every replica runs, with sharding
+        self._everywhere: list[Runnable] = []  # parts that every replica runs, with sharding
 
     async def prepare(self) -> Service:
         """Read the binding and the kubeconfig of its worker, and wire the syncer.

@@ -38,7 +38,7 @@ __all__ = ["Evidence", "RelistableCache", "WorkerHealth", "judge"]
 ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
 ASK_AGAIN_S: Final = 2.0  # while the worker does not answer
-LIST_WITHIN_S: Final = 60.0  # after its return; then the binding names the lists that are missing
+LIST_WITHIN_S: Final = 60.0  # from the first answer; then the binding names the missing lists
 DOUBTS: Final = 2  # one failure may be transient
 
 _PROVING: Final = frozenset({404, 409, 410, 422})  # with a Status

@@ -134,7 +134,7 @@ def _severity(placement: Placement, unseen: frozenset[str], at: datetime) -> Sev
         return Severity.ERROR if placement.uid in unseen else None
     if not _has_passed(problem.last_transition_time, _STUCK, at):
         return None
-    # A policy that too few clusters fulfil may be meant so.
+    # A policy that too few clusters fulfil may be intended.
     return Severity.WARNING if problem.type.endswith(SCHEDULED.name) else Severity.ERROR
 
 

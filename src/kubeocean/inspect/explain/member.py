@@ -89,7 +89,7 @@ def _answer(member: MemberCluster, details: MemberDetails) -> Answer:
     if silent := silence(member, details.now):
         return _silent(member, details, silent)
     agent = member_agent(member.status.agent_status)
-    assert agent is not None  # else it is silent
+    assert agent is not None  # else the member is silent
     joined = find_condition(agent.conditions, AgentCondition.JOINED)
     if joined is None or joined.status != "True":
         reasons = (condition_text(joined),) if joined is not None else ()

@@ -54,7 +54,7 @@ class Evaluation:
     usage: NodeUsage | None = None
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
     unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
-    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
+    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
 
     @property
     def parsed(self) -> ParsedPolicy | None:
@@ -118,7 +118,7 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
         return evaluation
     unknown = _unknown_limits(node, decision.policy.parsed, selector)
     if unknown is None:
-        return evaluation  # what is offered depends on nodes that could not be read
+        return evaluation  # the offer depends on nodes that could not be read
     base = base_of(pnode.status.allocatable, pnode.status.capacity)
     limits = decision.policy.parsed.limits
     return replace(
@@ -157,7 +157,7 @@ def _unknown_limits(
 
 
 def _applied_policy(node: NodeSnapshot) -> str | None:
-    """Return the policy that the virtual node is lent by, as its annotation names it."""
+    """Return the policy that lends the virtual node, as the node's annotation names it."""
     if node.virtual is None:
         return None
     return node.virtual.annotations.get(node.binding.domain.policies_applied, "")

@@ -463,7 +463,7 @@ def _events(snapshot: PodSnapshot) -> list[str]:
 
 
 def _event_lines(events: Iterable[Event]) -> list[str]:
-    """Return a line for each event; of equal ones, which both clusters may have, the last."""
+    """Return a line for each event; for equal events, which both clusters may have, one line."""
     lines = {
         (each.reason, each.message): f"{_time(each)} {each.reason}: {each.message}"
         for each in events

@@ -59,7 +59,7 @@ class TreeNode(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PlacementObjects:
-    """A placement, and all objects that the hub has for it."""
+    """A placement, and all objects that the hub created for it."""
 
     placement: Placement
     policy_snapshots: Part[tuple[PolicySnapshot, ...]] = ()

@@ -316,7 +316,7 @@ def _installation_findings(
 
 
 def _misnamed_policies(snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield policies of workers that name no binding, and that no syncer of any cluster holds."""
+    """Yield a note for each policy whose binding does not exist and that no syncer has claimed."""
     if snapshot.only:
         return
     names = {binding.name for binding in known(snapshot.bindings, ())}

@@ -60,7 +60,7 @@ class ProgramState(StrEnum):
     RUNNING = "Running"
     DEGRADED = "Degraded"  # not all of its replicas serve
     DOWN = "Down"
-    UNKNOWN = "Unknown"  # no Deployment, Lease or condition shows it
+    UNKNOWN = "Unknown"  # no Deployment, Lease or condition shows the state
 
 
 class NodeState(StrEnum):

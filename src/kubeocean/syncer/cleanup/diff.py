@@ -67,9 +67,9 @@ class Counterpart:
     resource: Resource[Untyped]
     key: Key
     uid: str
-    virtual: Key  # the object that this one was created for
+    virtual: Key  # the virtual object that this object was created for
     virtual_uid: str
-    original: Resource[Untyped]  # the resource of that object
+    original: Resource[Untyped]  # the resource of the virtual object
     ours: bool = True
     in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
@@ -116,7 +116,7 @@ class Difference:
 
     @property
     def removable(self) -> bool:
-        """Whether a sweep may delete the object, once both clusters have confirmed it."""
+        """Whether a sweep may delete the object, once both clusters confirm the difference."""
         return self.problem in (DifferenceKind.ORPHAN, DifferenceKind.LEGACY)
 
     @property

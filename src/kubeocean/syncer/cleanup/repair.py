@@ -70,7 +70,7 @@ class Repair:
     async def run(
         self, *, dry_run: bool, say: Callable[[str], None] = lambda what: None
     ) -> RepairReport:
-        """Compare twice, and delete the orphans; `say` is called with each step.
+        """Compare the clusters twice, and delete the orphans; `say` is called with each step.
 
         :raises ApiError: an API server did not answer, or refused.
         """

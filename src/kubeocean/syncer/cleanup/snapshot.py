@@ -180,9 +180,9 @@ class ClusterSnapshot:
         )
 
     async def _foreign_nodes(self) -> set[str]:
-        """Return the virtual nodes of other workers.
+        """Return the names of the virtual nodes of other workers.
 
-        One clusterID may begin with another, so the names of nodes do not tell them apart. Of a
+        One clusterID may begin with another, so the names alone do not tell whose a node is. Of a
         node that is gone only the name is known; such a node counts as ours.
         """
         domain = self._domain

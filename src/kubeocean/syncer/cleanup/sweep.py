@@ -51,7 +51,7 @@ from kubeocean.syncer.replication.replicator import Replicator
 __all__ = ["Sweep"]
 
 EVERY_S: Final = 120.0
-_REPORT_AT: Final = 2  # comparisons in a row; an orphan is deleted at the next one
+_REPORT_AT: Final = 2  # comparisons in a row; an orphan is deleted at the next comparison
 _KINDS: Final = (POD, TOKEN, *KIND_NAMES, CSI_NODE, PORT_RESERVATION)
 
 _log = get_logger(__name__)

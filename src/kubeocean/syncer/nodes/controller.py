@@ -565,7 +565,7 @@ class NodeController:
         try:
             await clusters.computing.delete(NODES, vnode.name, uid=vnode.uid)
         except (NotFound, Conflict):
-            return Done()  # gone, or another node of that name: the cache will show
+            return Done()  # the node is gone or replaced, as the cache will show
         clusters.vnodes.deleted(vnode)
         if not clusters.worker_health.answers:
             self._unconfirmed.node(pnode)

@@ -115,7 +115,7 @@ class Evictor:
             # No await between taking the slot and sending: other nodes of the policy act, too.
             if self._slots.take(policy, limit, now=taken_at):
                 attempts[step.pod.uid] = await self._attempt(step, vnode, policy, taken_at)
-            # else another node took the slot since the plan was made; the next plan waits for one
+            # else another node took the slot since the plan was made; the next plan waits
         return plan.after(attempts)
 
     async def _attempt(
@@ -126,7 +126,7 @@ class Evictor:
         try:
             await self._send(step)
         except (NotFound, Conflict):
-            # Gone, or another pod of that name: Kubeocean evicted neither.
+            # The pod is gone, or another pod has its name: Kubeocean evicted neither.
             self._slots.give_back(policy, taken_at)
             return self._remember(step, result, retry_after_s)
         except TooManyRequests as error:

@@ -105,7 +105,7 @@ _CONTROLLERS: Final = (
     "volcano.sh",
 )
 
-# Kubernetes adds and removes these by itself, after the node's conditions.
+# Kubernetes adds and removes these taints according to the node's conditions.
 _DERIVED: Final = frozenset(
     f"node.kubernetes.io/{name}"
     for name in (

@@ -54,7 +54,7 @@ _STANDARD_CONDITIONS: Final = frozenset(
 )
 _TIMES: Final = ("lastHeartbeatTime", "lastTransitionTime")
 _MOST_ANNOTATION_BYTES: Final = 256 * 1024  # that an API server accepts, keys and values together
-_SPARE_BYTES: Final = 32 * 1024  # for our own annotations, and for future ones of others
+_SPARE_BYTES: Final = 32 * 1024  # for our own annotations, and for future annotations of users
 _REMEMBERED: Final = 256  # longer values are remembered by their key alone
 
 
@@ -75,7 +75,7 @@ class Lent:
     proxier_ip: str
     proxier_port: int
     metrics_port: int
-    other_policies: tuple[str, ...] = ()  # that select the node, and do not decide
+    other_policies: tuple[str, ...] = ()  # policies that select the node, and do not decide
     last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
     takes_pods: bool = True  # else no scheduler may bind a pod, whatever the pod tolerates
@@ -314,7 +314,7 @@ def _fitting(lent: Lent, now: Mapping[str, str]) -> dict[str, str]:
     taken = 0
     fitting: set[str] = set()
     for key, value in sorted(copied.items(), key=lambda each: (_size(*each), each[0])):
-        # `expected-metadata` has it, too, with four characters for every three.
+        # `expected-metadata` repeats each entry, with four characters for every three.
         taken += _size(key, value) + (len(key.encode()) + _REMEMBERED) * 4 // 3
         if taken > limit:
             break

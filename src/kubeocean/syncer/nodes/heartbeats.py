@@ -133,7 +133,7 @@ _log = get_logger(__name__)
 
 
 class Heartbeats:
-    """Keeps one Lease for each virtual node; the key is the name of the node."""
+    """Creates and renews one Lease for each virtual node; the key is the name of the node."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -194,7 +194,7 @@ class Heartbeats:
             try:
                 lease = await self._adopt(vnode)
             except NotFound:
-                return After(0.0)  # it was deleted with an earlier node of that name
+                return After(0.0)  # the Lease was deleted with an earlier node of that name
         vnode = self._clusters.vnodes.get(key)
         if vnode is not None and not vnode.deleting:  # else no event would end the renewals
             self._known[key.name] = lease.uid

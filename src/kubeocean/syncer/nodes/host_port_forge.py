@@ -148,8 +148,9 @@ def ports_of(pod: PortPod | ReservationPod) -> frozenset[HostPort]:
 def counts(pod: PortPod, ids: Ids, domain: Domain) -> bool:
     """Whether a pod of the worker uses host ports that no virtual pod of this binding shows.
 
-    The computing cluster's scheduler sees the ports of this binding's pods. It does not see those
-    of another binding's pods, nor of a binding with the same name in another computing cluster.
+    The computing cluster's scheduler sees the ports of this binding's pods. The scheduler does not
+    see those of another binding's pods, nor of a binding with the same name in another computing
+    cluster.
     """
     ours = may_be_ours(pod, ids=ids, domain=domain)
     return not ours and pod.status.phase not in _FINISHED
@@ -262,7 +263,7 @@ def is_ours(pod: ReservationPod, *, binding: str, cluster_id: str, domain: Domai
 
 def forge_namespace(domain: Domain) -> Json:
     """Return the namespace of all reservations, in which pods may hold host ports."""
-    # Pod Security of a cluster may forbid host ports by default; here no pod runs.
+    # Pod Security of a cluster may forbid host ports by default; reservations never run.
     labels = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
     return {"metadata": {"name": domain.host_port_namespace, "labels": labels}}
 

@@ -25,7 +25,7 @@ def merge(
 
 
 def merge_patch(now: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the JSON merge patch from one map to the other."""
+    """Return the JSON merge patch that changes one map of texts into another."""
     removed: dict[str, str | None] = {key: None for key in now if key not in then}
     return removed | {key: value for key, value in then.items() if now.get(key) != value}
 

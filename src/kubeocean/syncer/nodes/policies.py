@@ -79,8 +79,8 @@ class _PolicyRecord:
     """The controller's memory of one policy between reconciles."""
 
     effect: _Effect | None = None  # for which nodes were enqueued
-    written_at: float = -WRITE_EVERY_S  # its status; monotonic
-    unbound_since: float | None = None  # monotonic; it names a binding that is not ours
+    written_at: float = -WRITE_EVERY_S  # when its status was written; monotonic
+    unbound_since: float | None = None  # monotonic; the policy names another binding
 
 
 class PolicyController:
@@ -288,7 +288,7 @@ class PolicyController:
         except Forbidden:
             pass  # not read is not absent
         except Conflict:
-            pass  # another syncer was first; its write is an event here
+            pass  # another syncer was first; its write enqueues the policy
         return Done()
 
     # Finalizer and claim
@@ -411,7 +411,7 @@ class PolicyController:
 
 
 def _is_reported_unbound(policy: ResourceLeasingPolicy) -> bool:
-    """Whether the status says of the present spec that its binding does not exist."""
+    """Whether a policy's status says, for the present spec, that its binding does not exist."""
     active = find_condition(policy.status.conditions, ACTIVE)
     reported = active is not None and active.reason == POLICY_WITHOUT_BINDING.reason
     return reported and policy.status.observed_generation == policy.metadata.generation

@@ -32,7 +32,7 @@ class PolicyFindings:
     """
 
     unknown: tuple[str, ...] = ()  # resources of limits that no selected node has
-    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
+    withheld: tuple[str, ...] = ()  # resources that are not lent because of `unknown`
     overlaps: Mapping[str, int] | None = field(default_factory=dict)
 
 

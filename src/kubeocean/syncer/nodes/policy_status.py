@@ -179,9 +179,9 @@ def with_progress(
     generation: int,
     now: datetime,
 ) -> PolicyStatus:
-    """Return the status with the number of lent nodes and the progress of reclaims.
+    """Return a policy's status with the number of lent nodes and the progress of reclaims.
 
-    `progress` is None as long as it is not known of all nodes; then that part stays as it is.
+    `progress` is None until the progress of all nodes is known; the reclaim fields stay until then.
     """
     status = msgspec.structs.replace(status, leased_nodes=leased)
     if progress is None:

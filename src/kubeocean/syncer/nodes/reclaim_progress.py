@@ -60,7 +60,7 @@ class ReclaimProgress:
         self._changed(policy)
 
     def record_lent(self, vnode: str, policy: str) -> None:
-        """Record that the virtual node is lent; its reclaim, if there was one, is over."""
+        """Record that the virtual node is lent, and that its reclaim, if any, is over."""
         node = self._node_of(policy, vnode)
         report, node.report = node.report, None
         if report is not None:

@@ -88,7 +88,7 @@ __all__ = ["PodController"]
 
 WORKERS: Final = 100
 
-_BEHIND_S: Final = 1.0  # a server shows what our watch will show soon
+_BEHIND_S: Final = 1.0  # our watch will soon show the pod as the server has it
 _LONGEST_RECHECK_S: Final = 30.0  # how often a pod is read that no cache of ours holds
 _LATE_S: Final = 3.0  # a pod that was bound longer ago may have been deleted since
 _SLOW_S: Final = 1.0  # after so long a wait the virtual pod is read again
@@ -187,7 +187,7 @@ class PodController:
         elif self._first_status_in_s(new, self._records.physical(new)) == 0:
             self.controller.enqueue(key)
         if old is not None and (key_before := virtual_key(old, domain)) != key:
-            self.controller.enqueue(key_before)  # the annotations that name it were changed
+            self.controller.enqueue(key_before)  # annotations name another virtual pod now
 
     def _vnode_changed(self, old: Node | None, new: Node | None) -> None:
         # Most changes are heartbeats and amounts, and concern no pod.
@@ -342,13 +342,13 @@ class PodController:
         if claim is Claim.FOREIGN:
             message = f"pod {ppod.key} of the worker has this name, and is not of this binding"
             return await self._refuse(vpod, record, message, reason=PodEvent.NAME_TAKEN)
-        if claim is Claim.STALE:  # it runs for an earlier virtual pod of this name
+        if claim is Claim.STALE:  # the pod runs for an earlier virtual pod of this name
             return await self._delete_stray(vpod.key, ppod, runs=None)
         record.clear_retry()
         record.had_physical = True
         self._metrics.created(record)
         if not created:
-            return After(_BEHIND_S)  # the cache will show it, and then it is synced
+            return After(_BEHIND_S)  # the cache will show the pod, which is synced then
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
@@ -371,8 +371,6 @@ class PodController:
         """Create the physical pod under its first name, or its second if the first is taken.
 
         Return the pod and whether it was created now; the pod is foreign if both names are taken.
-
-        Return the pod and whether it was created now; the claim is FOREIGN if both names are taken.
         """
         first, second = physical_names(vpod)
         body["metadata"]["name"] = first
@@ -447,8 +445,8 @@ class PodController:
     ) -> Outcome:
         """Report the status of the physical pod, and apply changes of the virtual pod.
 
-        Each direction costs one write for a real change and none otherwise. Without `vnode`, only
-        the status is reported.
+        Each direction costs one write for a real change and no write otherwise. Without `vnode`,
+        only the status is reported.
         """
         physical_record = self._records.physical(ppod)
         if (left_s := self._first_status_in_s(ppod, physical_record)) > 0:
@@ -540,12 +538,12 @@ class PodController:
             return self._retry_problem(vpod, record, PodProblem.CHANGES, str(error))
         except NotFound as error:
             if not await self._physical.exists(sync.ppod):
-                return Done()  # the cache will show that
+                return Done()  # the pod is gone, as the cache will show
             # The worker's Kubernetes does not serve the subresource: `resize` is new in 1.33.
             message = f"The worker cannot change a running pod so: {error}"
             return self._retry_problem(vpod, record, PodProblem.CHANGES, message)
         if pending.refused:
-            # Nothing can be done about these until the virtual pod changes.
+            # Refused changes stay refused until the virtual pod changes.
             message = "; ".join(map(str, pending.refused))
             self._note_problem(vpod, record, PodProblem.CHANGES, message)
         else:
@@ -610,7 +608,7 @@ class PodController:
         if not status:
             return Done()
         if sync.written is not None:
-            return After(_SOON_S)  # its version has changed since it was read
+            return After(_SOON_S)  # the virtual pod's version has changed since it was read
         sync.written = await self._virtual.patch_status(sync.vpod, status)
         return Done()
 
@@ -781,7 +779,7 @@ def _soonest(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def _postpone(record: PodRecord, seconds: float) -> Outcome:
-    """Requeue a virtual pod to be created later; it is read again then, since it may be gone."""
+    """Requeue a virtual pod that has no physical pod yet; it is read again before the retry."""
     record.may_be_outdated = True
     return After(seconds)
 

@@ -70,7 +70,7 @@ def inherited(pod: Json, context: Context) -> dict[str, str]:
     server = {} if context.server is None else _server_variables(context.server)
     if pod["spec"].get("enableServiceLinks") is False:
         return server
-    # A Service that has the name of the API server's is overridden by it.
+    # The API server overrides a Service with the name of its own Service.
     services = (service for service in context.services if service.name != _API_SERVER)
     links = service_variables(services)
     # A pod with more could not be created at all.

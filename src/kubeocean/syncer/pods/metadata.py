@@ -83,7 +83,7 @@ def metadata_changes(pod: Json, ppod: Json, context: Context, record: Mapping[st
     annotations = _with_expected(pod, domain, annotations)
     encoded = current.get(domain.expected_metadata)
     if encoded is not None and Expected.decode(annotations[domain.expected_metadata]) == before:
-        # An earlier version encodes the same differently.
+        # An earlier version encoded the same metadata differently.
         annotations[domain.expected_metadata] = encoded
     change = {"labels": labels, "annotations": merge_patch(current, annotations)}
     return {key: value for key, value in change.items() if value}

@@ -64,7 +64,7 @@ class PhysicalPods:
         return live is not None and live.uid == ppod.uid
 
     async def create(self, key: Key, body: Json) -> tuple[PhysicalPod, bool]:
-        """Create a pod for virtual pod `key`: the pod, and True if it was created now.
+        """Create a physical pod for virtual pod `key`; return it, and True if it was created now.
 
         A pod that has the name already is returned as it is.
 

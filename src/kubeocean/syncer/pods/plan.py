@@ -198,7 +198,9 @@ def reclaim_reason(vnode: Node, domain: Domain) -> str:
 
 
 def physical_names(vpod: VirtualPod) -> tuple[str, str]:
-    """Return the names that a physical pod may have: the usual one, and one if that is taken."""
+    """Return the two names that a physical pod may have; the second is used if the first is
+    taken.
+    """
     return (
         naming.physical_name(vpod.name, vpod.namespace),
         naming.second_physical_name(vpod.name, vpod.namespace, uid=vpod.uid),

@@ -246,7 +246,7 @@ def _not_restricted(context: Json, field: str, spec: Json) -> _Problems:
     if context.get("runAsNonRoot") is None and not pods.get("runAsNonRoot"):
         yield Refused(f"{field}.runAsNonRoot", f"must be true: {_RESTRICTED}")
     if (spec.get("os") or {}).get("name") == "windows":
-        return  # the other fields cannot be set there
+        return  # the other fields cannot be set for Windows
     if context.get("allowPrivilegeEscalation") is not False:
         yield Refused(f"{field}.allowPrivilegeEscalation", f"must be false: {_RESTRICTED}")
     capabilities: Json = context.get("capabilities") or {}

@@ -48,11 +48,11 @@ class PodRecord:
     """The syncer's memory of one virtual pod between reconciles."""
 
     key: Key
-    admitted: bool = False  # the pod fits its node; this is decided once
+    admitted: bool = False  # the pod fits its node, which is decided once
     may_be_outdated: bool = False  # the cached pod is old enough to have been deleted since
     had_physical: bool = False  # a physical pod was created or seen
     physical_left: bool = False  # a physical pod left the cache
-    last_physical: PhysicalPod | None = None  # as it left, unless its end was reported before
+    last_physical: PhysicalPod | None = None  # as it left the cache, if its end was not reported
     removed: bool = False  # we deleted the virtual pod for good
     removal_seen_s: float | None = None  # since when only its removal is missing
     revision: int = 0  # counts the changes outside both pods that concern them
@@ -153,7 +153,7 @@ class PhysicalPodRecord:
 
     created_at_s: float | None = None  # until its first status was reported
     unscheduled_since_s: float | None = None
-    recheck_s: float | None = None  # the next wait of a stray that turned out to be none
+    recheck_s: float | None = None  # the next wait, for a pod that was no stray when read
     deletion_requested: bool = False
     deletion_grace_s: int | None = None  # of the last request
 

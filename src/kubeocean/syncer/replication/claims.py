@@ -281,10 +281,11 @@ class ClaimRules(Rules):
         _log.info("Reported expansion of claim", claim=str(source.key), status=status)
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
-        """Touch a claim that the worker's binder has left pending, so that it retries at once.
+        """Return an annotation that touches a claim's copy that the worker's binder left pending.
 
-        Binding takes the binder several writes, in which two of its own parts may conflict; the
-        binder then leaves the volume bound and the claim pending, for 15 s.
+        The touch makes the binder retry at once. Binding takes the binder several writes, in which
+        two of its own parts may conflict; the binder then leaves the volume bound and the claim
+        pending, for 15 s.
         """
         since = self._bound_at.get(copy.spec.volume_name)
         if copy.status.phase != _PENDING or since is None:

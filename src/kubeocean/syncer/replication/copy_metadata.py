@@ -17,7 +17,7 @@ from kubeocean.syncer.nodes.metadata import Expected, merge
 
 __all__ = ["copied_annotations", "copied_labels", "merged", "recorded"]
 
-# Is for users of the source, and repeats all that a Secret contains.
+# This annotation of kubectl repeats the whole content of a Secret.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 

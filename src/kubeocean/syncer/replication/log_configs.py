@@ -175,7 +175,7 @@ def _copy(context: LogConfigContext, name: str, spec: Json) -> Json:
     }
 
 
-# What a LogConfig selects
+# The selection of pods by a LogConfig
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -343,7 +343,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
     async def reconcile(self, key: Key) -> Outcome:
         binding = self.clusters.binding
         if binding is None or not self.clusters.worker_health.answers or not self.on:
-            return Done()  # the key is enqueued again when that changes
+            return Done()  # the key is enqueued again when one of these changes
         source, copies = self.sources.get(key), self._store.of(key)
         try:
             if source is None or source.deleting or binding.deleting:

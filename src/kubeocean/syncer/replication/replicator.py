@@ -49,7 +49,7 @@ from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, 
 __all__ = ["LINGER_S", "VOLUME_NAME", "Replicator", "Rules"]
 
 WORKERS: Final = 8
-LINGER_S: Final = 10.0  # the next pod of a workload often needs what the last one needed
+LINGER_S: Final = 10.0  # the next pod of a workload often needs the same copies
 VOLUME_NAME: Final = "volume"  # the index of copies by `spec.volumeName`
 ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
@@ -160,7 +160,7 @@ class _Record:
     """The replicator's memory of one source."""
 
     request: _Request | None = None
-    missing: Missing | None = None  # the last answer, if it was that something is missing
+    missing: Missing | None = None  # the last answer, if no copy was available
     unused_since: float | None = None
 
     @property

@@ -269,7 +269,7 @@ def _owner(context: ServiceContext, uid: str) -> Json:
     }
 
 
-# Metadata of both
+# Metadata of Services and EndpointSlices
 
 
 def _metadata(context: ServiceContext, source: Object, name: str, labels: dict[str, str]) -> Json:

@@ -29,9 +29,9 @@ _IMMUTABLE = "/immutable"
 class SyncDirection(Enum):
     """The direction in which content has to be applied, between a source and its copy."""
 
-    NONE = auto()  # both are equal, or only the source counts
+    NONE = auto()  # source and copy are equal, or only the source counts
     BACK = auto()  # the copy changed
-    CONFLICT = auto()  # both changed
+    CONFLICT = auto()  # source and copy changed
 
 
 def is_two_way(source: Source, kind: ReplicatedKind, domain: Domain) -> bool:

@@ -114,7 +114,7 @@ def _claim_ref(claim: Key) -> Json:
 
 
 def _with_secrets(spec: Json, namespace: str, rename: _Rename) -> Json:
-    """Return the spec with `rename` applied to every Secret that it names."""
+    """Return a volume's spec with `rename` applied to every Secret that it names."""
     return {
         kind: _source(kind, source, namespace, rename) if isinstance(source, dict) else source
         for kind, source in spec.items()
