@@ -49,7 +49,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TemplateToken:
-    """A token of an action; `kind` is the name of the matched group."""
+    """A token of a template's action; `kind` is the name of the matched group."""
 
     kind: str
     text: str
@@ -57,14 +57,14 @@ class TemplateToken:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text outside actions."""
+    """Text of a template outside its actions."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateAction:
-    """The tokens between braces, and the line of the opening brace."""
+    """An action of a template: its tokens between braces, and the line of the opening brace."""
 
     tokens: tuple[TemplateToken, ...]
     line: int
@@ -179,7 +179,7 @@ class Template:
         self._body = _Parser(text, source).read()
 
     def render(self, variables: _Variables) -> str:
-        """Return the text with these variables.
+        """Return the text of the template with these variables.
 
         :raises ConfigError: a variable is unknown, or a function cannot be evaluated.
         """
@@ -209,7 +209,7 @@ class Template:
 
 
 class _ExpressionError(Exception):
-    """An expression is invalid; the caller adds file and line."""
+    """Raised for an invalid expression; the caller adds file and line."""
 
 
 @dataclass(frozen=True, slots=True)

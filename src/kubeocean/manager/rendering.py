@@ -67,7 +67,7 @@ AnyResource: TypeAlias = Resource[Any]
 
 
 class Component(StrEnum):
-    """The two components that are rolled out for a binding."""
+    """The two programs that are rolled out for a binding: syncer and proxier."""
 
     SYNCER = group.COMPONENT_SYNCER
     PROXIER = group.COMPONENT_PROXIER
@@ -127,7 +127,7 @@ KINDS: Final[Mapping[str, AnyResource]] = {
 
 @dataclass(frozen=True, slots=True)
 class RenderedObject:
-    """A rendered object of a binding."""
+    """An object of a binding as rendered from a template."""
 
     component: Component
     resource: AnyResource
@@ -261,7 +261,7 @@ def _tls(binding: ClusterBinding, namespace: str, domain: Domain) -> dict[str, V
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
-    """Fields of the metadata that a template may set."""
+    """The fields of an object's metadata that a template may set."""
 
     name: str = ""
     namespace: str = ""

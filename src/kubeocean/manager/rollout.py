@@ -89,7 +89,7 @@ class _Progress:
 
 
 class Rollout:
-    """Applies and deletes the objects of bindings."""
+    """Applies and deletes the objects of bindings: syncers, proxiers, and objects they need."""
 
     def __init__(
         self,

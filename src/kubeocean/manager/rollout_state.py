@@ -79,7 +79,7 @@ class ComponentState:
 
     @property
     def failed(self) -> bool:
-        """Whether the objects could not be applied."""
+        """Whether the objects of the component could not be applied."""
         return self.phase not in (ComponentPhase.READY, ComponentPhase.ROLLING)
 
 

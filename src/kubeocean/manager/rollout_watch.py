@@ -98,7 +98,7 @@ class RolloutInformers:
 
     @property
     def selector(self) -> str:
-        """Label selector of all rolled-out objects."""
+        """The label selector of all rolled-out objects."""
         return self._selector
 
     @property

@@ -406,7 +406,7 @@ class StatusWriter:
         self._events = events
 
     async def write(self, binding: ClusterBinding, status: BindingStatus) -> ClusterBinding:
-        """Write the status if it differs; return the binding as written."""
+        """Write the binding's status if it differs; return the binding as written."""
         if status == binding.status:
             return binding
         fields: Json = msgspec.to_builtins(status)

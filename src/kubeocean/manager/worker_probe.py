@@ -218,7 +218,7 @@ class WorkerProbe:
             self._enqueue()
 
     async def run(self) -> None:
-        """Probe until cancelled."""
+        """Probe the worker periodically, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._controller.run())

@@ -31,7 +31,7 @@ _MAX_CACHED: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A verb on a subresource of the node."""
+    """A right of a caller: a verb on a subresource of the node."""
 
     verb: str
     subresource: str

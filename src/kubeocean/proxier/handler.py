@@ -45,7 +45,7 @@ _CREDENTIAL_REFUSED: Final = (401, 403)  # by the worker, of the proxier's own c
 
 
 class RequestHandler:
-    """Handles the requests of all connections."""
+    """Handles the kubelet requests of all connections."""
 
     def __init__(
         self,

@@ -190,14 +190,14 @@ class Exchange:
         await self.write(b"" if self.head.method == "HEAD" else body)
 
     async def begin_chunks(self, status: int, content_type: str) -> None:
-        """Send the head of a response in chunks; `send_chunk` and `end_chunks` follow."""
+        """Send the head of a chunked response; `send_chunk` and `end_chunks` follow."""
         # Until all chunks were sent nothing may follow, whatever happens in between.
         self._is_last_after_chunks, self.is_last = self.is_last, True
         headers = [("Content-Type", content_type), ("Transfer-Encoding", "chunked")]
         await self._send_head(status, headers, closes=self._is_last_after_chunks)
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a chunk; an empty one would end the response and is skipped."""
+        """Send a chunk; an empty chunk would end the response and is skipped."""
         if chunk:
             await self.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 

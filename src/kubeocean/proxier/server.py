@@ -85,7 +85,7 @@ class _Port:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection, from its acceptance to its end."""
+    """The state of a connection, from its acceptance to its end."""
 
     port: _Port
     peer: str
@@ -173,7 +173,7 @@ class KubeletServer:
         return number
 
     async def close_port(self, port: int) -> None:
-        """Accept no more connections on a port; open ones go on."""
+        """Accept no more connections on a port; open connections stay."""
         closed = self._ports.pop(port, None)
         if closed is None:
             return
@@ -182,7 +182,7 @@ class KubeletServer:
         await asyncio.wait(closed.accepting)
 
     async def drain(self, grace_s: float, *, linger_s: float = LINGER_S) -> None:
-        """Close all ports, let sessions end within `grace_s`, then cut them."""
+        """Close all ports, wait up to `grace_s` for sessions to end, then close the others."""
         linger_s = min(linger_s, grace_s / 2)
         await asyncio.sleep(linger_s)
         self._closing = True

@@ -192,13 +192,13 @@ class Settings(ReplicaSettings):
 
     @property
     def election_name(self) -> str:
-        """The Lease that the replicas of this binding compete for."""
+        """The name of the Lease that the replicas of this binding's syncer compete for."""
         binding, domain = self.cluster_binding_name, self.label_domain
         return self.leader_election_id or naming.syncer_election(binding, domain)
 
     @property
     def ring_name(self) -> str:
-        """The ring of the replicas of this binding."""
+        """The name of the ring in which the replicas of this binding's syncer share the shards."""
         return naming.syncer_ring(self.cluster_binding_name, self.label_domain)
 
     @property

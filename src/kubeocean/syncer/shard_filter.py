@@ -19,7 +19,7 @@ class ShardFilter(Protocol):
     """Decides which keys belong to this replica."""
 
     def owns(self, what: str) -> bool:
-        """Whether this replica may work on a key."""
+        """Whether this replica may work on a key: the key's shard belongs to the replica."""
 
     def turn(self, what: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which this replica works on a key.
@@ -31,7 +31,7 @@ class ShardFilter(Protocol):
 
 
 class _All:
-    """The filter of a replica that works alone."""
+    """The shard filter of a replica that works alone: all keys belong to it."""
 
     def owns(self, what: str) -> bool:
         return True

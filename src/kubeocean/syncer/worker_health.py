@@ -137,7 +137,7 @@ class WorkerHealth:
         self._required.update(paths)
 
     def relist_on_return(self, path: str, cache: RelistableCache) -> None:
-        """Let the worker count as serving again only when this cache was listed again."""
+        """Register a cache that must be listed again before a lost worker counts as serving."""
         self._caches.append((path, cache))
         cache.on_listed(self.alive)
 
@@ -385,7 +385,7 @@ class _ObservedWatch:
         return data
 
     def end(self) -> None:
-        """End the stream for its reader, now."""
+        """End the watch stream for its reader, now."""
         self._ended = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())

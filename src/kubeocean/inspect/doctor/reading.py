@@ -189,7 +189,7 @@ class DoctorReader(SnapshotReader):
         return candidates & left_over(second)
 
     async def _bindings(self) -> Part[tuple[ClusterBinding, ...]]:
-        """List all bindings; not read where their kind is not served, which `definitions` reports.
+        """List all bindings; a NotRead if their kind is not served, which `definitions` reports.
 
         :raises ApiError: they could not be listed.
         """

@@ -162,7 +162,7 @@ def _clusters(details: PlacementDetails) -> tuple[str, ...]:
 
 
 def _objects(placement: Placement) -> tuple[str, ...]:
-    """Return a line for each object that deviates on a cluster."""
+    """Return a line for each object that failed, drifted or differs on a cluster."""
     lines = []
     for entry in placement.status.placement_statuses:
         for failed in entry.failed_placements:

@@ -120,7 +120,7 @@ def placement_tree(objects: PlacementObjects) -> TreeNode:
 
 
 def tree_lines(node: TreeNode) -> Iterator[Line]:
-    """Yield the lines of a tree."""
+    """Yield the lines of a placement's tree."""
     yield _line(node, "")
     yield from _branches(node.children, "")
 

@@ -47,7 +47,7 @@ __all__ = [
 
 
 class ConnectionState(StrEnum):
-    """The syncer's report on its worker."""
+    """Whether a worker is connected, as its syncer reports."""
 
     CONNECTED = "Connected"
     NOT_CONNECTED = "NotConnected"

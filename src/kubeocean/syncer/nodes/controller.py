@@ -168,7 +168,7 @@ class NodeController:
             self._enqueue(self._clusters.pnode_of(vnode))
 
     def _is_stray(self, vnode: Node) -> bool:
-        """Whether a virtual node is not named after its recorded worker node."""
+        """Whether the name of a virtual node does not follow from the worker node that it names."""
         return self._clusters.vnode_name(self._clusters.pnode_of(vnode)) != vnode.name
 
     def _vpod_changed(self, pod: VirtualPod) -> None:

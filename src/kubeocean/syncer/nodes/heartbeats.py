@@ -69,25 +69,25 @@ class HeartbeatSchedule:
         return name in self._slot_of
 
     def join(self, name: str) -> None:
-        """Add a name; its first call comes within a period."""
+        """Add a name to the schedule; its first call comes within a period."""
         if name not in self._slot_of:
             slot = min(range(SLOTS), key=lambda each: len(self._slots[each]))
             self._slots[slot][name] = None
             self._slot_of[name] = slot
 
     def leave(self, name: str) -> None:
-        """Remove a name."""
+        """Remove a name from the schedule."""
         slot = self._slot_of.pop(name, None)
         if slot is not None:
             del self._slots[slot][name]
             self._waiting.pop(name, None)
 
     def call_all(self) -> None:
-        """Call all names now; the schedule of later calls does not change."""
+        """Call `renew` for all names now; the schedule of later calls does not change."""
         self._enqueue(self._slot_of)
 
     async def run(self) -> None:
-        """Call names until cancelled."""
+        """Call `renew` for each name on schedule, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
             while True:

@@ -294,7 +294,7 @@ class PolicyController:
     # Finalizer and claim
 
     async def _hold(self, policy: ResourceLeasingPolicy) -> str:
-        """Add our finalizer and claim; return the policy's resourceVersion."""
+        """Add our finalizer and claim to a policy; return the policy's resourceVersion."""
         if self._clusters.holds(policy):
             return policy.resource_version
         ours, present = self._clusters.domain.finalizer_policy, policy.metadata.finalizers or ()
@@ -306,7 +306,7 @@ class PolicyController:
     async def _release(
         self, policy: ResourceLeasingPolicy, cached: CachedPolicy | None, now: datetime
     ) -> Outcome:
-        """Remove our finalizer and claim, once the policy lends no node any more.
+        """Remove our finalizer and claim from a policy, once it lends no node any more.
 
         The finalizer of a policy of another binding is not ours to remove.
         """

@@ -29,7 +29,7 @@ class PolicyCache:
         ] = {}  # with our claim, and the name of another binding
 
     def follow(self, old: ResourceLeasingPolicy | None, new: ResourceLeasingPolicy | None) -> None:
-        """Update the cache; a handler for the informer of policies."""
+        """Update the cache of policies; a handler for the informer of policies."""
         policy = new if new is not None else old
         assert policy is not None
         before = self._policies.pop(policy.name, None) or self._withdrawn.pop(policy.name, None)
@@ -52,7 +52,7 @@ class PolicyCache:
         return self._policies.get(name)
 
     def has_label(self, label: str) -> bool:
-        """Whether the value of a node's label names one of these policies."""
+        """Whether a node's label value names one of the policies that lend to this binding."""
         return any(naming.label_value(name) == label for name in self._policies)
 
     def candidates(self) -> list[Candidate]:

@@ -151,7 +151,7 @@ class Overlaps:
         self._changed(*self._others.pop(pnode, ()))
 
     def is_recorded(self, pnode: str) -> bool:
-        """Whether a reconcile has recorded the node."""
+        """Whether a reconcile has recorded the policies of a worker's node."""
         return pnode in self._deciders
 
     def of(self, policy: str) -> dict[str, int]:

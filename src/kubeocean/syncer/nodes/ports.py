@@ -23,7 +23,7 @@ class ProxierPorts:
         self._node_at: dict[int, str] = {}
 
     def follow(self, old: Node | None, new: Node | None) -> None:
-        """Take or release the port of a node; a handler for the informer of virtual nodes."""
+        """Reserve or release the port of a node; a handler for the informer of virtual nodes."""
         if new is None:
             assert old is not None
             self._release(old.name)

@@ -49,7 +49,7 @@ class ReclaimProgress:
     # Written by the node controller
 
     def record_reclaim(self, policy: str, report: NodeReport) -> None:
-        """Record how far the reclaim of a virtual node is."""
+        """Record the progress of the reclaim of a virtual node."""
         node = self._node_of(policy, report.node)
         if node.report == report:
             return
@@ -68,7 +68,7 @@ class ReclaimProgress:
             self._changed(policy)
 
     def record_eviction(self, policy: str, eviction: Eviction, at: datetime) -> None:
-        """Record that a pod was evicted or deleted."""
+        """Record that a pod was evicted from, or deleted on, a virtual node of a policy."""
         self._nodes.setdefault(eviction.node, _NodeRecord()).last_eviction = at
         self._policies.setdefault(policy, _PolicyRecord()).evictions.append(eviction)
         self._changed(policy)

@@ -49,7 +49,7 @@ _INVALID_NAMESPACES: Final = {"", ".", ".."}
 
 
 class Action(Enum):
-    """The actions on a virtual pod."""
+    """The possible next actions on a virtual pod and its physical pod."""
 
     NONE = auto()
     CREATE = auto()  # the pod should run and never had a physical pod: create one
@@ -198,9 +198,7 @@ def reclaim_reason(vnode: Node, domain: Domain) -> str:
 
 
 def physical_names(vpod: VirtualPod) -> tuple[str, str]:
-    """Return the two names that a physical pod may have; the second is used if the first is
-    taken.
-    """
+    """Return the first and the second name of a physical pod; the second if the first is taken."""
     return (
         naming.physical_name(vpod.name, vpod.namespace),
         naming.second_physical_name(vpod.name, vpod.namespace, uid=vpod.uid),

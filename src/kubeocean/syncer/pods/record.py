@@ -102,7 +102,8 @@ class PodRecord:
     def is_end_certain(self) -> bool:
         """Whether the physical pod is known to have ended.
 
-        A pod that left the cache while it ran may have lost only the label that the cache selects.
+        A pod that left the cache while it ran may only have lost the label that the cache selects
+        by.
         """
         last = self.last_physical
         return self.physical_left and (last is None or last.finished)
@@ -114,7 +115,7 @@ class PodRecord:
         return self.retry_at_s is not None
 
     def retry_in_s(self, now_s: float) -> float:
-        """Seconds until the next attempt is due."""
+        """Return the seconds until the next attempt at a failed step is due."""
         return 0.0 if self.retry_at_s is None else max(0.0, self.retry_at_s - now_s)
 
     def put_off(self, now_s: float, *, at_most_s: float = LONGEST_RETRY_S) -> float:
@@ -130,7 +131,7 @@ class PodRecord:
             self.retry_at_s = 0.0
 
     def clear_retry(self) -> None:
-        """Forget the failures: the step succeeded."""
+        """Forget the failures of a step that succeeded, and their growing delay."""
         self.retry_at_s = None
         self.next_retry_s = FIRST_RETRY_S
 
@@ -158,7 +159,7 @@ class PhysicalPodRecord:
     deletion_grace_s: int | None = None  # of the last request
 
     def unscheduled_for_s(self, now_s: float) -> float:
-        """For how many seconds the pod has been seen without a node."""
+        """Return for how many seconds the physical pod has been seen without a node."""
         if self.unscheduled_since_s is None:
             self.unscheduled_since_s = now_s
         return now_s - self.unscheduled_since_s

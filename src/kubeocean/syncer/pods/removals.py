@@ -51,5 +51,5 @@ class Removals:
         return removal_due_in_s(pod, seen_s=seen_s, now_s=now_s)
 
     def forget(self, pod: Object) -> None:
-        """Drop the memory of a pod that is gone."""
+        """Drop the memory of a pod that is removed."""
         self._seen_s.pop(pod.uid, None)

@@ -74,7 +74,7 @@ class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A copy in the worker cluster."""
+    """A copy of a source, in the worker cluster."""
 
     immutable: bool | None = None
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -89,7 +89,7 @@ class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PodReference:
-    """The name of an object in a pod, and how much the pod depends on it."""
+    """The name of an object that a pod refers to, and how much the pod depends on the object."""
 
     name: str
     optional: bool = False  # the pod starts if the object does not exist

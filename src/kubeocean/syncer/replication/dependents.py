@@ -96,7 +96,7 @@ class Dependents:
         return None
 
     def release(self, pod_key: Key) -> None:
-        """Forget a pod that is gone, or does not run in the worker."""
+        """Forget the references of a pod that is gone, or does not run in the worker."""
         self.references.remove(pod_key)
 
     def drain(self, *, confirmed: bool = True) -> None:

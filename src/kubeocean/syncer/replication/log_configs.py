@@ -305,7 +305,7 @@ class LogConfigs(ReplicationLoop[Untyped, Untyped]):
         return self._switch.on
 
     def remaining(self) -> int:
-        """Return how many copies of this binding the cache shows."""
+        """Return how many copies of LogConfigs, of this binding, the cache shows."""
         return sum(self._is_ours(copy) for copy in self.copies.items())
 
     # Whether LogConfigs are replicated at all

@@ -21,7 +21,7 @@ _SYNC_WAIT_S: Final = 1.0
 
 
 class SyncedCache(Protocol):
-    """A cache that becomes complete at some time."""
+    """A cache that can be waited for until it has synced."""
 
     @property
     def has_synced(self) -> bool: ...
@@ -30,7 +30,7 @@ class SyncedCache(Protocol):
 
 
 async def synced(clock: Clock, caches: Iterable[SyncedCache]) -> bool:
-    """Whether all caches are complete, after waiting a moment for each."""
+    """Whether all caches have synced, after waiting a moment for each."""
     for cache in caches:
         if not cache.has_synced:
             try:
@@ -83,7 +83,7 @@ class NamespacedCaches(Generic[ObjectT]):
         self._changed = asyncio.Event()
 
     def set_namespaces(self, namespaces: Iterable[str]) -> None:
-        """Keep the caches of these namespaces, and no others."""
+        """Start the caches of new namespaces, and drop those of namespaces not listed."""
         needed = set(namespaces)
         if needed == self._caches.keys():
             return

@@ -78,7 +78,9 @@ class PodReferences:
             self._notify(before - refs)
 
     def remove(self, pod: Key) -> None:
-        """Forget a pod that does not run in the worker, unless its physical pod exists."""
+        """Forget the references of a pod that does not run in the worker and has no physical
+        pod.
+        """
         if self._has_physical_pod(pod):
             return
         self._unread.discard(pod)

@@ -221,7 +221,7 @@ class Replicator(ReplicationLoop[Source, Copy]):
         return sorted(self._store.of(key), key=lambda copy: (copy.name != first, copy.name))
 
     def first_name(self, key: Key) -> str:
-        """Return the name of a copy, unless a foreign object has that name."""
+        """Return the name that a copy gets if no foreign object has that name."""
         return naming.physical_name(key.name, key.namespace)
 
     def second_name(self, source: Source) -> str:

@@ -93,13 +93,13 @@ class ServiceView(Object, frozen=True, gc=False, rename="camel", kw_only=True):
 
     @property
     def address(self) -> str:
-        """The cluster IP; empty if the Service has none."""
+        """The cluster IP of the Service; empty if it has none."""
         address = self.spec.cluster_ip
         return "" if address == _HEADLESS or self.spec.type == _EXTERNAL_NAME else address
 
     @property
     def ingress(self) -> tuple[str, ...]:
-        """The addresses of the load balancer, or its host names if it has no address."""
+        """The addresses of the Service's load balancer, or its host names if it has no address."""
         ingress = self.status.load_balancer.ingress or ()
         addresses = tuple(each.ip for each in ingress if each.ip)
         return addresses or tuple(each.hostname for each in ingress if each.hostname)
@@ -112,7 +112,7 @@ ENDPOINT_SLICES: Final = Resource(
 
 
 def without_annotations(service: ServiceView) -> ServiceView:
-    """Drop the annotations, which are for other programs and may be large."""
+    """Return a Service without annotations, which are for other programs and may be large."""
     if service.metadata.annotations is None:
         return service
     metadata = msgspec.structs.replace(service.metadata, annotations=None)
