@@ -138,7 +138,7 @@ def _check(headers: CIMultiDict[str]) -> None:
 
 
 class Exchange:
-    """One HTTP request and its response.
+    """An HTTP request and its response.
 
     - `vnode`: the virtual node of the port that the request came in on; empty on the common port.
     - `metrics_only`: the request came in on the port for metrics of all virtual nodes.

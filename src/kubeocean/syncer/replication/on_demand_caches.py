@@ -75,7 +75,7 @@ class Switched:
 
 
 class NamespacedCaches(Generic[ObjectT]):
-    """One cache for each namespace that is needed; `make` builds the cache of a namespace."""
+    """A cache for each namespace that is needed; `make` builds the cache of a namespace."""
 
     def __init__(self, make: Callable[[str], Informer[ObjectT]]) -> None:
         self._make = make

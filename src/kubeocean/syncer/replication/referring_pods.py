@@ -78,8 +78,9 @@ class PodReferences:
             self._notify(before - refs)
 
     def remove(self, pod: Key) -> None:
-        """Forget the references of a pod that does not run in the worker and has no physical
-        pod.
+        """Forget the references of a pod that does not run in the worker.
+
+        A pod whose physical pod exists keeps its references.
         """
         if self._has_physical_pod(pod):
             return

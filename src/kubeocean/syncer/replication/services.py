@@ -251,9 +251,7 @@ class Services(ReplicationLoop[ServiceView, ServiceView]):
     async def _ensure_service(
         self, source: ServiceView, copies: list[ServiceView]
     ) -> ServiceView | Stuck | None:
-        """Create or update the copy of a Service; return it, or None while an old copy is
-        deleted.
-        """
+        """Create or update the copy of a Service; None while an old copy is being deleted."""
         copy = min(copies, key=lambda each: each.name, default=None)
         if copy is None:
             return await self._create_service(source)
