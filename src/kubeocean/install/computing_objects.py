@@ -1,7 +1,7 @@
 """Objects of an installation in the computing cluster, in the order of creation.
 
-They are deleted in the opposite order. The ClusterBinding CRD is deleted only on request, because
-all bindings are deleted with it.
+The objects are deleted in the opposite order. The ClusterBinding CRD is deleted only on request,
+because all ClusterBindings are deleted with it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _PROXIER_VOLUME: Final = "proxier-template"
 
 
 def computing_objects(values: Values) -> list[Json]:
-    """Return all objects."""
+    """Return all objects of an installation in the computing cluster, in the order of creation."""
     return [
         kept(binding_definition()),
         *namespaces(values),
@@ -88,7 +88,7 @@ def computing_objects(values: Values) -> list[Json]:
 
 
 def withdrawn_objects(values: Values) -> list[Json]:
-    """Return objects that other values or earlier versions have, and these values do not."""
+    """Return objects of other values or earlier versions that these values do not have."""
     titles = {title(each) for each in computing_objects(values)}
     everything = replace(values, network_policies=True, monitoring=True, admission=True)
     return [
@@ -116,7 +116,7 @@ def namespaces(values: Values) -> list[Json]:
     restricted = {group.LABEL_POD_SECURITY: "restricted"}
     # Placeholder pods reserve host ports; no kubelet runs them.
     privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
-    # Bindings and virtual nodes outlive a Helm release; their kubeconfigs and syncers must, too.
+    # Bindings and virtual nodes are kept by Helm; their kubeconfigs and syncers must be, too.
     return [
         kept(named("Namespace", "v1", values.namespace, labels=ours | restricted)),
         kept(named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged)),
@@ -124,7 +124,7 @@ def namespaces(values: Values) -> list[Json]:
 
 
 def _accounts(values: Values) -> list[Json]:
-    """Return the accounts and roles of the manager, of syncers and of proxiers.
+    """Return the ServiceAccounts and roles of the manager, of syncers and of proxiers.
 
     The manager binds the roles of syncers and proxiers to the accounts that it creates for each
     binding. Templates that name an account, and bindings with a Secret in another namespace, use
@@ -140,7 +140,7 @@ def _accounts(values: Values) -> list[Json]:
         (f"{domain.product}-shared-proxier", domain.proxier, shared_proxier_rights(domain)),
     ):
         objects += granted(name, rights, account=account, namespace=namespace, labels=ours)
-    # Of accounts that do not exist yet, too. The role reads certificates, and nothing secret.
+    # For future accounts, too. The role only allows to read public certificates.
     everyone = {"kind": "Group", "apiGroup": RBAC, "name": f"system:serviceaccounts:{namespace}"}
     reader = role_binding(
         f"{domain.proxier}-authentication",
@@ -154,12 +154,12 @@ def _accounts(values: Values) -> list[Json]:
 
 
 def metrics_reader(domain: Domain) -> str:
-    """Return the name of the ClusterRole that lets an account read metrics of our programs."""
+    """Return the name of the ClusterRole that allows to read metrics of Kubeocean's programs."""
     return f"{domain.product}-metrics-reader"
 
 
 def _earlier_roles(values: Values) -> list[Json]:
-    """Return the roles of shared accounts in the system namespace that earlier versions had."""
+    """Return the roles that earlier versions gave shared accounts in the system namespace."""
     domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
     objects = []
     for name in (domain.syncer, domain.proxier):

@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = ["SAMPLE_CONNECTION", "render", "write"]
 
-# Of kustomize/fleet-member; an overlay has to replace both.
+# Values in kustomize/fleet-member; an overlay has to replace both.
 SAMPLE_CONNECTION: Final = HubConnection("member", "https://hub.example:6443")
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
 
