@@ -154,7 +154,7 @@ class WatchPool:
             watched.version, watched.fingerprint = version, _fingerprint(metadata)
 
     def is_current(self, ref: ObjectRef, version: str, *, with_status: bool) -> bool:
-        """Whether the object is known not to have changed since this version.
+        """Whether a watch shows that an object has not changed since this resourceVersion.
 
         Changes of status count only if `with_status` is true.
         """
@@ -166,7 +166,7 @@ class WatchPool:
         return not self.has_changed(ref, version, with_status=with_status)
 
     def has_changed(self, ref: ObjectRef, version: str, *, with_status: bool) -> bool:
-        """Whether the object is known to have changed since this version."""
+        """Whether a watch shows that an object has changed since this resourceVersion."""
         watched = self._watched(ref)
         if watched is None:
             return False

@@ -69,7 +69,7 @@ def _kustomize(cluster: str, objects: list[Json]) -> dict[str, str]:
 
 
 def write(directory: Path) -> None:
-    """Write all files into `directory`."""
+    """Write all files of `render()` into `directory`."""
     for name, content in render().items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

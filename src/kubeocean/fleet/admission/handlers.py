@@ -104,7 +104,7 @@ class Handlers:
 
     @property
     def by_path(self) -> Mapping[str, Handler]:
-        """Return the handler of each path."""
+        """Return the webhook handlers by URL path."""
 
         def path(kind: str, group: str = PLACEMENT_GROUP, version: str = V1BETA1) -> str:
             return validating_path(group, version, kind)

@@ -44,7 +44,7 @@ class BadReview(KubeoceanError):
 
 
 class Operation(StrEnum):
-    """Operations that webhooks review."""
+    """Operations on objects that admission webhooks review."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"

@@ -1,4 +1,4 @@
-"""The agent of one member: joins, sends heartbeats, and leaves, as its InternalMemberCluster says.
+"""The agent of one member: joins, sends heartbeats, and leaves, as the hub asks for.
 
 While the state is Join, an applier writes the Works of the hub, and the agent writes one status
 each period: a heartbeat, whether `/readyz` of the member answered, and its properties. The

@@ -166,7 +166,7 @@ def extra_headers(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class HeaderTransport:
-    """Transport that adds headers to each request."""
+    """HTTP transport that adds headers to each request to the hub."""
 
     def __init__(self, inner: Transport, headers: Mapping[str, str]) -> None:
         self._inner = inner

@@ -54,7 +54,7 @@ _SCHEDULED: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Faile
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions:
-    """Settings of the provider `azure`."""
+    """Settings of the property provider `azure`."""
 
     region: str = ""
     with_costs: bool = True

@@ -60,7 +60,7 @@ def health_condition(problem: str) -> Condition:
 
 
 def has_left(internal: InternalMemberCluster) -> bool:
-    """Whether the status says that the agent has left, for the present generation."""
+    """Whether the agent has reported for the present generation that it has left."""
     agent = member_agent(internal.status.agent_status)
     condition = find_condition(agent.conditions, AgentCondition.JOINED) if agent else None
     return (

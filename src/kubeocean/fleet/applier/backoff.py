@@ -24,7 +24,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The settings `--work-applier-requeue-rate-limiter-*`."""
+    """Computes delays between passes over a Work; `--work-applier-requeue-rate-limiter-*`."""
 
     fixed_attempts: int = 1
     fixed_delay_s: float = 5.0

@@ -82,7 +82,7 @@ def _may_have_been_applied(entry: Json) -> bool:
 
 
 def removal_of(live: Json | None, owner: Owner) -> Removal:
-    """Decide how a left-over is removed."""
+    """Return how a left-over is removed: deleted, released by its AppliedWork, or left alone."""
     if live is None:
         return LeaveAlone()
     metadata = live["metadata"]

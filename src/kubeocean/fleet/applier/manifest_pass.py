@@ -100,7 +100,7 @@ class ReadManifests:
 
 @dataclass(slots=True)
 class ManifestOutcomes:
-    """Results of the manifests in one pass."""
+    """Results of a Work's manifests in one pass."""
 
     processed: list[Processed]
     jobs: list[tuple[Manifest, Json | None]] = field(default_factory=list)

@@ -192,7 +192,7 @@ def check_strategy(strategy: ApplyStrategy) -> None:
 
 
 def decide(facts: ManifestFacts) -> NextStep:
-    """Return the next step for a manifest."""
+    """Return the next step to apply or compare a manifest; see the module for the rules."""
     live, strategy = facts.live, facts.strategy
     if live is None:
         return _decide_missing(facts)

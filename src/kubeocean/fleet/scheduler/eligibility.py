@@ -1,7 +1,7 @@
 """Plugins ClusterEligibility and TaintToleration: the clusters that take new placements.
 
-A cluster is eligible while its member agent is alive, joined and healthy. Each of its taints must
-be tolerated by the policy; unlike tolerations of pods, an `Equal` without a key tolerates nothing,
+A cluster is eligible while its member agent sends heartbeats, has joined and is healthy. The policy
+must tolerate each taint; unlike tolerations of pods, an `Equal` without a key tolerates nothing,
 since the API refuses it. Both rules concern new decisions: a cluster that becomes ineligible keeps
 its bindings. The texts contain no ages, so that two cycles over the same clusters give equal texts.
 """

@@ -23,7 +23,7 @@ _BYTES: Final = 8
 
 
 def matches(query: Query, obj: Untyped) -> bool:
-    """Whether the query selects an object of its kind."""
+    """Whether a selection query selects `obj`, an object of the query's kind."""
     if query.namespace and query.namespace != obj.namespace:
         return False
     return query.name == obj.name if query.name else query.labels.matches(obj.labels)

@@ -1,7 +1,7 @@
 """Status of a placement over all of its clusters.
 
 Steps are evaluated in order, and the first that is not True on every picked cluster ends the chain.
-Scheduled has its own rule: a placement that lacks clusters still shows how far the others are.
+Scheduled has its own rule: a placement that lacks clusters still shows the progress on its others.
 
 In two states parts of the earlier status are kept: while the scheduler has not seen the present
 spec, and if the resource selectors are a mistake.
