@@ -74,7 +74,8 @@ class PolicyConfig:
     """Enabled ValidatingAdmissionPolicies of a hub.
 
     `workload_prefixes`: prefixes of the namespaces in which pods may be created; None for all
-    namespaces."""
+    namespaces.
+    """
 
     accounts: ServiceAccountPolicy | None = ServiceAccountPolicy()
     workload_prefixes: tuple[str, ...] | None = None
