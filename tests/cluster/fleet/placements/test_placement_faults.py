@@ -161,8 +161,12 @@ async def _can_change(env: PlacementEnv) -> bool:
     return True
 
 
-async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: PlacementEnv) -> None:
+async def test_the_hub_writes_four_times_for_each_cluster_at_most(
+    env: PlacementEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A binding, a Work and the binding's status; the fourth write is the member's report."""
+    # A member that reports later than that costs one more status; here all report in time
+    monkeypatch.setattr("kubeocean.fleet.works.controller._PROCESSING_S", 60.0)
     members = await env.join(*(f"m{number}" for number in range(20)))
     await env.config_map("settings")
     key = await env.place(config_map_selector("settings"), namespace=env.namespace)
@@ -186,8 +190,7 @@ async def test_the_hub_writes_four_times_for_each_cluster_at_most(env: Placement
         if request.writes
     )
     assert writes["works"] == 20
-    # On a busy machine a member may report after its binding was written: one write more
-    assert 40 <= writes[NAMESPACED.bindings.plural] <= 42
+    assert writes[NAMESPACED.bindings.plural] == 40
     assert writes[NAMESPACED.policy_snapshots.plural] == 2
     assert writes[NAMESPACED.resource_snapshots.plural] == 1
     assert writes[NAMESPACED.placements.plural] <= 12
