@@ -31,9 +31,14 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     chance = random.Random(5)
+    # Long enough that no membership and no hand-over ends by force on a busy machine
+    calm = {
+        "state": {"leaseDuration": "30s", "renewDeadline": "20s"},
+        "sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"},
+    }
     keys = await make_objects(client, namespace, 6 * MANY)
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", handles=True)
+        a = ring_env.join("a", handles=True, **calm)
         await added(ring_env, keys)
         chance.shuffle(keys)
         deleted: set[tuple[str, str]] = set()
@@ -47,12 +52,12 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
 
         async with asyncio.TaskGroup() as group:
             group.create_task(delete_all())
-            b = ring_env.join("b", handles=True)
+            b = ring_env.join("b", handles=True, **calm)
             await until(lambda: len(b.slots) > SLOTS // 4)
-            c = ring_env.join("c", handles=True)
+            c = ring_env.join("c", handles=True, **calm)
             await until(lambda: len(c.slots) > SLOTS // 6)
             await a.leave()
-            d = ring_env.join("d", handles=True)
+            d = ring_env.join("d", handles=True, **calm)
             await b.leave()
             await until(lambda: len(d.slots) > SLOTS // 4)
             await ended.wait()
