@@ -150,7 +150,7 @@ class ContainerRun:
         ready, lives = (self._probe(f"{kind}Probe") for kind in ("readiness", "liveness"))
         self.known.ready = ready is None
         self._changed()
-        async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
             asking = [
                 group.create_task(task)
                 for task in (
