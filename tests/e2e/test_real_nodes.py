@@ -402,7 +402,7 @@ class Traces:
         return cls(tuple(seen), link, root, tuple(containers))
 
     def left(self) -> list[str]:
-        """What is still there of processes, interfaces and mounts."""
+        """Return processes, interfaces and mounts that still exist."""
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         return [
             *(f"{seen.handle.pid} {seen.command}" for seen in self.processes if seen.alive),

@@ -111,9 +111,9 @@ def plan_binding(
         return _plan_leave(binding, ours)
     if ours is not None and ours.deleting:
         before = find_condition(binding.status.conditions, conditions.FLEET_MEMBERSHIP)
-        asked = before is not None and before.reason == conditions.FLEET_LEAVING.reason
+        is_leaving = before is not None and before.reason == conditions.FLEET_LEAVING.reason
         # The annotation comes first: with the condition alone, the member would join again.
-        return BindingPlan(Step.NOTHING if asked else Step.MARK_LEFT)
+        return BindingPlan(Step.NOTHING if is_leaving else Step.MARK_LEFT)
     if problem := name_problem(binding.name):
         return _refusal(binding, problem)
     if member is not None and ours is None:
