@@ -161,10 +161,17 @@ async def test_an_object_that_leaves_the_selection_is_no_deletion(
         a = ring_env.join("a", handles=True)
         await added(ring_env, keys)
         label, value = APP.split("=")
-        for other in (None, value):
-            patch = MergePatch({"metadata": {"labels": {label: other}}})
+
+        async def set_label(text: str | None) -> None:
+            patch = MergePatch({"metadata": {"labels": {label: text}}})
             await client.patch(CONFIG_MAPS, "o1", patch, namespace)
-            await until(lambda o=other: (len(a.controller.objects) == 4) == bool(o))
+
+        def has_record() -> bool:
+            return keys[1] in a.controller.handled(a.ring.shard_of(keys[1])).uids
+
+        await set_label(None)
+        await until(lambda: not has_record())
+        await set_label(value)
         await until(lambda: ring_env.handled("add").total() == 5)
         assert not ring_env.handled("delete")
 
