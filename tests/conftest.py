@@ -55,7 +55,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Dealing(LoadScopeScheduling):
-    """What shares something that is slow to make stays together when processes share the work."""
+    """Scheduler of pytest-xdist that keeps tests with a shared slow fixture in one process."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False  # the order is ours
@@ -66,7 +66,7 @@ class Dealing(LoadScopeScheduling):
 
 
 def scope_of(nodeid: str) -> str:
-    """What one process runs all of: a package, a file, or one test that shares nothing."""
+    """Return the group of a test that one process runs: a package, a file, or a single test."""
     path = PurePosixPath(nodeid.partition("::")[0])
     package = path.parent.as_posix()
     if package in TOGETHER:
@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What tries examples is a sweep."""
+    """Mark tests that try random examples as sweeps."""
     if is_hypothesis_test(getattr(item, "obj", None)):
         item.add_marker(pytest.mark.sweep)
 
@@ -144,7 +144,7 @@ async def assets() -> Assets:
 def cluster_roots(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Path]:
-    """Where clusters live; kept when a test failed, because the logs are there."""
+    """Yield the directory of local clusters; a failed test keeps it for its logs."""
     root = tmp_path_factory.mktemp("clusters")
     yield root
     if not request.session.testsfailed:

@@ -68,7 +68,7 @@ FLAGS: Final = ("--cluster-unhealthy-threshold=10m",)
 
 @dataclass(frozen=True)
 class FleetSize:
-    """How many of everything."""
+    """Sizes of a measured fleet: members, placements, objects."""
 
     members: int = 1000
     clusters: int = 100  # of each placement
@@ -295,7 +295,7 @@ async def _idle(fleet: Fleet, pid: int) -> dict[str, float]:
 
 
 def _without_watches(requested: Iterable[AuditedRequest]) -> int:
-    """How many requests; watches are ended by the server now and then, and begin again."""
+    """Return the number of requests without watches, which the server ends and agents restart."""
     return sum(request.verb != "watch" for request in requested)
 
 

@@ -228,7 +228,7 @@ async def _create(life: Life, pods: int, rate: float) -> None:
 
 
 async def together(do: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
-    """As fast as the server takes it, a few at a time."""
+    """Run the calls a few at a time, as fast as the server answers."""
     turn = asyncio.Semaphore(16)
 
     async def one(item: T) -> None:
@@ -241,7 +241,7 @@ async def together(do: Callable[[T], Awaitable[None]], items: Iterable[T]) -> No
 
 
 async def _quiet(life: Life, pods: int, quiet_s: float) -> dict[str, float]:
-    """Nothing changes: nothing may be asked but heartbeats and watches that begin anew."""
+    """Check that a quiet installation sends only heartbeats and restarted watches."""
     async with life.watching():
         await _create(life, pods, 20.0)
         await until(lambda: len(life.running) == pods, within=PATIENCE_S)

@@ -59,7 +59,7 @@ async def scrape(url: str, pid: int) -> dict[str, float]:
 
 
 class Stalls:
-    """How long the event loop let a heartbeat of 5 ms wait, at worst."""
+    """Longest delay of a 5 ms heartbeat of the event loop."""
 
     BEAT_S = 0.005
 

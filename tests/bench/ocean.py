@@ -62,7 +62,7 @@ class Ocean:
     worker_api: Client
 
     def requests(self, since: tuple[int, int]) -> list[AuditedRequest]:
-        """What the syncer asked of both servers."""
+        """Return the requests of the syncer to both API servers."""
         audits = (self.computing.audit, self.worker.audit)
         return [
             request
@@ -74,7 +74,8 @@ class Ocean:
         return self.computing.audit.mark(), self.worker.audit.mark()
 
     def servers_cpu_s(self) -> float:
-        """What both control planes have used so far: on a busy machine they set the pace."""
+        """Return the CPU seconds of both control planes, which bound the speed on a busy
+        machine."""
         pids = [c.process(name).pid for c in (self.computing, self.worker) for name in c.components]
         return sum(cpu_s_of(pid) for pid in pids if pid is not None)
 
@@ -196,7 +197,7 @@ def others(requested: Iterable[AuditedRequest]) -> list[AuditedRequest]:
 
 
 def tell(what: str, requested: Iterable[AuditedRequest]) -> None:
-    """What was asked for, and how often."""
+    """Print the requests by verb and resource, with their counts."""
     counted = Counter(
         f"{request.verb} {request.resource or request.uri}"
         + (f"/{request.subresource}" if request.subresource else "")

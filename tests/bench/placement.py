@@ -1,4 +1,4 @@
-"""How others place keys, for comparison: from keys to replicas, without a table between."""
+"""Placement algorithms of other systems, for comparison: keys map to replicas without a table."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ async def _send(proxier_env: ProxierEnv, echo: Key, directory: Path, pid: int) -
 async def _through(
     kubectl: Path, words: tuple[str, ...], source: Path, **environ: str
 ) -> tuple[float, bool]:
-    """How long it takes until everything has come back, and whether it is the same."""
+    """Measure until all bytes have come back, and compare them with the bytes that were sent."""
     kubeconfig, *where, pod = words
     back = source.with_suffix(".back")
     with source.open("rb") as given, back.open("wb") as taken:

@@ -168,7 +168,7 @@ def _written(proof: Proof, mark: int) -> tuple[float, float]:
 
 
 async def _held(proof: Proof) -> list[int]:
-    """How many objects each replica has in its cache, once all of them are in one."""
+    """Return the number of cached objects per replica, once each object is in one cache."""
     files = [Path(f"{proof.file}.{name}") for name in proof.replicas]
 
     def received() -> list[int]:

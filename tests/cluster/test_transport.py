@@ -108,7 +108,7 @@ def shown(informer: Informer[Any]) -> set[str]:
 
 
 def restarts(metrics: Metrics, cluster: str = "") -> float:
-    """How often the watch was begun anew, for whatever reason."""
+    """Return how often the watch was restarted, for any reason."""
     labels = {"cluster": cluster, "resource": "configmaps"}
     reasons = ("ended", "gone", "silent", "failed")
     actual = [
@@ -193,7 +193,7 @@ async def robot(cluster: Cluster, client: Client, namespace: str, tmp_path: Path
 
 
 async def rejections(admin: Client) -> int:
-    """How many requests the server answered with 401 so far."""
+    """Return the number of requests that the server has answered with 401."""
     page = (await admin.request("GET", "/metrics", accept="text/plain")).decode()
     counts = re.findall(r'^authentication_attempts\{result="(?:error|failure)"\} (\d+)', page, re.M)
     return sum(map(int, counts))

@@ -148,7 +148,7 @@ async def _check_fleet(home: Home, computing: Client) -> None:
 
 
 async def _check_kept(home: Home, computing: Client) -> None:
-    """Nobody installs over it what would run nowhere on this machine."""
+    """Check that `install` refuses to change a local ocean."""
     kubeconfig = (await home.run("kubeconfig")).out.strip()
     before = await computing.get(DEPLOYMENTS, "kubeocean-manager", SYSTEM)
     install = await home.run("install", "--kubeconfig", kubeconfig)

@@ -35,7 +35,7 @@ RunPod = Callable[..., Awaitable[Json]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -94,7 +94,7 @@ class Shore:
         return pid
 
     def served(self, replica: ProxierPod) -> int:
-        """How many commands went through a replica, as its audit tells."""
+        """Return the number of commands that a replica served, from its audit log."""
         run = self.node.pod(replica.key)
         assert run is not None
         lines = run.logs["proxier"].read_text().splitlines()
@@ -104,7 +104,7 @@ class Shore:
         return sum(each["msg"] == "Served kubelet request" for each in received)
 
     async def kubectl(self, *words: str, within: float) -> str:
-        """What it prints; nothing if it fails, or is not done in time."""
+        """Return the output of kubectl; empty if kubectl fails or does not end in time."""
         command = await asyncio.create_subprocess_exec(
             *(self.kubectl_path, f"--kubeconfig={self.hub.kubeconfig}", "-n", self.name, *words),
             stdin=asyncio.subprocess.DEVNULL,
@@ -213,7 +213,7 @@ BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["
 async def test_new_sessions_work_soon_after_a_replica_is_gone(
     shore: Shore, blow: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that is killed is missed by its node at once; one that hangs, by its readiness probe."""
+    """A killed replica is noticed by its node at once, a stopped one by its readiness probe."""
     gone = await until(shore.settled, what="a virtual node at one of two replicas that are ready")
     assert gone is not None
     (other,) = (each for each in shore.ready().values() if each.name != gone.name)

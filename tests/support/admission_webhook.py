@@ -37,7 +37,7 @@ _MUTATING: Final = Resource(
 
 @dataclass
 class Webhook:
-    """What it says to every new pod of a namespace; empty if all may come."""
+    """Webhook that denies new pods of a namespace with a message; an empty message allows them."""
 
     refusal: str = ""
     requests: int = 0

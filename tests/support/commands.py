@@ -18,7 +18,7 @@ __all__ = ["Home", "Result", "Running"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

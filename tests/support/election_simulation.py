@@ -101,7 +101,7 @@ class Register:
 
 @dataclass
 class Network:
-    """What happens to requests; chances are per request, delays in seconds each way."""
+    """Faults of requests; chances are per request, delays in seconds each way."""
 
     chance: Random = field(default_factory=lambda: Random(0))
     delay_s: float = 0.01
@@ -152,7 +152,7 @@ class Process:
         self.frozen_until = max(self.frozen_until, now() + seconds)
 
     def cut(self, seconds: float) -> None:
-        """It does not reach the server for so long, nor the server it."""
+        """Cut the connection to the server for a period, in both directions."""
         self.cut_until = max(self.cut_until, now() + seconds)
 
     # A clock.

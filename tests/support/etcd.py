@@ -34,7 +34,7 @@ async def compact(cluster: Cluster) -> int:
 
 
 async def half_delete(cluster: Cluster, client: Client, name: str, namespace: str) -> None:
-    """What a deletion without grace leaves of a pod, if its client is lost in the middle of it."""
+    """Leave a pod as a deletion without grace leaves it if its client is lost halfway."""
     pod = (await client.get(PODS, name, namespace, keep_raw=True)).content()
     marks = {"deletionTimestamp": f"{datetime.now(UTC):%FT%TZ}", "deletionGracePeriodSeconds": 0}
     document = {"apiVersion": "v1", "kind": "Pod"} | pod | {"metadata": pod["metadata"] | marks}

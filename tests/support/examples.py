@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def examples(share: float, *, at_least: int = 1) -> int:
-    """How many a property tries that is cheaper or dearer than others; thorough runs try more."""
+    """Return the number of examples for a property, scaled by its cost; thorough runs try more."""
     return max(at_least, round(share * settings().max_examples))
 
 

@@ -81,7 +81,7 @@ class AssetWorld:
     def finder(
         self, *, mirrors: Mirrors | None = None, progress: Progress | None = None
     ) -> AssetFinder:
-        """One search; what it says is in `lines`."""
+        """Return a finder of Go; `lines` collects its messages."""
         return AssetFinder(
             environ=self.environ,
             progress=progress or PlainProgress(self.lines.append),

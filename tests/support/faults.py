@@ -64,7 +64,7 @@ class Crashed(BaseException):
 
 @dataclass(slots=True)
 class _Rule:
-    """One thing that shall go wrong, so many times more."""
+    """One fault, and how many more times it occurs."""
 
     when: When
     times: int
@@ -84,7 +84,7 @@ class _Rule:
 
 
 class Faults:
-    """What shall go wrong. Every method takes effect at once, also on watches that are open.
+    """Faults of a client. Every method takes effect at once, also on open watches.
 
     Of the rules for requests, those that fit one follow each other in the order they were made, one
     a request; delays come on top.
@@ -167,7 +167,7 @@ class Faults:
         self._on_crash = by
 
     def partition(self) -> None:
-        """Nothing gets through: requests fail, answers are lost, watches and tunnels break."""
+        """Cut the network: requests fail, answers are lost, watches and tunnels break."""
         self.partitioned = True
         self._break()
 
@@ -218,7 +218,8 @@ class Faults:
     # For the transport
 
     async def _meet(self, request: Request) -> tuple[Response | None, bool]:
-        """What is answered instead of the server, if anything; whether its answer gets lost."""
+        """Return the answer that replaces the server's, if any, and whether the answer gets
+        lost."""
         if not self.crashed:
             self.requests.append(request)
         self._check(sent=False)

@@ -17,7 +17,7 @@ OPERATORS = ("=", "==", "!=", "in", "notin", "exists", "!", ">", "<")
 
 @dataclass(frozen=True)
 class Wish:
-    """One requirement as its author thinks of it, with its meaning spelled out naively."""
+    """Requirement of a label selector, with a naive implementation of its meaning."""
 
     key: str
     operator: str
@@ -70,5 +70,5 @@ def wishes() -> st.SearchStrategy[list[Wish]]:
 
 
 def labels() -> st.SearchStrategy[dict[str, str]]:
-    """What an object may carry."""
+    """Return a strategy of an object's labels."""
     return st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=5)

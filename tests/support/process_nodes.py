@@ -28,7 +28,7 @@ async def running_node(node: ProcessNode) -> AsyncIterator[None]:
 
 
 def processes(node: ProcessNode) -> dict[int, str]:
-    """What runs for its pods."""
+    """Return the processes that run for the node's pods."""
     actual: dict[int, str] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

@@ -72,7 +72,7 @@ def config(namespace: str, *, name: str, ring: str = "ring", **sections: dict[st
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that a replica did about a key."""
+    """Event of a replica's work on a key."""
 
     replica: str
     what: str
@@ -82,7 +82,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a replica's handler."""
+    """Call of a replica's handler."""
 
     replica: str
     what: str
@@ -274,7 +274,7 @@ class RingEnv:
         self.acts.append(Act(replica, what, str(key), epoch))
 
     def done(self, since: int = 0) -> Counter[str]:
-        """How often each key was reconciled."""
+        """Return how often each key was reconciled."""
         return Counter(act.key for act in self.acts[since:] if act.what == "end")
 
     def by(self, key: str) -> list[str]:

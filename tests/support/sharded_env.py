@@ -124,7 +124,7 @@ class ShardedEnv(PodEnv):
         await self.overseer.change(lambda state: freeze(state.table, on=on))
 
     async def shares(self) -> dict[str, int]:
-        """How many shards each living replica has, by name."""
+        """Return the number of shards of each living replica, by name."""
         try:
             table = (await self.overseer.state()).table
         except ConfigError:
@@ -184,7 +184,7 @@ class ShardedEnv(PodEnv):
         return pods, {each.name for each in did if each.namespace == LEASES}
 
     def created(self) -> Counter[str]:
-        """How often each physical pod was created."""
+        """Return how often each physical pod was created."""
         return Counter(
             each.name
             for each in self.worker.audit.requests()

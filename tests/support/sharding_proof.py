@@ -45,7 +45,7 @@ _POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a replica did, and when it was allowed to."""
+    """Event of a replica, with the time span in which the replica was allowed to work."""
 
     at: float
     who: str
@@ -65,7 +65,8 @@ class Account:
         return sum(line.what == what and line.at >= since for line in self.lines)
 
     def check(self, *, disturbed: Iterable[str] = ()) -> None:
-        """One owner at a time. `disturbed` were stopped or killed: their work has no true end."""
+        """Check that each key had one owner at a time. `disturbed` replicas were stopped or killed:
+        the end of their work is not known."""
         self._check_grants()
         self._check_order()
         self._check_overlap(set(disturbed))
@@ -77,7 +78,7 @@ class Account:
             assert owners.setdefault((line.slot, line.epoch), line.who) == line.who, line
 
     def _check_order(self) -> None:
-        """Who once gave way to another neither begins nor writes any more."""
+        """Check that a replica neither begins nor writes after another replica took the key."""
         newest: dict[int, Line] = {}
         for line in self.lines:
             if line.what not in ("begin", "wrote"):
@@ -99,7 +100,7 @@ class Account:
                 inside.pop(line.key, None)
 
     def moves(self, owners: Sequence[str], *, since: float) -> list[int]:
-        """How often each key has changed hands since then, when these had the slots."""
+        """Return how often each key changed its owner since a time, with these owners of slots."""
         last: dict[str, str] = {}
         count: dict[str, int] = {}
         for line in self.lines:
@@ -111,7 +112,7 @@ class Account:
 
 
 def read_account(path: Path) -> Account:
-    """What the replicas wrote; a killed one may have left half a line."""
+    """Return the events that the replicas wrote; a killed replica may have left half a line."""
     lines = []
     for text in path.read_text().splitlines():
         words = text.split(" ")
@@ -153,7 +154,7 @@ class Proof:
         return read_account(self.file)
 
     def _noted(self, what: str) -> int:
-        """How often something happened so far, at a glance."""
+        """Return the counts of the events so far, as text."""
         return self.file.read_text().count(f" {what} ")
 
     # The stage

@@ -159,7 +159,7 @@ class Worker:
         return self._hanging
 
     def tell(self) -> None:
-        """How many objects there are in our caches."""
+        """Write the number of objects in the replica's caches."""
         self._holds.write_text(str(len(self.objects.objects)))
 
     def hang(self) -> None:
@@ -195,7 +195,7 @@ class Worker:
             await self._written(key, lambda: self._update(child, seq))
 
     async def _work(self) -> None:
-        """What it takes to find out what to write."""
+        """Use CPU as a controller does that computes its write."""
         burned = time.process_time() + BURN_S
         while time.process_time() < burned:
             pass

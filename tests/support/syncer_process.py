@@ -30,7 +30,7 @@ HASTY = (
 
 @dataclass(frozen=True)
 class SyncerProcess:
-    """One replica, its log and its pages."""
+    """Replica of a syncer as a process, with its log and its HTTP pages."""
 
     process: Process
 

@@ -23,7 +23,7 @@ async def until(
     every: float | None = None,
     what: str = "",
 ) -> T:
-    """What `probe` returns, once that is true; `probe` may be a coroutine function.
+    """Return the result of `probe` once it is true; `probe` may be a coroutine function.
 
     It is asked `every` so many seconds, or often at first and then ever more rarely: servers that
     are asked for nothing leave the machine to those who have something to do.

@@ -35,7 +35,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Those that define something."""
+    """Return the modules that define names."""
     for name, tree in trees().items():
         if not name.endswith(("__init__", "__main__")):
             yield name, tree
@@ -48,7 +48,7 @@ def packages() -> Iterator[tuple[str, ast.Module]]:
 
 
 def listed(tree: ast.Module) -> list[str] | None:
-    """What `__all__` says; None where there is none."""
+    """Return the names in `__all__` of a module; None if it has none."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -76,7 +76,7 @@ async def bare(cluster: Cluster, client: Client, worker: Cluster) -> AsyncIterat
 
 @pytest.fixture
 def controller_env(bare: ControllerEnv) -> ControllerEnv:
-    """What most tests mean by it."""
+    """Yield a `ControllerEnv` with the settings that most tests use."""
     return bare
 
 

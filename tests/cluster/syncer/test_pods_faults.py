@@ -274,7 +274,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 @dataclass
 class Ends:
-    """How all cases ended: their errors, duplicate pods, and requests in the quiet time."""
+    """Results of all cases: errors, duplicate pods, and requests in the quiet time."""
 
     errors: dict[str, str]
     writes: int

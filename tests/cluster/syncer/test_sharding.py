@@ -144,7 +144,7 @@ async def test_a_replica_that_was_frozen_does_no_harm_when_it_wakes_and_works_ag
 
 
 def _written(env: ShardedEnv, verb: str) -> dict[str, int]:
-    """How often each ConfigMap of this binding was written in the worker."""
+    """Return how often each ConfigMap of this binding was written in the worker."""
     requests = env.worker.audit.requests(user=env.name)
     return dict(
         Counter(

@@ -44,7 +44,7 @@ pytestmark = [
 
 @dataclass
 class BindingEnd:
-    """How a binding ended."""
+    """State of a binding after its deletion."""
 
     took_s: float = 0.0
     drained: tuple[str, str, str] = ("", "", "")

@@ -43,7 +43,7 @@ def test_files_repeat_what_they_say() -> None:
 
 
 def shape(type_: inspect.Type) -> object:
-    """What a definition has to allow for a field of this type."""
+    """Return the schema that a definition must have for a field of this type."""
     match type_:
         case inspect.UnionType(types=types):
             kinds = [each for each in types if not isinstance(each, inspect.NoneType)]

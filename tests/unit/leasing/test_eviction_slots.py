@@ -1,4 +1,4 @@
-"""How many pods of a policy are evicted in a minute, whichever nodes they are on."""
+"""Tests of the evictions per minute of a policy over all of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a log when its program failed."""
+"""Tests of the log lines that are shown when a program failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of an ocean: where, for whose eyes, and what if it is not what we wrote."""
+"""Tests of an ocean's stored state: its place, its file mode, and invalid content."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ WANTED: Json = {
 
 
 def live() -> Json:
-    """As a server shows it: with defaults, in its own words, and with what others added."""
+    """Return an object as an API server returns it: with defaults, normalised values and additions
+    of others."""
     stored = copy.deepcopy(WANTED)
     stored["metadata"] |= {"uid": "d1", "resourceVersion": "7", "generation": 1}
     stored["metadata"]["labels"]["other"] = "x"

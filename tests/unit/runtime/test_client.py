@@ -254,7 +254,7 @@ class Slow(Scripted):
 
 
 async def outcome(clock: VirtualClock, work: Any) -> tuple[object, float]:
-    """What became of it, and when."""
+    """Return the result of a call and the time at which it came."""
     done: list[tuple[object, float]] = []
 
     async def run() -> None:

@@ -40,7 +40,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """What was logged so far."""
+    """Return the log messages so far."""
     stream = io.StringIO()
     restore = logs.configure("json", "debug", stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]

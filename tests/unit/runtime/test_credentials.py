@@ -172,7 +172,7 @@ async def test_a_token_file_is_read_again_every_minute_and_when_rejected(tmp_pat
     look = os.stat(file)
 
     def rewrite(text: str) -> None:
-        """As on a file system whose times are too coarse to show it."""
+        """Rewrite a file without a change of its times, as on a file system with coarse times."""
         file.write_text(text)
         os.utime(file, ns=(look.st_atime_ns, look.st_mtime_ns))
 

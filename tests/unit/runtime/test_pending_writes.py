@@ -31,7 +31,7 @@ def obj(version: str, *, uid: str = "u1", name: str = "x", deleting: bool = Fals
 
 
 class Cache:
-    """What an informer holds, and where it stands."""
+    """Cache of an informer: its objects and its resourceVersion."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -232,7 +232,7 @@ async def test_what_is_forgotten_is_not_pending() -> None:
 
 @dataclass
 class Written:
-    """One write as the model remembers it: the version, and the UID if it was a deletion."""
+    """Write as the model records it: the version, and the UID if it was a deletion."""
 
     version: int
     doomed: str = ""

@@ -45,7 +45,7 @@ def opening(url: str, **more: Any) -> Any:
 
 
 async def refused(url: str, **more: Any) -> ApiError:
-    """What is raised instead of a tunnel, within a second or so."""
+    """Return the error that opening a tunnel raises."""
     began = time.monotonic()
     with pytest.raises(ApiError) as error:
         async with opening(url, **more):
@@ -57,7 +57,8 @@ async def refused(url: str, **more: Any) -> ApiError:
 
 @asynccontextmanager
 async def server_of(*pieces: bytes, hang: bool = False) -> AsyncIterator[Server]:
-    """One that answers any request so, then hangs or hangs up; nothing may be left open."""
+    """Yield a server that sends one answer to any request, then waits or closes; no connection may
+    stay open."""
 
     async def handle(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -1,4 +1,4 @@
-"""How a watch comes back: how soon, how often, and with what it still believes.
+"""Tests of how a watch restarts: delay, number of requests, and the resourceVersion.
 
 What it makes of real servers is in the cluster tests; these are servers that no cluster has.
 """

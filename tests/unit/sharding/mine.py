@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Blocks:
-    """As the design document has it: two verbs, two arguments each."""
+    """Algorithm with the two methods of the design document."""
 
     def get_shard(self, key: str, total: int) -> int:
         return len(key) % total

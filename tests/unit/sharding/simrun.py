@@ -60,7 +60,7 @@ def history(seed: int, make: Callable[[int], World] | None = None) -> World:
 
 
 def misfortune(world: World, random: Random) -> None:
-    """One thing that goes wrong, or that somebody does."""
+    """Return one random fault, or one random action of an operator."""
     living = world.living
     luck = random.random()
     if not living or luck < 0.1:
@@ -135,7 +135,7 @@ def recover(world: World) -> None:
 
 
 def histories(seeds: Iterable[int]) -> tuple[int, list[str]]:
-    """How many were lived through, and what went wrong in which."""
+    """Run simulated histories; return their number and the errors of those that failed."""
     count, wrong = 0, []
     for seed in seeds:
         count += 1

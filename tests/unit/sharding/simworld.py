@@ -90,7 +90,7 @@ class Replica:
 
 
 class World:
-    """One history."""
+    """Simulated ring: replicas, API server, faults and time."""
 
     new_holder: Callable[[str, float], SlotLeases]
     new_planner: Callable[[], Planner]
@@ -458,7 +458,7 @@ class World:
     # --- the end
 
     def settle(self) -> None:
-        """Nothing more goes wrong: in its time everything must come to rest, and into balance."""
+        """End all faults, and check that the ring becomes quiet and balanced."""
         self.calm = True
         started = self.now
         while self.now < started + CALM_S:
@@ -473,7 +473,7 @@ class World:
         return not self.unrest()
 
     def unrest(self) -> str:
-        """What is not yet as it should be, "" if all is well."""
+        """Return why the ring is not yet quiet and balanced; empty if it is."""
         ids = {each.id for each in self.replicas if each.alive and not each.leaving}
         if any(each.frozen_until > self.now for each in self.living):
             return "somebody is frozen"

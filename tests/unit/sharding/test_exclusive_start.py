@@ -1,4 +1,4 @@
-"""Who works alone begins when nobody shares any more."""
+"""Tests that an unsharded process starts when no replica of the ring works any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was cut off because its shard went is done again by whoever has to."""
+"""Tests that a reconcile that was cancelled with its shard is repeated by the next owner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Nowhere:
 
 
 class Replica:
-    """One that has all shards, and a controller whose first turn never ends by itself."""
+    """Replica with all shards, and a controller whose first reconcile does not end by itself."""
 
     def __init__(self, *, besides: bool) -> None:
         clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""What runs in a slot can be waited for and ended."""
+"""Tests that the reconciles of a slot can be awaited and cancelled."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class World:
 
 
 class Listener:
-    """What arrived so far, and how it ended."""
+    """Watcher that keeps the received events and the reason of its end."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream

@@ -96,7 +96,7 @@ async def test_a_token_file_is_followed(home: Path, environ: dict[str, str]) -> 
 async def test_a_mounted_token_is_followed_through_its_links(
     home: Path, environ: dict[str, str]
 ) -> None:
-    """As a kubelet mounts it: a file is a link through another link that is replaced."""
+    """A kubelet mounts a file as a link through another link, and replaces the latter."""
     for version in ("1", "2"):
         (home / f"..{version}").mkdir()
         (home / f"..{version}" / "mounted").write_text(f"of-{version}")

@@ -296,7 +296,7 @@ async def test_too_many_rights(joined: JoinedWorker, doctor: Doctor) -> None:
 async def test_a_token_that_is_sent_to_kubelets_is_a_warning(
     joined: JoinedWorker, doctor: Doctor, computing_api: Applier
 ) -> None:
-    """As in a worker that was joined before there was an account for metrics."""
+    """The worker is one that was joined before accounts for metrics existed."""
     roles = Resource(ROLES.group, "v1", "clusterroles", "ClusterRole", False, Untyped)
     name, mount = f"kubeocean-syncer-{joined.mount}", joined.mount
     rule = {"apiGroups": [""], "resources": ["nodes/metrics", "nodes/stats"], "verbs": ["get"]}

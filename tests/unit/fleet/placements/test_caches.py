@@ -1,4 +1,4 @@
-"""What the hub's caches keep of bindings, Works and placements."""
+"""Tests of the fields of bindings, Works and placements that the hub's caches keep."""
 
 from __future__ import annotations
 

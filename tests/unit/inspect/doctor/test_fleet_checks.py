@@ -1,4 +1,4 @@
-"""What doctor finds in the hub of a fleet, and what it does not conclude."""
+"""Tests of doctor's findings about the hub of a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a container of ours becomes a process."""
+"""Tests of the command with which a container runs as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the syncer remembers of pods, and when that is dropped."""
+"""Tests of the syncer's records of pods, and of when they are deleted."""
 
 from __future__ import annotations
 
