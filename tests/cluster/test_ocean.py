@@ -15,7 +15,7 @@ from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.ocean import Ocean, Shape
 from kubeocean.local.progress import PlainProgress
-from kubeocean.local.state import OceanState
+from kubeocean.local.state import OceanState, this_program
 from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import CONFIG_MAPS, NODES
 from kubeocean.runtime.objects import find_condition
@@ -83,6 +83,17 @@ async def test_an_ocean_outlives_its_command_and_its_data_outlives_its_superviso
     client = connect(after.kubeconfig, context="worker-1")
     assert (await client.get(CONFIG_MAPS, "kept", "default")).name == "kept"
     await client.close()
+
+    # The state of a supervisor whose version did not record its program.
+    home.directory().write(msgspec.structs.replace(after, program=""))
+    renewed = await home.run("up", "--bare")
+    assert renewed.code == 0, renewed.err
+    assert "ocean was started by an earlier version: restarting its processes" in renewed.err
+    last = home.directory().read()
+    assert last is not None
+    assert (last.alive, last.shape, last.program) == (True, after.shape, this_program())
+    assert last.process != after.process
+    assert await _ready_nodes(last.kubeconfig, "worker-1") == {"sim-0"}
 
     down = await home.run("down")
     assert down.code == 0

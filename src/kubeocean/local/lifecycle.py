@@ -1,8 +1,9 @@
 """Lifecycle of an ocean (local clusters) in the background: start, find, stop.
 
-One start or stop at a time per name. `bring_up` returns an ocean that runs already; processes that
-a killed supervisor left are ended first, and the data is used again. `take_down` returns when no
-process is left.
+One start or stop at a time per name. `bring_up` returns an ocean that runs already; if another
+version or installation of Kubeocean started that ocean, its processes are restarted with this one.
+Processes that a killed supervisor left are ended first, and the data is used again. `take_down`
+returns when no process is left.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from kubeocean.local.files import exclusive, private_directory
 from kubeocean.local.ocean import Ocean, Shape
 from kubeocean.local.progress import Progress, readable_bytes
 from kubeocean.local.real_nodes.node import available
-from kubeocean.local.state import OceanState, ProcessId, StateDirectory, processes_under, state_home
+from kubeocean.local.state import (
+    OceanState,
+    ProcessId,
+    StateDirectory,
+    processes_under,
+    state_home,
+    this_program,
+)
 from kubeocean.local.supervisor import launch
 from kubeocean.runtime.clock import Clock, RealClock
 
@@ -129,7 +137,15 @@ class Lifecycle:
             if state is not None and state.phase in ("stopping", "failed"):
                 await self._end()
             if state is not None and state.alive:
-                return await self._join(state, wish), True
+                running = await self._join(state, wish)
+                if running.program == this_program():
+                    return running, True
+                self._progress.note(
+                    f"{state.name} was started by {running.program or 'an earlier version'}: "
+                    f"restarting its processes with {this_program()}; its data stays"
+                )
+                shape = running.shape
+                await self._end()
             await self._sweep()
             assets = await _assets(shape, environ=self._environ, progress=self._progress)
             with disk_full("start an ocean", self.directory.path, needed=_LOW_SPACE):

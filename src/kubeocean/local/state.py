@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from kubeocean import __version__
 from kubeocean.errors import ConfigError, LocalError
 from kubeocean.local.assets import EVERYTHING
 from kubeocean.local.files import private_directory, user_directory, write_private
@@ -36,6 +38,7 @@ __all__ = [
     "cluster_states",
     "processes_under",
     "state_home",
+    "this_program",
 ]
 
 Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
@@ -87,6 +90,7 @@ class OceanState(msgspec.Struct, frozen=True):
     clusters: tuple[ClusterState, ...] = ()
     versions: dict[str, str] = {}
     kubectl: str = "kubectl"
+    program: str = ""  # empty if the supervisor is of a version that did not record it
     detail: str = ""
     error: str = ""
 
@@ -94,6 +98,11 @@ class OceanState(msgspec.Struct, frozen=True):
     def alive(self) -> bool:
         """Whether the supervisor's process runs, in any phase."""
         return self.process.alive
+
+
+def this_program() -> str:
+    """Return the version and the interpreter of the running program."""
+    return f"{__version__} ({sys.executable})"
 
 
 def cluster_states(ocean: Ocean) -> tuple[ClusterState, ...]:

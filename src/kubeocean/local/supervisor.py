@@ -31,6 +31,7 @@ from kubeocean.local.state import (
     ProcessId,
     StateDirectory,
     cluster_states,
+    this_program,
 )
 from kubeocean.local.versions import pinned
 
@@ -72,6 +73,7 @@ class _Supervisor:
             kubeconfig=str(directory.kubeconfig),
             log=str(directory.log),
             kubectl=request.assets.get("kubectl", "kubectl"),
+            program=this_program(),
             versions={"kubernetes": versions.kubernetes, "etcd": versions.etcd},
         )
         self._progress = PlainProgress(self._report)
