@@ -274,7 +274,7 @@ class Bindings:
             message = f"Created or changed: {', '.join(rollout.written)}"
             self._statuses.emit(binding, "Normal", BindingEvent.ROLLED_OUT, message)
             _audit.info(
-                "RolloutResult out binding",
+                "Rolled out binding",
                 binding=binding.name,
                 written=rollout.written,
                 adopted=rollout.adopted,
