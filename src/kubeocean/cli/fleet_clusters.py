@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kubeocean.cli._fleet import HubContextOption, HubOption, get_member, hub_client
-from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
 
 __all__ = ["clusters"]
@@ -17,7 +17,7 @@ def clusters(
     name: Annotated[
         str, typer.Argument(help="Name of one MemberCluster.", show_default="all")
     ] = "",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
     hub_kubeconfig: HubOption = "",
     hub_context: HubContextOption = "",
 ) -> None:

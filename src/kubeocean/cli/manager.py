@@ -12,7 +12,7 @@ __all__ = ["manager"]
 def manager(context: typer.Context) -> None:
     """Run the manager: validate, roll out, report on and clean up all ClusterBindings."""
     from kubeocean.manager import process
-    from kubeocean.manager.settings import Settings
+    from kubeocean.manager.settings import ManagerSettings
 
     about = "Runs the manager: validates, rolls out, reports on and cleans up all ClusterBindings."
-    run_process("manager", Settings, process.run, context.args, about=about)
+    run_process("manager", ManagerSettings, process.run, context.args, about=about)

@@ -12,7 +12,7 @@ __all__ = ["proxier"]
 def proxier(context: typer.Context) -> None:
     """Run the proxier of one ClusterBinding: serve the kubelet API of its virtual nodes."""
     from kubeocean.proxier import process
-    from kubeocean.proxier.settings import Settings
+    from kubeocean.proxier.settings import ProxierSettings
 
     about = "Runs the proxier of one ClusterBinding: serves the kubelet API of its virtual nodes."
-    run_process("proxier", Settings, process.run, context.args, about=about)
+    run_process("proxier", ProxierSettings, process.run, context.args, about=about)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document, progress_for
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def repair(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Compare both clusters of a binding, and delete objects that are provably orphaned.
 
@@ -51,7 +51,7 @@ def repair(
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
-            progress = progress_for(quiet=output is not Format.TEXT)
+            progress = progress_for(quiet=output is not OutputFormat.TEXT)
             with progress.task(f"comparing both clusters of {cluster_binding_name}") as task:
                 task.say("connecting")
                 operation = await _connect(
@@ -62,7 +62,7 @@ def repair(
                     pause_s=pause,
                 )
                 report = await operation.run(dry_run=dry_run, say=task.say)
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document(_document(cluster_binding_name, report, dry_run=dry_run), output)
         else:
             _print_report(cluster_binding_name, report, dry_run=dry_run)

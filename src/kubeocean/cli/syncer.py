@@ -15,8 +15,8 @@ def syncer(context: typer.Context) -> None:
 
     from kubeocean.cli._agentless import agentless_member
     from kubeocean.syncer import process
-    from kubeocean.syncer.settings import Settings
+    from kubeocean.syncer.settings import SyncerSettings
 
     about = "Runs the syncer of one ClusterBinding: lends its worker's nodes and runs pods there."
     work = partial(process.run, companions=(agentless_member,))
-    run_process("syncer", Settings, work, context.args, about=about)
+    run_process("syncer", SyncerSettings, work, context.args, about=about)

@@ -52,9 +52,9 @@ from kubeocean.runtime.transport import Request, Transport
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
 
 __all__ = [
-    "Credential",
     "CredentialRenewal",
     "CredentialReport",
+    "CredentialValidity",
     "NewToken",
     "accepted",
     "credential_of",
@@ -71,7 +71,7 @@ _audit = get_logger(AUDIT_LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class CredentialValidity:
     """The validity of a worker's credential; `renews` is the token that the manager may renew."""
 
     begins: datetime | None = None
@@ -96,22 +96,22 @@ class CredentialReport:
 
 def credential_of(
     secret: KubeconfigSecret, access: Access, binding: ClusterBinding, domain: Domain
-) -> Credential:
+) -> CredentialValidity:
     """Return the validity of the credential in a binding's Secret."""
     token = access.token.reveal() if access.token is not None else ""
     claims = read_token(token)
     if claims is not None:
         ours = _made_by_join(secret, binding, domain) and access.impersonate is None
         renewable = bool(ours and claims.account and claims.secret_name and claims.secret_uid)
-        return Credential(claims.begins, claims.ends, claims if renewable else None)
+        return CredentialValidity(claims.begins, claims.ends, claims if renewable else None)
     if token or not access.certificate:
-        return Credential()
+        return CredentialValidity()
     try:
         certificates = x509.load_pem_x509_certificates(access.certificate)
     except ValueError:
-        return Credential()
+        return CredentialValidity()
     first = certificates[0]  # of a chain, the client's own
-    return Credential(first.not_valid_before_utc, first.not_valid_after_utc)
+    return CredentialValidity(first.not_valid_before_utc, first.not_valid_after_utc)
 
 
 def _made_by_join(secret: KubeconfigSecret, binding: ClusterBinding, domain: Domain) -> bool:

@@ -34,7 +34,7 @@ from kubeocean.proxier.pod_lookup import PodLookup
 from kubeocean.proxier.server import KubeletServer
 from kubeocean.proxier.server_tls import PublishedClientCa, ServerTls
 from kubeocean.proxier.sessions import Sessions
-from kubeocean.proxier.settings import Settings
+from kubeocean.proxier.settings import ProxierSettings
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
@@ -56,28 +56,28 @@ from kubeocean.worker_access.identity import (
 )
 from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
-__all__ = ["Program", "run"]
+__all__ = ["ProxierProgram", "run"]
 
 _SHUTDOWN_S: Final = 5.0  # for everything else, after the sessions have ended
 
 _log = get_logger(__name__)
 
 
-async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
+async def run(settings: ProxierSettings, environ: Mapping[str, str] = os.environ) -> int:
     """Serve as a proxier until a signal, and return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return await Program(settings, environ, stack).prepare()
+        return await ProxierProgram(settings, environ, stack).prepare()
 
     with bound(binding=settings.cluster_binding_name):
         return await run_process("proxier", settings, prepare, log=_log)
 
 
-class Program:
+class ProxierProgram:
     """The parts of one proxier's process; `stack` closes them at the end."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+        self, settings: ProxierSettings, environ: Mapping[str, str], stack: AsyncExitStack
     ) -> None:
         self._settings = settings
         self._environ = environ
@@ -244,7 +244,7 @@ class Program:
         return recorded_worker(cached, access, self._settings.label_domain)
 
 
-def _tls_secret(settings: Settings, binding: ClusterBinding) -> Key | None:
+def _tls_secret(settings: ProxierSettings, binding: ClusterBinding) -> Key | None:
     """Return the Secret with the serving certificate, if a flag or the binding names one."""
     if settings.tls_secret_name:
         return Key(settings.tls_secret_namespace, settings.tls_secret_name)

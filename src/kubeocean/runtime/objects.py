@@ -24,7 +24,6 @@ from kubeocean.errors import ConfigError
 
 __all__ = [
     "Condition",
-    "EventType",
     "Json",
     "Key",
     "ListMeta",
@@ -35,6 +34,7 @@ __all__ = [
     "Resource",
     "Untyped",
     "WatchEvent",
+    "WatchEventType",
     "controller_of",
     "decode_list",
     "decode_object",
@@ -246,7 +246,7 @@ def prune_json(content: Mapping[str, Any]) -> Json:
     return kept | {"metadata": meta}
 
 
-EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+WatchEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
@@ -267,7 +267,7 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """Event of a watch."""
 
-    type: EventType
+    type: WatchEventType
     object: T
 
 

@@ -28,7 +28,7 @@ from kubeocean.install.roles import AddOn, metrics_rights, worker_rights
 from kubeocean.install.values import WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.local.process import Process
 from kubeocean.proxier.kubelet_client import KubeletClient
 from kubeocean.proxier.kubelet_credentials import KubeletCredential
@@ -348,7 +348,7 @@ async def test_the_token_that_kubelets_see_can_read_metrics_only(
     assert set(METRICS) <= allowed
 
 
-def hostile_tls(authority: Authority) -> ssl.SSLContext:
+def hostile_tls(authority: LocalAuthority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pair = pair_of(authority)
     load_pair(context, pair.certificate, pair.key)
@@ -365,7 +365,7 @@ async def test_a_hostile_kubelet_sees_a_token_without_further_permissions(
     await worker_applier.client.create(NODES, {"metadata": {"name": name}, "status": status})
     source, authority = (
         await credential(computing_applier, join_request),
-        Authority.create("kubelets"),
+        LocalAuthority.create("kubelets"),
     )
     client = Client(HttpTransport(source), cluster="worker")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.objects import Json, Meta
 from kubeocean.worker_access.credentials import ENV_WORKER_FILES, KubeconfigSecret, SecretAccess
 
@@ -49,7 +49,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_a_kubeconfig_may_hold_a_token_or_a_certificate() -> None:
     assert token_of(SecretAccess(secret({"token": "t"}), environ={})) == "t"
-    issued = Authority.create("a").issue(Subject("u", (), client=True))
+    issued = LocalAuthority.create("a").issue(Subject("u", (), client=True))
     inline = {
         "client-certificate-data": base64.b64encode(issued.certificate).decode(),
         "client-key-data": base64.b64encode(issued.private_key).decode(),

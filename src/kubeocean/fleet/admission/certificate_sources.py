@@ -17,7 +17,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Object, Resource
 from kubeocean.runtime.server_tls import CertificateTls, ServerCertificate
 
-__all__ = ["CERTIFICATE_SECRETS", "CertificateFiles", "CertificateSecret", "SharedCertificate"]
+__all__ = ["CERTIFICATE_SECRETS", "CertificateDirectory", "CertificateSecret", "SharedCertificate"]
 
 _LOOK_S: Final = 10.0
 
@@ -66,7 +66,7 @@ class SharedCertificate:
             _log.error("Could not use certificate of webhooks", error=str(error))
 
 
-class CertificateFiles:
+class CertificateDirectory:
     """Loads the webhook server's certificate from `tls.crt` and `tls.key` of a directory.
 
     cert-manager maintains the files.

@@ -9,12 +9,18 @@ from __future__ import annotations
 from kubeocean.api.fleet.evictions import DisruptionBudget, PlacementEviction
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.policies import PlacementType
-from kubeocean.fleet.admission.reviews import ALLOWED, Decision, Request, aggregate, denied
+from kubeocean.fleet.admission.reviews import (
+    ALLOWED,
+    AdmissionDecision,
+    AdmissionRequest,
+    aggregate,
+    denied,
+)
 
 __all__ = ["decide_budget", "decide_eviction", "evicted_placement"]
 
 
-def evicted_placement(request: Request) -> str:
+def evicted_placement(request: AdmissionRequest) -> str:
     """Return the name of the placement that the eviction in a request names.
 
     :raises BadReview: the object in the request cannot be read.
@@ -22,7 +28,7 @@ def evicted_placement(request: Request) -> str:
     return request.decoded(PlacementEviction).spec.placement_name
 
 
-def decide_eviction(placement: Placement | None) -> Decision:
+def decide_eviction(placement: Placement | None) -> AdmissionDecision:
     """Allow or deny the creation of an eviction of `placement`."""
     if placement is None:
         return ALLOWED
@@ -33,7 +39,7 @@ def decide_eviction(placement: Placement | None) -> Decision:
     return ALLOWED
 
 
-def decide_budget(request: Request, placement: Placement | None) -> Decision:
+def decide_budget(request: AdmissionRequest, placement: Placement | None) -> AdmissionDecision:
     """Allow or deny a disruption budget for `placement`, which has the same name.
 
     A placement of type PickAll has no target number of clusters, so its budget can only set

@@ -28,7 +28,13 @@ from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import PREFIX, SYSTEM_NAMESPACE, member_of_namespace
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
-from kubeocean.fleet.admission.reviews import ALLOWED, Decision, Operation, Request, denied
+from kubeocean.fleet.admission.reviews import (
+    ALLOWED,
+    AdmissionDecision,
+    AdmissionRequest,
+    Operation,
+    denied,
+)
 from kubeocean.runtime.objects import Json
 
 __all__ = ["RESERVED_PREFIXES", "GuardRail", "is_reserved"]
@@ -98,7 +104,9 @@ class GuardRail:
     whitelisted: frozenset[str] = frozenset()
     deny_labels: bool = False
 
-    def decide(self, request: Request, identity_of: Callable[[str], str | None]) -> Decision:
+    def decide(
+        self, request: AdmissionRequest, identity_of: Callable[[str], str | None]
+    ) -> AdmissionDecision:
         """Allow or deny a request to the API server.
 
         :param identity_of: returns the name in `spec.identity` of a MemberCluster, None if there is
@@ -121,7 +129,7 @@ class GuardRail:
             return ALLOWED
         return self._allowed_users(request)
 
-    def _member_cluster(self, request: Request) -> Decision:
+    def _member_cluster(self, request: AdmissionRequest) -> AdmissionDecision:
         if request.operation is Operation.UPDATE:
             old, new = request.old_document(), request.document()
             if _has_fleet_annotation(old):
@@ -134,7 +142,9 @@ class GuardRail:
         content = request.old_document() if is_deletion else request.document()
         return self._allowed_users(request) if _has_fleet_annotation(content) else ALLOWED
 
-    def _fleet_member_cluster(self, request: Request, old: Json, new: Json) -> Decision:
+    def _fleet_member_cluster(
+        self, request: AdmissionRequest, old: Json, new: Json
+    ) -> AdmissionDecision:
         if not _has_fleet_annotation(new):
             return denied(_REMOVE_ANNOTATIONS)
         if self.deny_labels and self._changes_denied_label(request, old, new):
@@ -149,7 +159,7 @@ class GuardRail:
             return ALLOWED
         return self._allowed_users(request)
 
-    def _changes_denied_label(self, request: Request, old: Json, new: Json) -> bool:
+    def _changes_denied_label(self, request: AdmissionRequest, old: Json, new: Json) -> bool:
         groups = request.user_info.groups
         if _MASTERS in groups:
             return False
@@ -161,8 +171,8 @@ class GuardRail:
         )
 
     def _member_object(
-        self, request: Request, identity_of: Callable[[str], str | None]
-    ) -> Decision:
+        self, request: AdmissionRequest, identity_of: Callable[[str], str | None]
+    ) -> AdmissionDecision:
         if not is_reserved(request.namespace):
             return ALLOWED
         member = member_of_namespace(request.namespace)
@@ -175,7 +185,7 @@ class GuardRail:
         account = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{identity}"
         return ALLOWED if request.user_info.username in (identity, account) else decision
 
-    def _allowed_users(self, request: Request) -> Decision:
+    def _allowed_users(self, request: AdmissionRequest) -> AdmissionDecision:
         user = request.user_info
         is_allowed = (
             self._is_admin(request)
@@ -184,12 +194,12 @@ class GuardRail:
         )
         return ALLOWED if is_allowed else _refusal(request)
 
-    def _is_admin(self, request: Request) -> bool:
+    def _is_admin(self, request: AdmissionRequest) -> bool:
         user = request.user_info
         return user.username in self.whitelisted or not _ADMIN_GROUPS.isdisjoint(user.groups)
 
 
-def _refusal(request: Request) -> Decision:
+def _refusal(request: AdmissionRequest) -> AdmissionDecision:
     user = request.user_info
     # Requests about a Namespace name it as their namespace, too.
     namespace = "" if request.kind.kind == "Namespace" else request.namespace

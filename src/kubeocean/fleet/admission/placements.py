@@ -35,10 +35,10 @@ from kubeocean.fleet.admission.go_names import (
 from kubeocean.fleet.admission.property_rules import requirements_problems, sorter_problems
 from kubeocean.fleet.admission.reviews import (
     ALLOWED,
-    Decision,
+    AdmissionDecision,
+    AdmissionRequest,
     GroupVersionKind,
     Operation,
-    Request,
     aggregate,
     denied,
 )
@@ -53,7 +53,7 @@ def selected_kinds(placement: Placement) -> list[GroupVersionKind]:
     return list(dict.fromkeys(_kind(each) for each in placement.spec.resource_selectors))
 
 
-def needs_kinds(request: Request) -> bool:
+def needs_kinds(request: AdmissionRequest) -> bool:
     """Whether the decision on a ClusterResourcePlacement depends on the kinds that the hub serves.
 
     :raises BadReview: an object in the request cannot be read.
@@ -62,8 +62,8 @@ def needs_kinds(request: Request) -> bool:
 
 
 def decide_placement(
-    request: Request, namespaced: Mapping[GroupVersionKind, bool | None]
-) -> Decision:
+    request: AdmissionRequest, namespaced: Mapping[GroupVersionKind, bool | None]
+) -> AdmissionDecision:
     """Allow or deny the creation or update of a ClusterResourcePlacement.
 
     :param namespaced: of each selected kind whether its objects are namespaced; None if the hub
@@ -85,7 +85,7 @@ def decide_placement(
     return denied(f"{_WRAPPER} {aggregate(problems)}") if problems else ALLOWED
 
 
-def _is_exempt(request: Request) -> bool:
+def _is_exempt(request: AdmissionRequest) -> bool:
     if request.operation is not Operation.UPDATE:
         return False
     old, new = request.old(Placement), request.decoded(Placement)

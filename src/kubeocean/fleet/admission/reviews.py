@@ -19,11 +19,11 @@ from kubeocean.runtime.objects import Json, Object
 __all__ = [
     "ALLOWED",
     "REVIEW_VERSIONS",
+    "AdmissionDecision",
+    "AdmissionRequest",
     "BadReview",
-    "Decision",
     "GroupVersionKind",
     "Operation",
-    "Request",
     "Review",
     "UserInfo",
     "aggregate",
@@ -70,7 +70,7 @@ class UserInfo(msgspec.Struct, frozen=True, gc=False):
     groups: tuple[str, ...] = ()
 
 
-class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
+class AdmissionRequest(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
     """The request in an AdmissionReview; `request_kind` is the kind that the user wrote."""
 
     uid: str
@@ -119,7 +119,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AdmissionDecision:
     """Answer to an admission request; `patch` holds JSON Patch operations for the object."""
 
     allowed: bool
@@ -127,18 +127,18 @@ class Decision:
     patch: tuple[Json, ...] = ()
 
 
-ALLOWED: Final = Decision(True)
+ALLOWED: Final = AdmissionDecision(True)
 
 
-def denied(message: str) -> Decision:
+def denied(message: str) -> AdmissionDecision:
     """Return a Decision that denies the request, with a message for the user."""
-    return Decision(False, message)
+    return AdmissionDecision(False, message)
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    request: Request | None = None
+    request: AdmissionRequest | None = None
 
 
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
@@ -149,7 +149,7 @@ class Review:
     """A received AdmissionReview."""
 
     api_version: str
-    request: Request
+    request: AdmissionRequest
 
     @classmethod
     def parse(cls, body: bytes) -> Review:
@@ -169,7 +169,7 @@ class Review:
             raise BadReview("not an AdmissionReview: request.uid is missing")
         return cls(envelope.api_version, envelope.request)
 
-    def answer(self, decision: Decision) -> bytes:
+    def answer(self, decision: AdmissionDecision) -> bytes:
         """Return the AdmissionReview, as JSON, that answers this review with `decision`."""
         response: Json = {"uid": self.request.uid, "allowed": decision.allowed}
         if not decision.allowed:

@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from kubeocean.fleet.admission.guard_rail import is_reserved
-from kubeocean.fleet.admission.reviews import ALLOWED, Decision, Operation, Request, denied
+from kubeocean.fleet.admission.reviews import (
+    ALLOWED,
+    AdmissionDecision,
+    AdmissionRequest,
+    Operation,
+    denied,
+)
 
 __all__ = ["decide_workload"]
 
@@ -20,7 +26,7 @@ _BUDGET: Final = (
 _TEXTS: Final = {"Pod": _WORKLOAD, "ReplicaSet": _WORKLOAD, "PodDisruptionBudget": _BUDGET}
 
 
-def decide_workload(request: Request) -> Decision:
+def decide_workload(request: AdmissionRequest) -> AdmissionDecision:
     """Allow or deny the creation of a Pod, ReplicaSet or PodDisruptionBudget."""
     text = _TEXTS.get(request.kind.kind)
     if text is None or request.operation is not Operation.CREATE or is_reserved(request.namespace):

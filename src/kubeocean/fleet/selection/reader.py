@@ -39,7 +39,7 @@ from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries
 from kubeocean.fleet.writes import in_parallel, in_thread
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
-from kubeocean.runtime.components import Part
+from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.discovery import ApiResource, Discovery
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.informer_pool import BY_NAMESPACE, InformerPool, Need
@@ -128,7 +128,7 @@ class SelectionReader:
         self._api_services.on_change(lambda old, new: self._stale.set())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ServicePart, ...]:
         """Return the informers and loops of the reader, for a service to run."""
         return (
             self._namespaces,

@@ -33,13 +33,13 @@ class _RawSnapshot(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     spec: _RawSpec = _RawSpec()
 
 
-class _Identity(msgspec.Struct, frozen=True, rename="camel"):
+class _ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     metadata: Meta = Meta()
 
 
-_decode_identity = msgspec.json.Decoder(_Identity).decode
+_decode_identity = msgspec.json.Decoder(_ObjectIdentity).decode
 
 
 @dataclass(frozen=True, slots=True)

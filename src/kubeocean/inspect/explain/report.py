@@ -19,8 +19,8 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "Answer",
     "Explanation",
+    "ExplanationRule",
     "OfferedResource",
-    "Rule",
     "Section",
     "document",
     "not_read",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class Rule(StrEnum):
+class ExplanationRule(StrEnum):
     """The rule that decided an explanation; its value is stable."""
 
     # Of anything
@@ -124,7 +124,7 @@ class Rule(StrEnum):
 class Answer(NamedTuple):
     """The answer of one rule: its verdict, the reasons for it, and remedies."""
 
-    rule: Rule
+    rule: ExplanationRule
     verdict: str
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class Explanation:
     """The explanation why an object is in its state."""
 
     about: str
-    rule: Rule
+    rule: ExplanationRule
     verdict: str
     reasons: tuple[str, ...] = ()  # in the order in which they follow from each other
     resources: tuple[OfferedResource, ...] = ()
@@ -200,7 +200,9 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
     forbidden = all(part.forbidden for part in unread)
     remedy = "the right to read that" if forbidden else "API servers that answer; then try again"
     verdict = verdict or "nothing can be concluded"
-    return Answer(Rule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,))
+    return Answer(
+        ExplanationRule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,)
+    )
 
 
 def document(explanation: Explanation) -> Json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kubeocean.local import accounts
 from kubeocean.local.files import private_directory, write_private
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.local.real_nodes import cgroups, network
 from kubeocean.local.real_nodes import config as node_config
 from kubeocean.local.real_nodes.checks import cni_plugins
@@ -22,7 +22,7 @@ def write_files(
     node: str,
     subnet: Subnet,
     cluster: str,
-    authority: Authority,
+    authority: LocalAuthority,
     overrides: Mapping[str, object],
 ) -> None:
     """Write the files of a node; the cluster's `authority` signs the kubelet's certificates."""
