@@ -16,7 +16,6 @@ from kubeocean.api.group import DEFAULT, SYSTEM_NAMESPACE, Domain
 from kubeocean.api.naming import label_value
 from kubeocean.api.ownership import Ids
 from kubeocean.errors import NotFound
-from kubeocean.inspect.kinds import DEPLOYMENTS, Deployment
 from kubeocean.inspect.snapshot import (
     NotRead,
     ServerSnapshot,
@@ -36,7 +35,7 @@ from kubeocean.leasing.requests import COUNTED_PODS
 from kubeocean.manager.preflight import review
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import LEASES, NODES, Lease, Node
+from kubeocean.runtime.kinds import DEPLOYMENTS, LEASES, NODES, Deployment, Lease, Node
 from kubeocean.runtime.objects import Key, Resource
 from kubeocean.worker_access.identity import identity_of
 

@@ -26,10 +26,9 @@ from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import ApiError, Forbidden, KubeoceanError, NotFound
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.pod_counts import NodeUse
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.kinds import Lease, Node
+from kubeocean.runtime.kinds import Deployment, Lease, Node
 from kubeocean.runtime.objects import Json, Untyped
 from kubeocean.syncer.cleanup.diff import Difference
 

@@ -37,9 +37,9 @@ from kubeocean.errors import ConfigError
 from kubeocean.install.apply import resource_of
 from kubeocean.install.object_parts import RBAC
 from kubeocean.manager.go_template import Template, Value
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.documents import parse_yaml, read_document
 from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.kinds import DEPLOYMENTS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.runtime.selectors import check_subdomain

@@ -41,16 +41,15 @@ from kubeocean.manager.rendering import (
 from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
 from kubeocean.manager.rollout_removal import RolloutRemoval
 from kubeocean.manager.rollout_state import (
-    DEPLOYMENTS,
     ComponentPhase,
     ComponentState,
-    Deployment,
     RolloutResult,
     component_state,
 )
 from kubeocean.manager.rollout_watch import RolloutInformers, ownership_of
 from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import DEPLOYMENTS, Deployment
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key, Object

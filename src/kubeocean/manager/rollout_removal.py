@@ -15,10 +15,9 @@ from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import NODE_LEASE_NAMESPACE, Domain
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, AnyResource, RolloutComponent
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.manager.rollout_watch import Place, RolloutInformers, binding_of, ownership_of
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import SECRETS
+from kubeocean.runtime.kinds import DEPLOYMENTS, SECRETS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Object, Resource, Untyped
 

@@ -24,6 +24,7 @@ from kubeocean.errors import ConfigError
 
 __all__ = [
     "Condition",
+    "GroupVersionKind",
     "Json",
     "Key",
     "ListMeta",
@@ -244,6 +245,22 @@ def prune_json(content: Mapping[str, Any]) -> Json:
     kept = {name: value for name, value in content.items() if name != "status"}
     meta = {k: v for k, v in (kept.get("metadata") or {}).items() if k not in _SERVER_FIELDS}
     return kept | {"metadata": meta}
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
+    """Group, version and kind of an object; `str()` gives the text of Go's GroupVersionKind."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> GroupVersionKind:
+        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        return cls(group, version, str(obj.get("kind", "")))
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.kind}"
 
 
 WatchEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]

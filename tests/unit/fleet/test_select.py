@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.fleet.selection.rules import ApiFilter, GroupVersionKind, NamespaceFilter
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter
 from kubeocean.fleet.selection.select import HubKinds, Query, queries, selected
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 from kubeocean.runtime.selectors import LabelSelector
 
 NAMESPACE = GroupVersionKind("", "v1", "Namespace")

@@ -35,14 +35,14 @@ from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.members import decide_member, needs_service_exports
 from kubeocean.fleet.admission.overrides import decide_override, summary_of
 from kubeocean.fleet.admission.placements import decide_placement, needs_kinds, selected_kinds
-from kubeocean.fleet.admission.reviews import AdmissionDecision, AdmissionRequest, GroupVersionKind
+from kubeocean.fleet.admission.reviews import AdmissionDecision, AdmissionRequest
 from kubeocean.fleet.admission.workloads import decide_workload
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Key, Object, Resource
+from kubeocean.runtime.objects import GroupVersionKind, Key, Object, Resource
 
 __all__ = ["AdmissionHandler", "Handlers"]
 

@@ -37,11 +37,11 @@ from kubeocean.fleet.admission.reviews import (
     ALLOWED,
     AdmissionDecision,
     AdmissionRequest,
-    GroupVersionKind,
     Operation,
     aggregate,
     denied,
 )
+from kubeocean.runtime.objects import GroupVersionKind
 
 __all__ = ["decide_placement", "needs_kinds", "selected_kinds"]
 

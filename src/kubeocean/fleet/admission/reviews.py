@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from kubeocean.errors import KubeoceanError
-from kubeocean.runtime.objects import Json, Object
+from kubeocean.runtime.objects import GroupVersionKind, Json, ObjectT
 
 __all__ = [
     "ALLOWED",
@@ -22,7 +22,6 @@ __all__ = [
     "AdmissionDecision",
     "AdmissionRequest",
     "BadReview",
-    "GroupVersionKind",
     "Operation",
     "Review",
     "UserInfo",
@@ -36,8 +35,6 @@ _KIND: Final = "AdmissionReview"
 _LONGEST_MESSAGE: Final = 16 * 1024  # characters; the API server repeats the text to its user
 _FORBIDDEN: Final = 403
 
-ObjectT = TypeVar("ObjectT", bound=Object)
-
 
 class BadReview(KubeoceanError):
     """A body that is not an AdmissionReview, or one whose object cannot be read."""
@@ -50,17 +47,6 @@ class Operation(StrEnum):
     UPDATE = "UPDATE"
     DELETE = "DELETE"
     CONNECT = "CONNECT"
-
-
-class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
-    """Group, version and kind of an object; `str()` gives the text of Go's GroupVersionKind."""
-
-    group: str = ""
-    version: str = ""
-    kind: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.group}/{self.version}, Kind={self.kind}"
 
 
 class UserInfo(msgspec.Struct, frozen=True, gc=False):

@@ -29,12 +29,7 @@ from kubeocean.fleet.selection.matching import (
     metadata_document,
     with_digest,
 )
-from kubeocean.fleet.selection.rules import (
-    ApiFilter,
-    GroupVersionKind,
-    NamespaceFilter,
-    is_placeable,
-)
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter, is_placeable
 from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries, selected
 from kubeocean.fleet.writes import in_parallel, in_thread
 from kubeocean.runtime.client import Client
@@ -46,7 +41,7 @@ from kubeocean.runtime.informer_pool import BY_NAMESPACE, InformerPool, Need
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES, Namespace
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key, Resource, Untyped
 
 __all__ = ["SelectionReader", "SelectionSettings"]
 

@@ -15,10 +15,9 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import ResourceIdentifier
 from kubeocean.api.fleet.schema import Part
 from kubeocean.fleet.caches import RecentContents
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.snapshots.plan import Group
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.objects import Meta, Object, Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Meta, Object, Resource, Untyped
 
 __all__ = ["SnapshotContent", "SnapshotContents", "identifiers"]
 

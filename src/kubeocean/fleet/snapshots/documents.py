@@ -15,9 +15,8 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.schema import document
 from kubeocean.fleet.selection.order import split
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.snapshots.plan import policy_annotations
-from kubeocean.runtime.objects import Json, Object, Resource
+from kubeocean.runtime.objects import GroupVersionKind, Json, Object, Resource
 
 __all__ = [
     "SelectedContent",

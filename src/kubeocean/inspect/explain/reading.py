@@ -27,7 +27,6 @@ from kubeocean.inspect.explain.snapshots import (
     PodSnapshot,
     RolloutSnapshot,
 )
-from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
 from kubeocean.inspect.snapshot import (
     NOT_REQUESTED,
@@ -45,6 +44,7 @@ from kubeocean.leasing.requests import COUNTED_PODS, CountedPod
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     EVENTS,
     LEASES,
     NAMESPACES,

@@ -6,13 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kubeocean.fleet.admission.reviews import (
-    AdmissionRequest,
-    GroupVersionKind,
-    Operation,
-    UserInfo,
-)
-from kubeocean.runtime.objects import Json
+from kubeocean.fleet.admission.reviews import AdmissionRequest, Operation, UserInfo
+from kubeocean.runtime.objects import GroupVersionKind, Json
 
 __all__ = ["request"]
 
