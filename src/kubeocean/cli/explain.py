@@ -146,8 +146,8 @@ def placement(
     """Explain whether a placement is complete, and why each cluster is picked or not."""
 
     async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.fleet_reading import read_placement
         from kubeocean.inspect.explain.placement import explain_placement
-        from kubeocean.inspect.explain.placement_reading import read_placement
 
         key = key_of(name, namespace, default="", field="placement")
         return explain_placement(await read_placement(reader.computing, key))

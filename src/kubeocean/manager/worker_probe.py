@@ -54,8 +54,7 @@ from kubeocean.runtime.transport import HttpTransport, Request, Response, Stream
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.runtime.workqueue import WorkQueue
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
-from kubeocean.worker_access.identity import identity_of
-from kubeocean.worker_access.versions import release_of
+from kubeocean.worker_access.identity import identity_of, release_of
 
 __all__ = [
     "REVIEW_S",

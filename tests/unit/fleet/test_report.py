@@ -9,11 +9,11 @@ import pytest
 
 from kubeocean.api.fleet.conditions import Availability, ManifestReason
 from kubeocean.api.fleet.limits import WORK_BYTES
-from kubeocean.fleet.applier.backoff import Backoff, Passes
 from kubeocean.fleet.applier.diff import WHOLE_OBJECT, FieldDifference
 from kubeocean.fleet.applier.leftovers import Delete, DropOwner, LeaveAlone, left_overs, removal_of
 from kubeocean.fleet.applier.manifests import Identifier, Owner
 from kubeocean.fleet.applier.plan import Result
+from kubeocean.fleet.applier.records import Backoff, Passes
 from kubeocean.fleet.applier.report import (
     Processed,
     observed_status,

@@ -15,6 +15,9 @@
 *Administrators* are the groups `system:masters` and `kubeadm:cluster-admins`, and users that are
 listed by name. *Allowed users* are administrators, service accounts, nodes, the scheduler, the
 controller manager, and `aks-support`.
+
+Workloads are banned on a hub that runs none, if flags enable that: no user creates Pods,
+ReplicaSets or PodDisruptionBudgets outside of reserved namespaces.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from kubeocean.fleet.admission.reviews import (
 )
 from kubeocean.runtime.objects import Json
 
-__all__ = ["RESERVED_PREFIXES", "GuardRail", "is_reserved"]
+__all__ = ["RESERVED_PREFIXES", "GuardRail", "decide_workload", "is_reserved"]
 
 RESERVED_PREFIXES: Final = ("fleet-", "kube-")
 _FLEET_ANNOTATION: Final = "fleet.azure.com"
@@ -86,6 +89,18 @@ _REMOVE_ANNOTATIONS: Final = (
     "no user is allowed to remove all fleet pre-fixed annotations from a fleet member cluster"
 )
 _LABELS: Final = "users are not allowed to modify labels through hub cluster directly"
+_WORKLOAD_REFUSAL: Final = (
+    "{kind} {namespace}/{name} creation is disallowed in the fleet hub cluster."
+)
+_BUDGET_REFUSAL: Final = (
+    "PDBs {namespace}/{name} cannot be directly created in the hub cluster due to potential side"
+    " effects; to place a PDB to member clusters, consider wrapping it in a resource envelope."
+)
+_WORKLOAD_REFUSALS: Final = {
+    "Pod": _WORKLOAD_REFUSAL,
+    "ReplicaSet": _WORKLOAD_REFUSAL,
+    "PodDisruptionBudget": _BUDGET_REFUSAL,
+}
 
 
 def is_reserved(namespace: str) -> bool:
@@ -239,3 +254,12 @@ def _guarded_part(content: Json) -> Json:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def decide_workload(request: AdmissionRequest) -> AdmissionDecision:
+    """Allow or deny the creation of a Pod, ReplicaSet or PodDisruptionBudget."""
+    text = _WORKLOAD_REFUSALS.get(request.kind.kind)
+    if text is None or request.operation is not Operation.CREATE or is_reserved(request.namespace):
+        return ALLOWED
+    name, namespace = request.name, request.namespace
+    return denied(text.format(kind=request.kind.kind, namespace=namespace, name=name))

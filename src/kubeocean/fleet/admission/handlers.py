@@ -30,13 +30,18 @@ from kubeocean.fleet.admission.configurations import (
     validating_path,
 )
 from kubeocean.fleet.admission.defaults import decide_defaults
-from kubeocean.fleet.admission.evictions import decide_budget, decide_eviction, evicted_placement
-from kubeocean.fleet.admission.guard_rail import GuardRail
+from kubeocean.fleet.admission.guard_rail import GuardRail, decide_workload
 from kubeocean.fleet.admission.members import decide_member, needs_service_exports
 from kubeocean.fleet.admission.overrides import decide_override, summary_of
-from kubeocean.fleet.admission.placements import decide_placement, needs_kinds, selected_kinds
+from kubeocean.fleet.admission.placements import (
+    decide_budget,
+    decide_eviction,
+    decide_placement,
+    evicted_placement,
+    needs_kinds,
+    selected_kinds,
+)
 from kubeocean.fleet.admission.reviews import AdmissionDecision, AdmissionRequest
-from kubeocean.fleet.admission.workloads import decide_workload
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.discovery import Discovery

@@ -1,7 +1,11 @@
-"""Rules for ClusterResourcePlacements that the schema cannot express. Pure.
+"""Rules for ClusterResourcePlacements, and for their evictions and disruption budgets, that the
+schema cannot express. Pure.
 
 An update that does not change the spec, and every update of a placement that is being deleted, is
 allowed: controllers must be able to write finalizers of a placement that was valid once.
+
+An eviction or a budget without a ClusterResourcePlacement is allowed: the placement may be created
+later, and the controller of evictions reports a missing placement.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubeocean.api.fleet.clusters import LONGEST_NAME
+from kubeocean.api.fleet.evictions import DisruptionBudget, PlacementEviction
 from kubeocean.api.fleet.placements import (
     Placement,
     PlacementSpec,
@@ -43,7 +48,14 @@ from kubeocean.fleet.admission.reviews import (
 )
 from kubeocean.runtime.objects import GroupVersionKind
 
-__all__ = ["decide_placement", "needs_kinds", "selected_kinds"]
+__all__ = [
+    "decide_budget",
+    "decide_eviction",
+    "decide_placement",
+    "evicted_placement",
+    "needs_kinds",
+    "selected_kinds",
+]
 
 _WRAPPER: Final = "deny create/update v1beta1 CRP has invalid fields"
 
@@ -252,3 +264,42 @@ def _strategy_problems(strategy: RolloutStrategy) -> list[str]:
     if apply.server_side_apply_config is not None and not is_server_side:
         problems.append("serverSideApplyConfig is only valid for ServerSideApply strategy type")
     return problems
+
+
+def evicted_placement(request: AdmissionRequest) -> str:
+    """Return the name of the placement that the eviction in a request names.
+
+    :raises BadReview: the object in the request cannot be read.
+    """
+    return request.decoded(PlacementEviction).spec.placement_name
+
+
+def decide_eviction(placement: Placement | None) -> AdmissionDecision:
+    """Allow or deny the creation of an eviction of `placement`."""
+    if placement is None:
+        return ALLOWED
+    if placement.deleting:
+        return denied(f"cluster resource placement {placement.name} is being deleted")
+    if placement.spec.policy.placement_type == PlacementType.PICK_FIXED:
+        return denied("cluster resource placement policy type PickFixed is not supported")
+    return ALLOWED
+
+
+def decide_budget(request: AdmissionRequest, placement: Placement | None) -> AdmissionDecision:
+    """Allow or deny a disruption budget for `placement`, which has the same name.
+
+    A placement of type PickAll has no target number of clusters, so its budget can only set
+    minAvailable, as a number of clusters.
+
+    :raises BadReview: the object in the request cannot be read.
+    """
+    spec = request.decoded(DisruptionBudget).spec
+    if placement is None or placement.spec.policy.placement_type != PlacementType.PICK_ALL:
+        return ALLOWED
+    problems = []
+    prefix = "cluster resource placement policy type PickAll is not supported with"
+    if spec.max_unavailable is not None:
+        problems.append(f"{prefix} any specified max unavailable {spec.max_unavailable}")
+    if isinstance(spec.min_available, str):
+        problems.append(f"{prefix} min available as a percentage {spec.min_available}")
+    return denied(aggregate(problems)) if problems else ALLOWED

@@ -36,8 +36,8 @@ from kubeocean.runtime._exports import lazy_exports
 
 if TYPE_CHECKING:
     from kubeocean.fleet.applier.availability import extended_tracker, kubefleet_tracker
-    from kubeocean.fleet.applier.backoff import Backoff
     from kubeocean.fleet.applier.controller import WorkApplier
+    from kubeocean.fleet.applier.records import Backoff
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,

@@ -42,7 +42,6 @@ from kubeocean.fleet.applier.applied_work import (
     write_ahead,
 )
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
-from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
 from kubeocean.fleet.applier.finished_jobs import note_of, notes_after, notes_of
 from kubeocean.fleet.applier.leftovers import left_overs
@@ -51,7 +50,7 @@ from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
 from kubeocean.fleet.applier.metrics import ApplierMetrics
 from kubeocean.fleet.applier.objects import MemberObjects, PassFacts
 from kubeocean.fleet.applier.plan import Result, check_strategy, rejected
-from kubeocean.fleet.applier.records import WorkRecord
+from kubeocean.fleet.applier.records import Backoff, WorkRecord
 from kubeocean.fleet.applier.report import Processed, work_status
 from kubeocean.fleet.applier.stores import AppliedWorks, HubWorks, version_of
 from kubeocean.fleet.pool import ChangedPart, ObjectRef, WatchPool

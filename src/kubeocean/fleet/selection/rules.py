@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubeocean.api.fleet.clusters import CLUSTER_GROUP
-from kubeocean.api.fleet.envelopes import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
+from kubeocean.api.fleet.works import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 
