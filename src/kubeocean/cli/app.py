@@ -12,7 +12,6 @@ import typer
 from kubeocean import __version__
 from kubeocean.cli.assets import assets
 from kubeocean.cli.doctor import doctor
-from kubeocean.cli.down import down
 from kubeocean.cli.drain import drain
 from kubeocean.cli.explain import explain
 from kubeocean.cli.fleet import fleet
@@ -27,7 +26,7 @@ from kubeocean.cli.shards import shards
 from kubeocean.cli.status import status
 from kubeocean.cli.top import top
 from kubeocean.cli.uninstall import uninstall
-from kubeocean.cli.up import up
+from kubeocean.cli.up import down, up
 
 __all__ = ["app"]
 

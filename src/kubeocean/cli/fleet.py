@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from kubeocean.cli.fleet_clusters import clusters
-from kubeocean.cli.fleet_cordon import cordon, uncordon
 from kubeocean.cli.fleet_join import join
 from kubeocean.cli.fleet_leave import leave
+from kubeocean.cli.fleet_members import clusters, cordon, uncordon
 from kubeocean.cli.fleet_placements import placements, tree
 from kubeocean.cli.processes import GO_FLAGS, run_process
 

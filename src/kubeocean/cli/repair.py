@@ -82,12 +82,13 @@ async def _connect(
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
     from kubeocean.runtime.client import Client
+    from kubeocean.runtime.kinds import SECRETS_WITH_DATA
     from kubeocean.runtime.transport import HttpTransport
     from kubeocean.syncer.cleanup.orphan_removal import Remover
     from kubeocean.syncer.cleanup.repair import Repair
     from kubeocean.syncer.cleanup.snapshot import ClusterSnapshot
     from kubeocean.worker_access.client import find_binding
-    from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+    from kubeocean.worker_access.credentials import SecretAccess
     from kubeocean.worker_access.identity import (
         IdentityCheckedTransport,
         WorkerIdentity,
@@ -105,7 +106,7 @@ async def _connect(
     binding = await find_binding(computing, name, "--cluster-binding-name")
     spec = binding.spec
     reference = spec.secret_ref
-    secret = await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+    secret = await computing.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
     access = SecretAccess(secret)
     identity = WorkerIdentity(access, lambda: recorded_worker(binding, access, domain))
     worker = connect(IdentityCheckedTransport(HttpTransport(identity), identity), "worker")

@@ -1,4 +1,4 @@
-"""`kubeocean up`: starts real clusters on this machine, with Kubeocean installed."""
+"""`kubeocean up` and `kubeocean down`: start and stop clusters with Kubeocean on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kubeocean.local.lifecycle import Wish
     from kubeocean.local.ocean import Shape
 
-__all__ = ["up"]
+__all__ = ["down", "up"]
 
 _ADMIN: Final = "admin.kubeconfig"
 
@@ -216,3 +216,26 @@ async def _show_status(guide: Guide) -> None:
         view = await where.reader(stack).look("")
     print_lines(status_page(view, wide=False))
     typer.echo("")
+
+
+def down(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove the data of the clusters.")
+    ] = False,
+    name: NameOption = DEFAULT_NAME,
+) -> None:
+    """Stop the clusters that `up` started. Their data is kept for the next start."""
+
+    async def work() -> None:
+        from kubeocean.local.lifecycle import Lifecycle
+
+        lifecycle = Lifecycle(name, environ=os.environ, progress=progress_for())
+        if not await lifecycle.take_down(purge=purge):
+            typer.echo(f"{name} was not up")
+        elif purge:
+            typer.echo(f"{name} is down and its data is removed")
+        else:
+            start = command_line("up", *named(name))
+            typer.echo(f"{name} is down; its data is kept. To start it again, run: {start}")
+
+    run(work)

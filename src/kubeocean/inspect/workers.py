@@ -23,10 +23,11 @@ from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = [
     "PATIENCE_S",
@@ -147,7 +148,7 @@ class Workers:
         where = binding.spec.secret_ref
         if not (where.name and where.namespace):
             raise ConfigError("names no Secret", field="spec.secretRef")
-        secret = await self._computing.get(KUBECONFIG_SECRETS, where.name, where.namespace)
+        secret = await self._computing.get(SECRETS_WITH_DATA, where.name, where.namespace)
         fresh = SecretAccess(secret)
         known = self._clients.get(binding.name)
         if known is None:

@@ -41,13 +41,14 @@ from kubeocean.runtime.components import Component, Runnable
 from kubeocean.runtime.credentials import AccessSource, default_access
 from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.runtime.transport_layers import CountedTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
     WorkerIdentity,
@@ -109,7 +110,7 @@ class ProxierProgram:
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         access = SecretAccess(
-            await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+            await computing.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         )
         identity = WorkerIdentity(access, lambda: self._recorded_worker(binding, access))
         transport = IdentityCheckedTransport(observed(identity, "worker"), identity)

@@ -21,6 +21,7 @@ __all__ = [
     "NODES",
     "PODS",
     "SECRETS",
+    "SECRETS_WITH_DATA",
     "SERVICES",
     "SERVICE_ACCOUNTS",
     "ConfigMap",
@@ -43,6 +44,7 @@ __all__ = [
     "PodCondition",
     "PodSpec",
     "PodStatus",
+    "SecretWithData",
     "Taint",
 ]
 
@@ -203,6 +205,15 @@ class ConfigMap(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     immutable: bool | None = None
 
 
+class SecretWithData(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Secret with its data, which is not printed."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SecretWithData({self.key})"
+
+
 class DeploymentSpec(_Part, frozen=True, gc=False, rename="camel"):
     """Spec of a Deployment."""
 
@@ -241,6 +252,7 @@ NODES: Final = Resource("", "v1", "nodes", "Node", False, Node)
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", False, Namespace)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 EVENTS: Final = Resource("", "v1", "events", "Event", True, Event)
+SECRETS_WITH_DATA: Final = Resource("", "v1", "secrets", "Secret", True, SecretWithData)
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 

@@ -37,6 +37,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable, ServicePart
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.events import reference as event_reference
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
@@ -45,7 +46,7 @@ from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.settings import SyncerSettings
 from kubeocean.syncer.sharding import share, until_synced
 from kubeocean.syncer.worker_health import WorkerHealth
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
     WorkerIdentity,
@@ -138,7 +139,7 @@ class SyncerProgram:
         binding = await _binding(control, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
-        secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+        secret = await control.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         access = SecretAccess(secret)
         clusters = self._clusters(binding, await identity_of(control), access)
         self._rotation = Rotation(

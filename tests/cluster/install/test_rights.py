@@ -41,13 +41,14 @@ from kubeocean.runtime.kinds import (
     NODES,
     PODS,
     SECRETS,
+    SECRETS_WITH_DATA,
     SERVICE_ACCOUNTS,
 )
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from support.proxier_server import pair_of
 from support.rollout_env import roll_out
 from support.servers import Server, head_of, serving
@@ -282,7 +283,7 @@ def granted(rights: Rights, requested: Permission) -> bool:
 async def credential(computing_applier: Applier, join_request: JoinRequest) -> SecretAccess:
     name = f"{join_request.name}-kubeconfig"
     return SecretAccess(
-        await computing_applier.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")
+        await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kubeocean.errors import ConfigError
@@ -43,7 +44,7 @@ CRP, RP = Key("", "crp"), Key("web", "rp")
 
 
 def selector(kind: GroupVersionKind, **more: Any) -> Json:
-    return {**kind._asdict(), **more}
+    return {**msgspec.structs.asdict(kind), **more}
 
 
 def namespace(scope: str = "NamespaceWithResources", **more: Any) -> Json:

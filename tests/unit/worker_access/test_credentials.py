@@ -13,11 +13,12 @@ import pytest
 
 from kubeocean.errors import ConfigError
 from kubeocean.local.pki import LocalAuthority, Subject
+from kubeocean.runtime.kinds import SecretWithData
 from kubeocean.runtime.objects import Json, Meta
-from kubeocean.worker_access.credentials import ENV_WORKER_FILES, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import ENV_WORKER_FILES, SecretAccess
 
 
-def secret(user: Json, *, name: str = "w1", **cluster: object) -> KubeconfigSecret:
+def secret(user: Json, *, name: str = "w1", **cluster: object) -> SecretWithData:
     config = {
         "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"} | cluster}],
         "users": [{"name": "u", "user": user}],
@@ -25,7 +26,7 @@ def secret(user: Json, *, name: str = "w1", **cluster: object) -> KubeconfigSecr
         "current-context": "x",
     }
     data = {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()}
-    return KubeconfigSecret(metadata=Meta(namespace="system", name=name), data=data)
+    return SecretWithData(metadata=Meta(namespace="system", name=name), data=data)
 
 
 def token_of(access: SecretAccess) -> str:

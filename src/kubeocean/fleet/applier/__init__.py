@@ -13,8 +13,7 @@ Pure, functions of the manifest, of the object in the member and of the apply st
     applied_work            builds the AppliedWork, the member's record of the objects of a Work
     finished_jobs           records Jobs that have finished, so that they are not created again
     leftovers               finds objects that a Work placed and no longer names
-    backoff                 computes when a Work is processed again
-    records                 the state that the applier keeps between two passes
+    records                 the state that the applier keeps between two passes, and their delay
 
 Reading and writing:
 
@@ -43,8 +42,8 @@ else:
         __name__,
         {
             "availability": ("extended_tracker", "kubefleet_tracker"),
-            "backoff": ("Backoff",),
             "controller": ("WorkApplier",),
+            "records": ("Backoff",),
         },
     )
 

@@ -22,7 +22,13 @@ from kubeocean.fleet.health import (
     unhealthy_threshold,
 )
 from kubeocean.fleet.works.views import placement_of_work
-from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.fleet.clusters import cluster_view
 from kubeocean.inspect.fleet.progress import condition_text, work_problem
 from kubeocean.inspect.format import age, few, span
@@ -55,10 +61,7 @@ def explain_member(details: MemberDetails) -> Explanation:
     about = f"member {details.name}"
     member = details.member
     if member is None or isinstance(member, NotRead):
-        answer = not_read((member,)) or Answer(
-            ExplanationRule.NOT_FOUND, "there is no such MemberCluster"
-        )
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, "MemberCluster", member, details.unread)
     return Explanation.of(
         about,
         _answer(member, details),

@@ -27,7 +27,13 @@ from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement
 from kubeocean.api.fleet.snapshots import PolicySnapshot
 from kubeocean.fleet.scheduler import explain, view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy
-from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.runtime.objects import Condition, Key, find_condition
@@ -65,10 +71,8 @@ def explain_placement(details: PlacementDetails) -> Explanation:
     about = f"placement {details.key}"
     placement = details.placement
     if placement is None or isinstance(placement, NotRead):
-        missing = not_read((placement,))
         kind = scope_of(details.key).placements.kind
-        answer = missing or Answer(ExplanationRule.NOT_FOUND, f"there is no such {kind}")
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, kind, placement, details.unread)
     return Explanation.of(
         about,
         _answer(placement),

@@ -23,6 +23,7 @@ __all__ = [
     "OfferedResource",
     "Section",
     "document",
+    "explain_absence",
     "not_read",
     "page",
 ]
@@ -203,6 +204,14 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
     return Answer(
         ExplanationRule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,)
     )
+
+
+def explain_absence(
+    about: str, kind: str, part: NotRead | None, unread: Iterable[NotRead]
+) -> Explanation:
+    """Return the explanation of an object that does not exist, or could not be read."""
+    absent = Answer(ExplanationRule.NOT_FOUND, f"there is no such {kind}")
+    return Explanation.of(about, not_read((part,)) or absent, unread=unread)
 
 
 def document(explanation: Explanation) -> Json:

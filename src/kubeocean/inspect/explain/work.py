@@ -16,7 +16,13 @@ from kubeocean.api.fleet.names import ANNOTATION_PARENT_SNAPSHOT, member_of_name
 from kubeocean.api.fleet.works import ManifestCondition, Work
 from kubeocean.fleet.works.views import binding_of_work, placement_of_work
 from kubeocean.inspect.explain.member import silence
-from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.fleet.progress import NOT_REPORTED, condition_text, work_problem
 from kubeocean.inspect.fleet.tree import object_nodes
 from kubeocean.inspect.format import few
@@ -61,8 +67,7 @@ def explain_work(details: WorkDetails) -> Explanation:
     about = f"work {details.key}"
     work = details.work
     if work is None or isinstance(work, NotRead):
-        answer = not_read((work,)) or Answer(ExplanationRule.NOT_FOUND, "there is no such Work")
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, "Work", work, details.unread)
     return Explanation.of(
         about,
         _answer(work, details),

@@ -37,7 +37,7 @@ from kubeocean.syncer.nodes.host_port_forge import (
     Reservation,
     ReservationPod,
 )
-from kubeocean.syncer.pods.removals import Removals
+from kubeocean.syncer.pods.record import Removals
 
 __all__ = ["HostPorts"]
 

@@ -70,9 +70,10 @@ from kubeocean.syncer.pods.record import (
     PodProblem,
     PodRecord,
     PodRecords,
+    awaits_removal,
+    removal_due_in_s,
 )
 from kubeocean.syncer.pods.referenced_objects import References, references
-from kubeocean.syncer.pods.removals import awaits_removal, removal_due_in_s
 from kubeocean.syncer.pods.views import (
     PhysicalPod,
     VirtualPod,
