@@ -7,15 +7,11 @@ range             keys by their order, in ranges that the user configures
 custom            the user's own, by import path
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-
-from kubeocean.errors import ConfigError
 from kubeocean.sharding.algorithms.base import Algorithm
-from kubeocean.sharding.algorithms.custom import Custom, load_custom
+from kubeocean.sharding.algorithms.custom import Custom
 from kubeocean.sharding.algorithms.hash_based import ConsistentHash, Hash, Slots
 from kubeocean.sharding.algorithms.ranges import Range, ShardRange
+from kubeocean.sharding.algorithms.registry import algorithm
 
 __all__ = [
     "Algorithm",
@@ -27,29 +23,3 @@ __all__ = [
     "Slots",
     "algorithm",
 ]
-
-
-def algorithm(
-    name: str,
-    *,
-    virtual_nodes: int = 150,
-    bound: float | None = 0.1,
-    ranges: Sequence[ShardRange] = (),
-    custom: str = "",
-) -> Algorithm:
-    """Return the sharding algorithm of this name, constructed with the settings that concern it.
-
-    :raises ConfigError: there is no such algorithm, or one of its settings is wrong.
-    """
-    makers: dict[str, Callable[[], Algorithm]] = {
-        "slots": Slots,
-        "hash": Hash,
-        "consistent-hash": lambda: ConsistentHash(virtual_nodes=virtual_nodes, bound=bound),
-        "range": lambda: Range(ranges),
-        "custom": lambda: load_custom(custom),
-    }
-    if name not in makers:
-        raise ConfigError(
-            f"must be one of {', '.join(makers)}", field="sharding.algorithm", value=name
-        )
-    return makers[name]()
