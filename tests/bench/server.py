@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.pods import event
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.objects import encode
 
 __all__ = ["Server"]
@@ -65,7 +65,7 @@ class Server:
     def __init__(self, directory: Path, *, core: int | None) -> None:
         self._directory = directory
         self._core = core
-        authority = Authority.create("bench")
+        authority = LocalAuthority.create("bench")
         identity = authority.issue(Subject("bench", server=True, sans=("127.0.0.1",)))
         (directory / "server.crt").write_bytes(identity.certificate)
         (directory / "server.key").write_bytes(identity.private_key)

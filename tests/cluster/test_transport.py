@@ -28,7 +28,7 @@ from kubeocean.errors import (
     Unreachable,
 )
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.clock import VirtualClock
@@ -409,7 +409,7 @@ async def test_any_server_will_do_where_the_user_says_so(cluster: Cluster, tmp_p
 async def test_a_server_of_another_authority_is_not_trusted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    stranger = Authority.create("stranger").certificate
+    stranger = LocalAuthority.create("stranger").certificate
     lied = reach(cluster, **{"certificate-authority-data": encoded(stranger)})
     async with connected(tmp_path, administrator(cluster), lied) as client:
         for attempt in (client.get(NAMESPACES, "default"), upgrade(client)):

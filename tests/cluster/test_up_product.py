@@ -17,11 +17,10 @@ from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.fleet.placements import CLUSTER_RESOURCE_PLACEMENTS
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.inspect.fleet import placement_view
-from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.local.assets import Assets
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client, MergePatch, connect
-from kubeocean.runtime.kinds import NAMESPACES, NODES, PODS
+from kubeocean.runtime.kinds import DEPLOYMENTS, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import find_condition
 from support.commands import Home
 from support.wait import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import SECRETS
@@ -68,7 +68,7 @@ async def tls_secret(proxier_env: ProxierEnv) -> AsyncIterator[str]:
 
 
 def certificate(proxier_env: ProxierEnv, name: str, *, clock: VirtualClock | None = None) -> Json:
-    authority = Authority.load(proxier_env.computing.root / "pki", "ca", clock=clock)
+    authority = LocalAuthority.load(proxier_env.computing.root / "pki", "ca", clock=clock)
     made = authority.issue(Subject(name, (), (name, "127.0.0.1"), server=True))
     pair = {"tls.crt": made.certificate, "tls.key": made.private_key}
     return {key: base64.b64encode(value).decode() for key, value in pair.items()}

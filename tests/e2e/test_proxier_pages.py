@@ -16,7 +16,7 @@ from kubeocean.install.apply import FIELD_MANAGER, Applier
 from kubeocean.install.values import WorkerValues
 from kubeocean.install.worker_objects import worker_objects
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.local.ports import reserve
 from kubeocean.runtime.client import connect
 from kubeocean.runtime.kinds import PODS
@@ -65,7 +65,7 @@ class Scene:
 
 def context_of(cluster: Cluster, directory: Path, name: str) -> ssl.SSLContext:
     """TLS of an administrator of a cluster, which trusts the cluster's CA."""
-    authority = Authority.load(cluster.root / "pki", "ca")
+    authority = LocalAuthority.load(cluster.root / "pki", "ca")
     authority.issue(Subject("admin", ("system:masters",), client=True)).save(directory, name)
     context = ssl.create_default_context(cadata=authority.certificate.decode())
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -314,7 +314,7 @@ async def test_the_bindings_own_token_is_not_what_kubelets_are_shown(scene: Scen
     proxier_env = scene.proxier_env
     path = await proxier_env.worker.service_account(DOMAIN.worker_namespace, DOMAIN.syncer)
     own = load_kubeconfig(path).token
-    authority = Authority.load(proxier_env.worker.root / "pki", "ca").certificate.decode()
+    authority = LocalAuthority.load(proxier_env.worker.root / "pki", "ca").certificate.decode()
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     assert own is not None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NODES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json
@@ -73,7 +73,7 @@ def anonymous() -> ssl.SSLContext:
 
 def certified(cluster: Cluster, directory: Path, name: str, *groups: str) -> ssl.SSLContext:
     """TLS of a client with a certificate of the computing cluster's CA."""
-    authority = Authority.load(cluster.root / "pki", "ca")
+    authority = LocalAuthority.load(cluster.root / "pki", "ca")
     authority.issue(Subject(name, groups, client=True)).save(directory, "caller")
     context = anonymous()
     context.load_cert_chain(directory / "caller.crt", directory / "caller.key")
@@ -134,7 +134,7 @@ async def test_a_caller_without_certificate_or_token_is_refused_with_401(
 async def test_a_certificate_of_another_authority_ends_the_handshake(
     proxier_env: ProxierEnv, proxier: SyncerProcess, tmp_path: Path
 ) -> None:
-    other = Authority.create("another")
+    other = LocalAuthority.create("another")
     other.issue(Subject("kube-apiserver", ("system:masters",), client=True)).save(tmp_path, "c")
     context = anonymous()
     context.load_cert_chain(tmp_path / "c.crt", tmp_path / "c.key")

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import Untyped
 from kubeocean.runtime.objects import Json, Resource
@@ -70,7 +70,7 @@ async def guarding(
 ) -> AsyncIterator[Webhook]:
     """The webhook is asked about everything of that kind that is made in the namespace."""
     configurations = _MUTATING if mutating else _VALIDATING
-    webhook, authority, port = Webhook(), Authority.create("webhooks"), unused()
+    webhook, authority, port = Webhook(), LocalAuthority.create("webhooks"), unused()
     authority.issue(Subject("webhook", (), ("127.0.0.1",), server=True)).save(directory, namespace)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(directory / f"{namespace}.crt", directory / f"{namespace}.key")

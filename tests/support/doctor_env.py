@@ -15,7 +15,7 @@ from kubeocean.inspect.explain.binding import explain_binding
 from kubeocean.inspect.explain.node import explain_node
 from kubeocean.inspect.explain.pod import explain_pod
 from kubeocean.inspect.explain.reading import ExplainReader
-from kubeocean.inspect.explain.report import Explanation, Rule
+from kubeocean.inspect.explain.report import Explanation, ExplanationRule
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import NAMESPACES, NODES, SECRETS, Node
 from kubeocean.runtime.objects import Json, Key
@@ -139,7 +139,7 @@ class DoctorEnv(BindingEnv):
         async with self.reading() as reader:
             return explain_binding(await reader.binding_details(self.name))
 
-    async def pod_is(self, rule: Rule, name: str = "web") -> Explanation:
+    async def pod_is(self, rule: ExplanationRule, name: str = "web") -> Explanation:
         """Return the explanation of a pod, once that rule decides."""
 
         async def decided() -> Explanation:

@@ -42,7 +42,7 @@ from kubeocean.install.permissions import Rights, Rule
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.components import Part
+from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, Event
 from kubeocean.runtime.metrics import Metrics
@@ -124,7 +124,7 @@ class FleetEnv:
         extensions: Extensions = OURS,
         force_wait: timedelta = FORCE_WAIT,
         threshold: timedelta | None = None,
-        new_parts: Callable[[Client], list[Part]] | None = None,
+        new_parts: Callable[[Client], list[ServicePart]] | None = None,
         clock: Clock | None = None,
         **options: Any,
     ) -> AsyncIterator[Hub]:

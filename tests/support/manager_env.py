@@ -22,11 +22,19 @@ from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.roles import worker_rights
 from kubeocean.local.cluster import Cluster
 from kubeocean.manager.app import Manager
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.manager.worker_probe import REVIEW_S
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.kinds import EVENTS, LEASES, NAMESPACES, NODES, SECRETS, Event, Node
+from kubeocean.runtime.kinds import (
+    DEPLOYMENTS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    SECRETS,
+    Event,
+    Node,
+)
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
 from support.background import running
 from support.faults import Faults

@@ -9,10 +9,9 @@ import msgspec
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.policies import ResourceLeasingPolicy
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.snapshot import NotRead, WorkerSnapshot, WorkerState
 from kubeocean.leasing.requests import CountedPod
-from kubeocean.runtime.kinds import Lease, Node
+from kubeocean.runtime.kinds import Deployment, Lease, Node
 from kubeocean.runtime.objects import Json, Object
 
 __all__ = [

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubeocean.local.pki import Authority, Subject
-from kubeocean.proxier.server import Handler, KubeletServer
+from kubeocean.local.pki import LocalAuthority, Subject
+from kubeocean.proxier.server import ExchangeHandler, KubeletServer
 from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.server_tls import ServerCertificate
 
 __all__ = ["RunningServer", "pair_of"]
 
 
-def pair_of(authority: Authority, *sans: str) -> ServerCertificate:
+def pair_of(authority: LocalAuthority, *sans: str) -> ServerCertificate:
     """A serving certificate of this authority."""
     issued = authority.issue(Subject("proxier", (), sans or ("127.0.0.1",), server=True))
     return ServerCertificate.load(issued.certificate, issued.private_key, "test")
@@ -29,15 +29,17 @@ class RunningServer:
 
     server: KubeletServer
     tls: ServerTls
-    authority: Authority
+    authority: LocalAuthority
     directory: Path
     port: int = 0
     opened: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, handler: Handler, directory: Path) -> AsyncIterator[RunningServer]:
-        authority, tls = Authority.create("proxier"), ServerTls()
+    async def running(
+        cls, handler: ExchangeHandler, directory: Path
+    ) -> AsyncIterator[RunningServer]:
+        authority, tls = LocalAuthority.create("proxier"), ServerTls()
         tls.use_certificate(pair_of(authority))
         tls.trust_clients(authority.certificate)
         server = KubeletServer(handler, tls, host="127.0.0.1")
@@ -51,7 +53,9 @@ class RunningServer:
                     writer.transport.abort()
                 await server.drain(0.0)
 
-    def context(self, *, certified: bool = True, by: Authority | None = None) -> ssl.SSLContext:
+    def context(
+        self, *, certified: bool = True, by: LocalAuthority | None = None
+    ) -> ssl.SSLContext:
         """TLS of a client with or without a certificate."""
         context = ssl.create_default_context()
         context.check_hostname = False

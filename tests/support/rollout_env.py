@@ -20,9 +20,8 @@ from kubeocean.install.templates import proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.local.cluster import Cluster
 from kubeocean.manager.rollout import Rollout
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import SERVICES
+from kubeocean.runtime.kinds import DEPLOYMENTS, SERVICES
 from kubeocean.runtime.objects import Json, Resource, Untyped, prune_json
 from support.faults import Faults
 from support.wait import until

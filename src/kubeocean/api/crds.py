@@ -49,19 +49,13 @@ from kubeocean.api.schema import (
     time,
 )
 from kubeocean.api.validation import zone_names
+from kubeocean.runtime.documents import PlainDumper
 from kubeocean.runtime.objects import Json, ObjectT, Resource
 
 __all__ = ["binding_definition", "definitions", "policy_definition", "render", "write"]
 
 _DIRECTORY: Final = Path(__file__).parent / "crds"
 _NOTE: Final = "# Made from kubeocean.api.crds by scripts/crds; do not edit.\n"
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes no aliases, so that the files are easy to read."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
 
 
 def definitions() -> tuple[Json, ...]:
@@ -73,7 +67,7 @@ def render() -> dict[str, str]:
     """Return the CustomResourceDefinitions as YAML, by file name."""
     return {
         f"{each['spec']['names']['plural']}.yaml": _NOTE
-        + yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=100)
+        + yaml.dump(each, Dumper=PlainDumper, sort_keys=False, width=100)
         for each in definitions()
     }
 

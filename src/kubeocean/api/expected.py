@@ -19,7 +19,7 @@ from kubeocean.runtime.objects import Json, encode
 __all__ = ["Expected"]
 
 
-class _Wire(msgspec.Struct, frozen=True, omit_defaults=True):
+class _StoredMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     taints: tuple[Taint, ...] | None = None
@@ -53,7 +53,7 @@ class Expected:
         return _decoded(value) if value else _NOTHING
 
 
-_decode = msgspec.json.Decoder(_Wire).decode
+_decode = msgspec.json.Decoder(_StoredMetadata).decode
 _NOTHING: Final = Expected()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from kubeocean.cli._output import Format, ManifestFormatOption
+from kubeocean.cli._output import ManifestFormatOption, OutputFormat
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ __all__ = [
 NOT_YET: Final = 3  # exit code: all objects were written, and they are not ready yet
 
 
-Notation = Format
+Notation = OutputFormat
 NotationOption = ManifestFormatOption
 KubeconfigOption = Annotated[
     str,
@@ -120,9 +120,9 @@ def applier(
     return Applier(client, domain=domain, force=force)
 
 
-def print_objects(objects: Mapping[str, Sequence[Json]], notation: Format) -> None:
+def print_objects(objects: Mapping[str, Sequence[Json]], notation: OutputFormat) -> None:
     """Print objects for `kubectl apply`; in YAML a comment names the cluster of each object."""
-    if notation is Format.JSON:
+    if notation is OutputFormat.JSON:
         from kubeocean.cli._output import print_json
 
         print_json({"apiVersion": "v1", "kind": "List", "items": list(chain(*objects.values()))})

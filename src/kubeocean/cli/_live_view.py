@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
-from kubeocean.cli._output import Format, print_document
+from kubeocean.cli._output import OutputFormat, print_document
 from kubeocean.cli._views import console, on_terminal, styled
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _Read = Callable[[], "Awaitable[InstallationView]"]
 
 
 async def keep_showing(
-    read: _Read, output: Format, *, interval_s: float, clock: Clock | None = None
+    read: _Read, output: OutputFormat, *, interval_s: float, clock: Clock | None = None
 ) -> NoReturn:
     """Read, show and wait, until cancelled.
 
@@ -47,7 +47,7 @@ async def keep_showing(
 
 
 async def _printed(
-    view: InstallationView, read: _Read, output: Format, interval_s: float, clock: Clock
+    view: InstallationView, read: _Read, output: OutputFormat, interval_s: float, clock: Clock
 ) -> NoReturn:
     from kubeocean.errors import ApiError
 
@@ -65,7 +65,7 @@ async def _printed(
             latest = str(error)
 
 
-def _print(latest: InstallationView | str, output: Format, *, again: bool) -> None:
+def _print(latest: InstallationView | str, output: OutputFormat, *, again: bool) -> None:
     """Print a view, or the error of a read."""
     if isinstance(latest, str):
         from kubeocean.errors import printable
@@ -75,7 +75,7 @@ def _print(latest: InstallationView | str, output: Format, *, again: bool) -> No
     from kubeocean.inspect.status.pages import document, status_page
 
     if output.is_document:
-        if again and output is Format.YAML:
+        if again and output is OutputFormat.YAML:
             typer.echo("---")
         print_document(document(latest), output)
         return
@@ -84,11 +84,11 @@ def _print(latest: InstallationView | str, output: Format, *, again: bool) -> No
     if again:
         typer.echo("")
     stamp = f"{latest.at:%Y-%m-%d %H:%M:%S} UTC\n"
-    typer.echo(stamp + plain(status_page(latest, wide=output is Format.WIDE)), nl=False)
+    typer.echo(stamp + plain(status_page(latest, wide=output is OutputFormat.WIDE)), nl=False)
 
 
 async def _live(
-    view: InstallationView, read: _Read, output: Format, interval_s: float, clock: Clock
+    view: InstallationView, read: _Read, output: OutputFormat, interval_s: float, clock: Clock
 ) -> NoReturn:
     from rich.live import Live
 
@@ -109,11 +109,11 @@ async def _live(
                 failure = str(error)
 
 
-def _fitting(view: InstallationView, output: Format, screen: Console) -> list[Line]:
+def _fitting(view: InstallationView, output: OutputFormat, screen: Console) -> list[Line]:
     """Return the page with as many nodes as fit: the lines after them matter more."""
     from kubeocean.inspect.status.pages import status_page
 
-    wide = output is Format.WIDE
+    wide = output is OutputFormat.WIDE
     for rows in _ROWS:
         page = status_page(view, wide=wide, rows=rows)
         if len(styled(page).wrap(screen, screen.width)) < screen.height:

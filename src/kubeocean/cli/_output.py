@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_NAME",
-    "Format",
     "FormatOption",
     "ManifestFormatOption",
     "NameOption",
+    "OutputFormat",
     "ViewFormatOption",
     "named",
     "print_document",
@@ -33,7 +33,7 @@ NameOption = Annotated[
 ]
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How a result is printed; each command offers those that it has."""
 
     TEXT = "text"
@@ -43,17 +43,17 @@ class Format(StrEnum):
 
     @property
     def is_document(self) -> bool:
-        return self in (Format.JSON, Format.YAML)
+        return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
-def _option(help_: str, *formats: Format) -> Any:
+def _option(help_: str, *formats: OutputFormat) -> Any:
     """Return the option `--output` of a command that offers these formats."""
     values = [each.value for each in formats]
 
-    def parse(value: str) -> Format:
+    def parse(value: str) -> OutputFormat:
         if value not in values:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, values))}.")
-        return Format(value)
+        return OutputFormat(value)
 
     return typer.Option(
         "--output",
@@ -66,18 +66,23 @@ def _option(help_: str, *formats: Format) -> Any:
 
 
 FormatOption = Annotated[
-    Format,
-    _option("Text for people, JSON or YAML for programs.", Format.TEXT, Format.JSON, Format.YAML),
+    OutputFormat,
+    _option(
+        "Text for people, JSON or YAML for programs.",
+        OutputFormat.TEXT,
+        OutputFormat.JSON,
+        OutputFormat.YAML,
+    ),
 ]
 ViewFormatOption = Annotated[
-    Format,
+    OutputFormat,
     _option(
         "Text for people, wide for more columns, JSON or YAML for programs.",
-        *Format,
+        *OutputFormat,
     ),
 ]
 ManifestFormatOption = Annotated[
-    Format, _option("How --dry-run prints the objects.", Format.YAML, Format.JSON)
+    OutputFormat, _option("How --dry-run prints the objects.", OutputFormat.YAML, OutputFormat.JSON)
 ]
 
 
@@ -93,9 +98,9 @@ def print_json(document: object) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def print_document(document: object, output: Format) -> None:
+def print_document(document: object, output: OutputFormat) -> None:
     """Print a whole document as JSON or YAML on stdout."""
-    if output is Format.JSON:
+    if output is OutputFormat.JSON:
         print_json(document)
         return
     import msgspec

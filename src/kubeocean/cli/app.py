@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from kubeocean import __version__
-from kubeocean.cli._processes import GO_FLAGS
 from kubeocean.cli.assets import assets
 from kubeocean.cli.doctor import doctor
-from kubeocean.cli.down import down
 from kubeocean.cli.drain import drain
 from kubeocean.cli.explain import explain
 from kubeocean.cli.fleet import fleet
@@ -22,15 +20,13 @@ from kubeocean.cli.join import join
 from kubeocean.cli.kubeconfig import kubeconfig
 from kubeocean.cli.leave import leave
 from kubeocean.cli.logs_level import logs_level
-from kubeocean.cli.manager import manager
-from kubeocean.cli.proxier import proxier
+from kubeocean.cli.processes import GO_FLAGS, manager, proxier, syncer
 from kubeocean.cli.repair import repair
 from kubeocean.cli.shards import shards
 from kubeocean.cli.status import status
-from kubeocean.cli.syncer import syncer
 from kubeocean.cli.top import top
 from kubeocean.cli.uninstall import uninstall
-from kubeocean.cli.up import up
+from kubeocean.cli.up import down, up
 
 __all__ = ["app"]
 

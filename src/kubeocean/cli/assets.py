@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document, progress_for
 from kubeocean.cli._run import run
 
 __all__ = ["assets"]
@@ -19,7 +19,7 @@ def assets(
         bool, typer.Option("--verify", help="Compare cached programs with their checksums.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not list the programs.")] = False,
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Find, download or build the programs of local clusters, and print their paths."""
 
@@ -35,7 +35,7 @@ def assets(
             progress.note(f"{directory}: {result}")
         programs = await finder.ensure(EVERYTHING if kubelet else DEFAULT)
         paths = {name: str(programs.path(name)) for name in programs}
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document(paths, output)
         elif not quiet:
             for name, path in paths.items():

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document, progress_for
 from kubeocean.cli._readers import complete_binding
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_page
@@ -32,7 +32,7 @@ def doctor(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Find what is wrong in all clusters, and name the remedies. Nothing is changed.
 
@@ -52,10 +52,10 @@ def doctor(
             reader = DoctorReader(computing, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)
             subject = f"binding {binding}" if binding else "all clusters"
-            with progress_for(quiet=output is not Format.TEXT).task(f"examining {subject}"):
+            with progress_for(quiet=output is not OutputFormat.TEXT).task(f"examining {subject}"):
                 snapshot = await reader.read(binding)
         diagnosis = diagnose(snapshot)
-        if output is Format.TEXT:
+        if output is OutputFormat.TEXT:
             print_page(page(diagnosis))
         else:
             print_document(document(diagnosis, strict=strict), output)

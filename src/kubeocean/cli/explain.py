@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._readers import complete_binding, complete_node, complete_pod, key_of
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_page
@@ -58,7 +58,7 @@ def node(
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain why a node is lent or not, how much it offers, and whether it takes pods."""
 
@@ -90,7 +90,7 @@ def pod(
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain why a pod waits, where it runs, or why it is gone."""
 
@@ -111,7 +111,7 @@ def binding(
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
     time_zone: ZoneOption = "UTC",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain whether a binding works, and if not, the first reason."""
 
@@ -141,13 +141,13 @@ def placement(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain whether a placement is complete, and why each cluster is picked or not."""
 
     async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.fleet_reading import read_placement
         from kubeocean.inspect.explain.placement import explain_placement
-        from kubeocean.inspect.explain.placement_reading import read_placement
 
         key = key_of(name, namespace, default="", field="placement")
         return explain_placement(await read_placement(reader.computing, key))
@@ -171,7 +171,7 @@ def work(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain whether a member has applied a Work, and the state of each object in it."""
 
@@ -195,7 +195,7 @@ def member(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Explain whether a member of a fleet has joined and is healthy, and if not, why."""
 
@@ -214,7 +214,7 @@ def _explain(
     context: str,
     label_domain: str,
     time_zone: str,
-    output: Format,
+    output: OutputFormat,
 ) -> None:
     """Read, explain and print; exit code 1 if the object does not exist or was not read."""
 
@@ -223,7 +223,7 @@ def _explain(
 
         from kubeocean.api.group import Domain
         from kubeocean.inspect.explain.reading import ExplainReader
-        from kubeocean.inspect.explain.report import Rule, document, page
+        from kubeocean.inspect.explain.report import ExplanationRule, document, page
         from kubeocean.leasing.windows import zone_of
         from kubeocean.worker_access.client import retrying_client
 
@@ -232,13 +232,13 @@ def _explain(
             zone = UTC if time_zone == "UTC" else zone_of(time_zone, local=UTC, field="--time-zone")
             reader = ExplainReader(computing, zone=zone, domain=Domain(label_domain))
             stack.push_async_callback(reader.close)
-            with _waiting(quiet=output is not Format.TEXT):
+            with _waiting(quiet=output is not OutputFormat.TEXT):
                 explanation = await explained(reader)
-        if output is Format.TEXT:
+        if output is OutputFormat.TEXT:
             print_page(page(explanation))
         else:
             print_document(document(explanation), output)
-        if explanation.rule in (Rule.NOT_FOUND, Rule.NOT_READ):
+        if explanation.rule in (ExplanationRule.NOT_FOUND, ExplanationRule.NOT_READ):
             raise typer.Exit(_NOT_EXPLAINED)
 
     run(work)

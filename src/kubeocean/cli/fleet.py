@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from kubeocean.cli._processes import GO_FLAGS, run_process
-from kubeocean.cli.fleet_clusters import clusters
-from kubeocean.cli.fleet_cordon import cordon, uncordon
 from kubeocean.cli.fleet_join import join
 from kubeocean.cli.fleet_leave import leave
+from kubeocean.cli.fleet_members import clusters, cordon, uncordon
 from kubeocean.cli.fleet_placements import placements, tree
+from kubeocean.cli.processes import GO_FLAGS, run_process
 
 __all__ = ["fleet", "hub", "member"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._fleet import HubContextOption, HubOption, hub_client
-from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def placements(
             show_default="placements of the cluster and of all namespaces",
         ),
     ] = "",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
     hub_kubeconfig: HubOption = "",
     hub_context: HubContextOption = "",
 ) -> None:
@@ -74,7 +74,7 @@ def tree(
             "--namespace", "-n", metavar="NAME", help="Namespace of the ResourcePlacement."
         ),
     ] = "",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
     hub_kubeconfig: HubOption = "",
     hub_context: HubContextOption = "",
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["kubeconfig"]
 
 
-class _Output(StrEnum):
+class _KubeconfigFormat(StrEnum):
     PATH = "path"
     YAML = "yaml"
     JSON = "json"
@@ -31,9 +31,9 @@ def kubeconfig(
         ),
     ] = None,
     output: Annotated[
-        _Output,
+        _KubeconfigFormat,
         typer.Option("--output", "-o", help="Print the path of the file, or its content."),
-    ] = _Output.PATH,
+    ] = _KubeconfigFormat.PATH,
     name: NameOption = DEFAULT_NAME,
 ) -> None:
     """Print the kubeconfig of the clusters that `up` started.
@@ -43,9 +43,9 @@ def kubeconfig(
 
     async def work() -> None:
         path = _find(name, context)
-        if output is _Output.PATH:
+        if output is _KubeconfigFormat.PATH:
             typer.echo(path)
-        elif output is _Output.YAML:
+        elif output is _KubeconfigFormat.YAML:
             typer.echo(path.read_text(), nl=False)
         else:
             import yaml

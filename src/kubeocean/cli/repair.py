@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
-from kubeocean.cli._output import Format, FormatOption, print_document, progress_for
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document, progress_for
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def repair(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Compare both clusters of a binding, and delete objects that are provably orphaned.
 
@@ -51,7 +51,7 @@ def repair(
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
-            progress = progress_for(quiet=output is not Format.TEXT)
+            progress = progress_for(quiet=output is not OutputFormat.TEXT)
             with progress.task(f"comparing both clusters of {cluster_binding_name}") as task:
                 task.say("connecting")
                 operation = await _connect(
@@ -62,7 +62,7 @@ def repair(
                     pause_s=pause,
                 )
                 report = await operation.run(dry_run=dry_run, say=task.say)
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document(_document(cluster_binding_name, report, dry_run=dry_run), output)
         else:
             _print_report(cluster_binding_name, report, dry_run=dry_run)
@@ -82,12 +82,13 @@ async def _connect(
     from kubeocean.api.group import Domain
     from kubeocean.api.ownership import Ids
     from kubeocean.runtime.client import Client
+    from kubeocean.runtime.kinds import SECRETS_WITH_DATA
     from kubeocean.runtime.transport import HttpTransport
     from kubeocean.syncer.cleanup.orphan_removal import Remover
     from kubeocean.syncer.cleanup.repair import Repair
     from kubeocean.syncer.cleanup.snapshot import ClusterSnapshot
     from kubeocean.worker_access.client import find_binding
-    from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+    from kubeocean.worker_access.credentials import SecretAccess
     from kubeocean.worker_access.identity import (
         IdentityCheckedTransport,
         WorkerIdentity,
@@ -105,7 +106,7 @@ async def _connect(
     binding = await find_binding(computing, name, "--cluster-binding-name")
     spec = binding.spec
     reference = spec.secret_ref
-    secret = await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+    secret = await computing.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
     access = SecretAccess(secret)
     identity = WorkerIdentity(access, lambda: recorded_worker(binding, access, domain))
     worker = connect(IdentityCheckedTransport(HttpTransport(identity), identity), "worker")

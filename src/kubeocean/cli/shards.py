@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 import typer
 
 from kubeocean.cli._clusters import ContextOption, KubeconfigOption, reach
-from kubeocean.cli._output import Format, FormatOption, print_document
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
 
 if TYPE_CHECKING:
@@ -149,13 +149,13 @@ def list_(
     context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """List the replicas of a ring and their shards."""
 
     async def work(admin: RingAdmin) -> None:
         state = await admin.state()
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document(_document(admin, state), output)
         else:
             _show(admin, state)
@@ -183,7 +183,7 @@ def owner(
     context: ContextOption = "",
     namespace: NamespaceOption = "",
     ring: RingOption = "",
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Print the shard of a key, and the replica that owns the shard."""
 
@@ -203,7 +203,7 @@ def owner(
             "to": entry.to,
             "epoch": entry.epoch,
         }
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document(document, output)
             return
         target = f", moving to {entry.to}" if entry.to else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption
-from kubeocean.cli._output import Format, ViewFormatOption, print_document
+from kubeocean.cli._output import OutputFormat, ViewFormatOption, print_document
 from kubeocean.cli._readers import AskOption, BindingArgument, PatienceOption, Where
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_lines
@@ -36,7 +36,7 @@ def status(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: ViewFormatOption = Format.TEXT,
+    output: ViewFormatOption = OutputFormat.TEXT,
 ) -> None:
     """Show which nodes are lent, by which policies, until when, and whether all of it works.
 
@@ -66,10 +66,10 @@ def status(
     run(work)
 
 
-def _show(view: InstallationView, output: Format) -> None:
+def _show(view: InstallationView, output: OutputFormat) -> None:
     from kubeocean.inspect.status.pages import document, status_page
 
     if output.is_document:
         print_document(document(view), output)
     else:
-        print_lines(status_page(view, wide=output is Format.WIDE))
+        print_lines(status_page(view, wide=output is OutputFormat.WIDE))

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption
-from kubeocean.cli._output import Format, ViewFormatOption, print_document
+from kubeocean.cli._output import OutputFormat, ViewFormatOption, print_document
 from kubeocean.cli._readers import BindingArgument, Where
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_lines
@@ -26,7 +26,7 @@ def top(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
-    output: ViewFormatOption = Format.TEXT,
+    output: ViewFormatOption = OutputFormat.TEXT,
 ) -> None:
     """Show the resources that are lent, requested by pods and free, per cluster and in total.
 
@@ -44,7 +44,7 @@ def top(
         if output.is_document:
             print_document(top_document(view, nodes=nodes), output)
         else:
-            print_lines(top_page(view, nodes=nodes, wide=output is Format.WIDE))
+            print_lines(top_page(view, nodes=nodes, wide=output is OutputFormat.WIDE))
         if view.why_not_read("nodes", "pods"):
             raise typer.Exit(_NOT_READ)
 

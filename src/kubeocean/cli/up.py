@@ -1,4 +1,4 @@
-"""`kubeocean up`: starts real clusters on this machine, with Kubeocean installed."""
+"""`kubeocean up` and `kubeocean down`: start and stop clusters with Kubeocean on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 from kubeocean.cli._next_steps import Guide
 from kubeocean.cli._output import (
     DEFAULT_NAME,
-    Format,
     FormatOption,
     NameOption,
+    OutputFormat,
     named,
     print_document,
     progress_for,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kubeocean.local.lifecycle import Wish
     from kubeocean.local.ocean import Shape
 
-__all__ = ["up"]
+__all__ = ["down", "up"]
 
 _ADMIN: Final = "admin.kubeconfig"
 
@@ -74,7 +74,7 @@ def up(
         typer.Option("--show-reclaim", help="Have one worker reclaim its nodes for two minutes."),
     ] = False,
     name: NameOption = DEFAULT_NAME,
-    output: FormatOption = Format.TEXT,
+    output: FormatOption = OutputFormat.TEXT,
 ) -> None:
     """Start a computing cluster and workers that lend it their nodes, or repair running ones.
 
@@ -114,7 +114,7 @@ def _check(wish: Wish, show_reclaim: bool) -> None:
         raise ConfigError("needs Kubeocean in the clusters: leave out --bare", source="--fleet")
 
 
-async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bool) -> None:
+async def _background(name: str, wish: Wish, output: OutputFormat, *, show_reclaim: bool) -> None:
     from kubeocean.local.lifecycle import Lifecycle
 
     lifecycle = Lifecycle(name, environ=os.environ, progress=progress_for())
@@ -126,7 +126,7 @@ async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bo
     if was_running and state.shape.fleet:
         await _heal_fleet(kubeconfigs, data)
     reclaim = await _reclaim(kubeconfigs, state.shape) if show_reclaim else ""
-    if output is not Format.TEXT:
+    if output is not OutputFormat.TEXT:
         print_document(state, output)
         return
     verb = "was already up" if was_running else "is up"
@@ -136,7 +136,7 @@ async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bo
     await _print_guide(guide, reclaim, stop=command_line("down", *named(name)))
 
 
-async def _foreground(wish: Wish, output: Format, *, show_reclaim: bool) -> None:
+async def _foreground(wish: Wish, output: OutputFormat, *, show_reclaim: bool) -> None:
     from kubeocean.local.lifecycle import ephemeral_ocean
     from kubeocean.local.state import cluster_states
 
@@ -145,7 +145,7 @@ async def _foreground(wish: Wish, output: Format, *, show_reclaim: bool) -> None
         clusters = cluster_states(ocean)
         kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in ocean.clusters}
         reclaim = await _reclaim(kubeconfigs, shape) if show_reclaim else ""
-        if output is not Format.TEXT:
+        if output is not OutputFormat.TEXT:
             print_document({"kubeconfig": str(ocean.kubeconfig), "clusters": clusters}, output)
         else:
             typer.echo(f"An ephemeral ocean is up: {shape}\n")
@@ -216,3 +216,26 @@ async def _show_status(guide: Guide) -> None:
         view = await where.reader(stack).look("")
     print_lines(status_page(view, wide=False))
     typer.echo("")
+
+
+def down(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove the data of the clusters.")
+    ] = False,
+    name: NameOption = DEFAULT_NAME,
+) -> None:
+    """Stop the clusters that `up` started. Their data is kept for the next start."""
+
+    async def work() -> None:
+        from kubeocean.local.lifecycle import Lifecycle
+
+        lifecycle = Lifecycle(name, environ=os.environ, progress=progress_for())
+        if not await lifecycle.take_down(purge=purge):
+            typer.echo(f"{name} was not up")
+        elif purge:
+            typer.echo(f"{name} is down and its data is removed")
+        else:
+            start = command_line("up", *named(name))
+            typer.echo(f"{name} is down; its data is kept. To start it again, run: {start}")
+
+    run(work)

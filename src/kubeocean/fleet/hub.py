@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kubeocean.api.group import DEFAULT, ENV_POD_NAMESPACE, Domain
-from kubeocean.fleet.admission.certificate_sources import CertificateFiles, SharedCertificate
+from kubeocean.fleet.admission.certificate_sources import CertificateDirectory, SharedCertificate
 from kubeocean.fleet.admission.handlers import Handlers
 from kubeocean.fleet.admission.registration import Registration
 from kubeocean.fleet.admission.server import CertificateSource, WebhookServer
@@ -41,14 +41,14 @@ from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import run_process
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.components import Component, Part, components_of
+from kubeocean.runtime.components import Component, ServicePart, components_of
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.server_tls import CertificateTls
 from kubeocean.runtime.service import Service
 
-__all__ = ["EVENT_SOURCE", "Hub", "Program", "placement_settings", "run"]
+__all__ = ["EVENT_SOURCE", "Hub", "HubProgram", "placement_settings", "run"]
 
 EVENT_SOURCE: Final = "membercluster-controller"
 
@@ -74,7 +74,7 @@ class Hub:
         client: Client,
         *,
         placements: PlacementSettings | None = None,
-        parts: Sequence[Part] = (),
+        parts: Sequence[ServicePart] = (),
         extensions: Extensions = OURS,
         threshold: timedelta | None = None,
         force_wait: timedelta = FORCE_WAIT,
@@ -108,7 +108,7 @@ class Hub:
             clock=clock,
             metrics=metrics,
         )
-        own: list[Part] = [self._events, self._members, bindings]
+        own: list[ServicePart] = [self._events, self._members, bindings]
         if inventory:
             own.append(
                 ClusterProfiles(
@@ -160,7 +160,7 @@ async def run(
     """Run a hub until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return Program(settings, environ, stack).prepare()
+        return HubProgram(settings, environ, stack).prepare()
 
     return await run_process("fleet hub", settings, prepare, log=_log)
 
@@ -185,7 +185,7 @@ def placement_settings(settings: HubSettings) -> PlacementSettings:
     return PlacementSettings(selection, delays)
 
 
-class Program:
+class HubProgram:
     """Builds the service of one hub process; `stack` closes its resources at the end."""
 
     def __init__(
@@ -259,7 +259,7 @@ class Program:
         client, tls = self._replica.control, CertificateTls()
         source: CertificateSource
         if settings.certificate_directory:
-            source = CertificateFiles(Path(settings.certificate_directory), tls)
+            source = CertificateDirectory(Path(settings.certificate_directory), tls)
         else:
             source = SharedCertificate(client, settings.secret, tls)
         handlers = Handlers(

@@ -33,7 +33,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 
-__all__ = ["Program", "run"]
+__all__ = ["MemberProgram", "run"]
 
 ENV_MEMBER_NAME: Final = "MEMBER_CLUSTER_NAME"
 _SERVICE: Final = "fleet-member"
@@ -50,12 +50,12 @@ async def run(
     """Run a member agent until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return Program(settings, environ, stack).prepare()
+        return MemberProgram(settings, environ, stack).prepare()
 
     return await run_process("fleet member", settings, prepare, log=_log)
 
 
-class Program:
+class MemberProgram:
     """Builds the service of one member agent process; `stack` closes its resources at the end."""
 
     def __init__(

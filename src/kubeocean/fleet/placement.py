@@ -18,7 +18,7 @@ from typing import Any
 
 from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
 from kubeocean.fleet.caches import HubCaches
-from kubeocean.fleet.rollout.controller import Rollout
+from kubeocean.fleet.rollout.controller import PlacementRollout
 from kubeocean.fleet.scheduler.controller import Scheduler
 from kubeocean.fleet.selection.reader import SelectionReader, SelectionSettings
 from kubeocean.fleet.snapshots.contents import SnapshotContents
@@ -28,7 +28,7 @@ from kubeocean.fleet.status.controller import Statuses
 from kubeocean.fleet.works.controller import Works
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
-from kubeocean.runtime.components import Part
+from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.metrics import Metrics
@@ -75,12 +75,12 @@ class PlacementControllers:
             client, self.cache, self.reader, contents, delays=settings.delays, **options
         )
         self.scheduler = Scheduler(client, self.cache, **options)
-        self.rollout = Rollout(client, self.cache, **options)
+        self.rollout = PlacementRollout(client, self.cache, **options)
         self.works = Works(client, self.cache, contents, **options)
         self.statuses = Statuses(client, self.cache, self.snapshots, contents, **options)
 
     @property
-    def caches(self) -> tuple[Part, ...]:
+    def caches(self) -> tuple[ServicePart, ...]:
         """Return the informers of all objects that the controllers of placements read."""
         return (*self.cache.parts, *self.reader.parts)
 
@@ -96,6 +96,6 @@ class PlacementControllers:
         )
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ServicePart, ...]:
         """Return all informers and controllers of placements, for a service to run."""
         return (*self.caches, *self.controllers)

@@ -38,7 +38,7 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Meta, Resource, Untyped
 from kubeocean.runtime.watch import Changed, Listed, Restarted, Scope, Watch
 
-__all__ = ["Change", "ObjectRef", "WatchPool"]
+__all__ = ["ChangedPart", "ObjectRef", "WatchPool"]
 
 MOST_WATCHES: Final = 200
 LINGER_S: Final = 60.0  # so that an owner that is replaced soon reuses the open watch
@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Change(Enum):
+class ChangedPart(Enum):
     """Which part of an object a watch event changed."""
 
     CONTENT = auto()
@@ -63,7 +63,7 @@ class ObjectRef(NamedTuple):
 
 
 # Owner, reference, change, and the object of the event; None if only its absence is known
-OnChange: TypeAlias = Callable[[str, ObjectRef, Change, Untyped | None], None]
+OnChange: TypeAlias = Callable[[str, ObjectRef, ChangedPart, Untyped | None], None]
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class WatchPool:
         obj.version, obj.fingerprint = version, fingerprint
         if not is_status:
             obj.changed_at = version
-        change = Change.STATUS if is_status else Change.CONTENT
+        change = ChangedPart.STATUS if is_status else ChangedPart.CONTENT
         self._report(ObjectRef(watched.resource, new.key), obj, change, new)
 
     def _lose(
@@ -290,10 +290,10 @@ class WatchPool:
         obj.version = obj.changed_at = version
         obj.fingerprint = None
         if was_known:
-            self._report(ObjectRef(watched.resource, key), obj, Change.GONE, last)
+            self._report(ObjectRef(watched.resource, key), obj, ChangedPart.GONE, last)
 
     def _report(
-        self, ref: ObjectRef, watched: _WatchedObject, change: Change, obj: Untyped | None
+        self, ref: ObjectRef, watched: _WatchedObject, change: ChangedPart, obj: Untyped | None
     ) -> None:
         for owner in tuple(watched.owners):
             self._on_change(owner, ref, change, obj)

@@ -24,7 +24,7 @@ from kubeocean.fleet.admission.settings import (
     AdmissionSettings,
     WebhookSettings,
 )
-from kubeocean.fleet.applier.backoff import Backoff
+from kubeocean.fleet.applier.records import Backoff
 from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.runtime.files import FileSet

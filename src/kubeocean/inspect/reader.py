@@ -16,8 +16,14 @@ from kubeocean.api.group import DEFAULT, SYSTEM_NAMESPACE, Domain
 from kubeocean.api.naming import label_value
 from kubeocean.api.ownership import Ids
 from kubeocean.errors import NotFound
-from kubeocean.inspect.kinds import DEPLOYMENTS, Deployment
-from kubeocean.inspect.snapshot import NotRead, Part, ServerSnapshot, known, read_object, read_part
+from kubeocean.inspect.snapshot import (
+    NotRead,
+    ServerSnapshot,
+    SnapshotPart,
+    known,
+    read_object,
+    read_part,
+)
 from kubeocean.inspect.workers import (
     PATIENCE_S,
     Connect,
@@ -29,7 +35,7 @@ from kubeocean.leasing.requests import COUNTED_PODS
 from kubeocean.manager.preflight import review
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import LEASES, NODES, Lease, Node
+from kubeocean.runtime.kinds import DEPLOYMENTS, LEASES, NODES, Deployment, Lease, Node
 from kubeocean.runtime.objects import Key, Resource
 from kubeocean.worker_access.identity import identity_of
 
@@ -61,7 +67,7 @@ class SnapshotReader:
         self.clock = clock or RealClock()
         self.workers = Workers(computing, patience_s=patience_s, connect=connect)
         self._server: ServerSnapshot | None = None
-        self._identity: Part[str] | None = None
+        self._identity: SnapshotPart[str] | None = None
 
     async def close(self) -> None:
         """Close the connections to workers."""
@@ -80,14 +86,14 @@ class SnapshotReader:
         """
         return self.clock.now() + known((await self.server()).skew, timedelta())
 
-    async def identity(self) -> Part[str]:
+    async def identity(self) -> SnapshotPart[str]:
         """Return the identity of the computing cluster."""
         if self._identity is None:
             what = f"namespace {SYSTEM_NAMESPACE}"
             self._identity = await read_part(what, identity_of(self.computing))
         return self._identity
 
-    async def ids_of(self, binding: ClusterBinding) -> Part[Ids]:
+    async def ids_of(self, binding: ClusterBinding) -> SnapshotPart[Ids]:
         """Return the IDs that the labels of a binding's objects in its worker have."""
         identity = await self.identity()
         if isinstance(identity, NotRead):
@@ -98,7 +104,9 @@ class SnapshotReader:
         """Return the namespace in which pods of a binding run in its worker."""
         return binding.spec.mount_namespace or self.domain.worker_namespace
 
-    async def missing_rights(self, worker: Client, mount: str, what: str) -> Part[tuple[str, ...]]:
+    async def missing_rights(
+        self, worker: Client, mount: str, what: str
+    ) -> SnapshotPart[tuple[str, ...]]:
         """Return the rights that the credential of a worker needs and lacks."""
         rights = await read_part(what, review(worker, mount, self.domain))
         return rights if isinstance(rights, NotRead) else rights.missing
@@ -116,15 +124,15 @@ class SnapshotReader:
                 " do it with: kubeocean install"
             ) from None
 
-    async def nodes(self, binding: str = "") -> Part[tuple[Node, ...]]:
+    async def nodes(self, binding: str = "") -> SnapshotPart[tuple[Node, ...]]:
         """List the virtual nodes of all bindings, or of the named one."""
         return await read_part("nodes", self._nodes(binding))
 
-    async def leases(self, namespace: str, what: str = "leases") -> Part[dict[str, Lease]]:
+    async def leases(self, namespace: str, what: str = "leases") -> SnapshotPart[dict[str, Lease]]:
         """List the leases of a namespace, by name."""
         return await read_part(what, self._leases(namespace))
 
-    async def deployments(self) -> Part[dict[str, Deployment]]:
+    async def deployments(self) -> SnapshotPart[dict[str, Deployment]]:
         """List the Deployments of the system namespace, by name."""
         return await read_part("deployments", self._deployments())
 
@@ -167,7 +175,7 @@ class SnapshotReader:
         return {each.name: each for each in listing.items}
 
 
-async def exists(client: Client, resource: Resource[Any], key: Key) -> Part[bool]:
+async def exists(client: Client, resource: Resource[Any], key: Key) -> SnapshotPart[bool]:
     """Return whether an object exists, or a NotRead."""
     what = f"{resource.kind} {key}" if key.namespace else f"{resource.kind} {key.name}"
     part = await read_object(what, client.get(resource, key.name, key.namespace))

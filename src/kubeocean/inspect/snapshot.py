@@ -26,10 +26,9 @@ from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import ApiError, Forbidden, KubeoceanError, NotFound
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.pod_counts import NodeUse
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.kinds import Lease, Node
+from kubeocean.runtime.kinds import Deployment, Lease, Node
 from kubeocean.runtime.objects import Json, Untyped
 from kubeocean.syncer.cleanup.diff import Difference
 
@@ -38,9 +37,9 @@ __all__ = [
     "FleetSnapshot",
     "MissingPart",
     "NotRead",
-    "Part",
     "ServerSnapshot",
     "Snapshot",
+    "SnapshotPart",
     "WorkerSnapshot",
     "WorkerState",
     "failures",
@@ -71,7 +70,7 @@ class NotRead:
         return f"{self.what}: {self.reason}"
 
 
-Part: TypeAlias = T | NotRead
+SnapshotPart: TypeAlias = T | NotRead
 NOT_REQUESTED: Final = NotRead("", "it was not requested")
 
 
@@ -136,9 +135,9 @@ class ServerSnapshot:
     `definitions` are the CustomResourceDefinitions of Kubeocean by name; None: not installed.
     """
 
-    version: Part[Json] = NOT_REQUESTED
-    skew: Part[timedelta] = NOT_REQUESTED
-    definitions: Part[Mapping[str, Json | None]] = NOT_REQUESTED
+    version: SnapshotPart[Json] = NOT_REQUESTED
+    skew: SnapshotPart[timedelta] = NOT_REQUESTED
+    definitions: SnapshotPart[Mapping[str, Json | None]] = NOT_REQUESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +145,23 @@ class WorkerSnapshot:
     """A binding and its worker cluster; `message` says why `state` is not ANSWERED."""
 
     binding: ClusterBinding
-    ids: Part[Ids] = NOT_REQUESTED
+    ids: SnapshotPart[Ids] = NOT_REQUESTED
     state: WorkerState = WorkerState.NOT_ASKED
     message: str = ""
     access: Access | None = None
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
-    policies: Part[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED  # of the whole worker
-    namespace: Part[bool] = NOT_REQUESTED  # whether the mount namespace exists
-    missing: Part[tuple[str, ...]] = NOT_REQUESTED  # rights that the credential needs and lacks
-    excess: Part[tuple[str, ...]] = NOT_REQUESTED  # rights that the credential has and must not
-    exposed: Part[bool] = NOT_REQUESTED  # whether kubelets are sent the credential itself
-    tls: Part[Mapping[str, bytes]] = NOT_REQUESTED  # certificates of the proxier, by Secret
-    differences: Part[tuple[Difference, ...]] = NOT_REQUESTED  # in two comparisons
-    left_over: Part[frozenset[str]] = NOT_REQUESTED  # UIDs of policies, in two reads
+    policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED  # of the whole worker
+    namespace: SnapshotPart[bool] = NOT_REQUESTED  # whether the mount namespace exists
+    missing: SnapshotPart[tuple[str, ...]] = (
+        NOT_REQUESTED  # rights that the credential needs and lacks
+    )
+    excess: SnapshotPart[tuple[str, ...]] = (
+        NOT_REQUESTED  # rights that the credential has and must not
+    )
+    exposed: SnapshotPart[bool] = NOT_REQUESTED  # whether kubelets are sent the credential itself
+    tls: SnapshotPart[Mapping[str, bytes]] = NOT_REQUESTED  # certificates of the proxier, by Secret
+    differences: SnapshotPart[tuple[Difference, ...]] = NOT_REQUESTED  # in two comparisons
+    left_over: SnapshotPart[frozenset[str]] = NOT_REQUESTED  # UIDs of policies, in two reads
     unread: tuple[NotRead, ...] = ()  # reads that failed
 
     @property
@@ -173,12 +176,14 @@ class FleetSnapshot:
     `unseen` are the UIDs of placements on whose spec the hub had not reported in two reads.
     """
 
-    definitions: Part[Mapping[str, Json | None]] = NOT_REQUESTED  # None: not installed
-    elections: Part[Mapping[str, Lease]] = NOT_REQUESTED  # in the fleet's namespace, by name
-    members: Part[tuple[MemberCluster, ...]] = NOT_REQUESTED
-    internals: Part[Mapping[str, InternalMemberCluster]] = NOT_REQUESTED  # by member
-    placements: Part[tuple[Placement, ...]] = NOT_REQUESTED  # of both scopes
-    unseen: Part[frozenset[str]] = NOT_REQUESTED
+    definitions: SnapshotPart[Mapping[str, Json | None]] = NOT_REQUESTED  # None: not installed
+    elections: SnapshotPart[Mapping[str, Lease]] = (
+        NOT_REQUESTED  # in the fleet's namespace, by name
+    )
+    members: SnapshotPart[tuple[MemberCluster, ...]] = NOT_REQUESTED
+    internals: SnapshotPart[Mapping[str, InternalMemberCluster]] = NOT_REQUESTED  # by member
+    placements: SnapshotPart[tuple[Placement, ...]] = NOT_REQUESTED  # of both scopes
+    unseen: SnapshotPart[frozenset[str]] = NOT_REQUESTED
 
     @property
     def unread(self) -> tuple[NotRead, ...]:
@@ -204,17 +209,25 @@ class Snapshot:
     only: str = ""
     domain: Domain = field(default=group.DEFAULT)
     server: ServerSnapshot = field(default_factory=ServerSnapshot)
-    bindings: Part[tuple[ClusterBinding, ...]] = NOT_REQUESTED
-    nodes: Part[tuple[Node, ...]] = NOT_REQUESTED  # virtual nodes
-    usage: Part[Mapping[str, NodeUse]] = NOT_REQUESTED  # of virtual nodes with pods, by name
-    heartbeats: Part[Mapping[str, Lease]] = NOT_REQUESTED  # by node
-    elections: Part[Mapping[str, Lease]] = NOT_REQUESTED  # in the system namespace, by name
-    deployments: Part[Mapping[str, Deployment]] = NOT_REQUESTED  # in the system namespace, by name
-    program_pods: Part[tuple[Json, ...]] = NOT_REQUESTED  # of manager, syncers and proxiers
-    accounts: Part[Mapping[str, tuple[str, ...] | None]] = NOT_REQUESTED  # rights they lack
-    services: Part[Mapping[str, Json | None]] = NOT_REQUESTED  # for pods in workers, by name
-    marked: Mapping[str, Part[tuple[Untyped, ...]]] = field(default_factory=dict)  # by kind
-    left_over: Part[frozenset[str]] = NOT_REQUESTED  # UIDs of nodes and marked objects, twice read
+    bindings: SnapshotPart[tuple[ClusterBinding, ...]] = NOT_REQUESTED
+    nodes: SnapshotPart[tuple[Node, ...]] = NOT_REQUESTED  # virtual nodes
+    usage: SnapshotPart[Mapping[str, NodeUse]] = (
+        NOT_REQUESTED  # of virtual nodes with pods, by name
+    )
+    heartbeats: SnapshotPart[Mapping[str, Lease]] = NOT_REQUESTED  # by node
+    elections: SnapshotPart[Mapping[str, Lease]] = NOT_REQUESTED  # in the system namespace, by name
+    deployments: SnapshotPart[Mapping[str, Deployment]] = (
+        NOT_REQUESTED  # in the system namespace, by name
+    )
+    program_pods: SnapshotPart[tuple[Json, ...]] = NOT_REQUESTED  # of manager, syncers and proxiers
+    accounts: SnapshotPart[Mapping[str, tuple[str, ...] | None]] = NOT_REQUESTED  # rights they lack
+    services: SnapshotPart[Mapping[str, Json | None]] = (
+        NOT_REQUESTED  # for pods in workers, by name
+    )
+    marked: Mapping[str, SnapshotPart[tuple[Untyped, ...]]] = field(default_factory=dict)  # by kind
+    left_over: SnapshotPart[frozenset[str]] = (
+        NOT_REQUESTED  # UIDs of nodes and marked objects, twice read
+    )
     fleet: FleetSnapshot | None = None  # None: the cluster serves no kind of a fleet
     workers: Mapping[str, WorkerSnapshot] = field(default_factory=dict)  # by binding
     unread: tuple[NotRead, ...] = ()  # reads that failed

@@ -18,15 +18,16 @@ from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import KUBECONFIG_KEY
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLeasingPolicy
 from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound, Unreachable
-from kubeocean.inspect.snapshot import NotRead, Part, ServerSnapshot, WorkerState
+from kubeocean.inspect.snapshot import NotRead, ServerSnapshot, SnapshotPart, WorkerState
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.credentials import AccessSource
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = [
     "PATIENCE_S",
@@ -147,7 +148,7 @@ class Workers:
         where = binding.spec.secret_ref
         if not (where.name and where.namespace):
             raise ConfigError("names no Secret", field="spec.secretRef")
-        secret = await self._computing.get(KUBECONFIG_SECRETS, where.name, where.namespace)
+        secret = await self._computing.get(SECRETS_WITH_DATA, where.name, where.namespace)
         fresh = SecretAccess(secret)
         known = self._clients.get(binding.name)
         if known is None:
@@ -172,7 +173,7 @@ async def read_server(client: Client, name: str, clock: Clock) -> ServerSnapshot
     )
 
 
-def _version(status: int, body: bytes, name: str) -> Part[Json]:
+def _version(status: int, body: bytes, name: str) -> SnapshotPart[Json]:
     what = f"version of {name}"
     if status != 200:
         return NotRead(what, f"the answer to GET /version was HTTP {status}")
@@ -182,7 +183,7 @@ def _version(status: int, body: bytes, name: str) -> Part[Json]:
         return NotRead(what, f"the answer to GET /version is not an object: {error}")
 
 
-def _skew(date: str, name: str, began: datetime, ended: datetime) -> Part[timedelta]:
+def _skew(date: str, name: str, began: datetime, ended: datetime) -> SnapshotPart[timedelta]:
     """Return how far a server's clock is ahead of this machine's, by the header `Date`.
 
     `Date` is the second in which the server answered.

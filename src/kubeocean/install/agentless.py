@@ -19,8 +19,8 @@ from kubeocean.install.join import leads_to, two_clusters
 from kubeocean.install.values import WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.objects import Json
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
 
 __all__ = ["AgentlessJoin", "revoke"]
 
@@ -77,7 +77,7 @@ class AgentlessJoin:
         _, worker_id = await two_clusters(self._hub, self._worker, self._access)
         reference = binding.spec.secret_ref
         try:
-            secret = await client.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+            secret = await client.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         except NotFound:
             secret = None
         if not leads_to(binding, secret, worker_id, self._access, self._domain):

@@ -79,7 +79,7 @@ def bare(pods: Iterable[Pod]) -> list[Pod]:
 
 
 @dataclass(slots=True)
-class _NodeRecord:
+class _NodeDrain:
     """State that a drain keeps of one node: its first pods, and when later ones are evicted."""
 
     first: frozenset[str]  # UIDs of the pods at the cordon
@@ -113,7 +113,7 @@ class Drain:
     closed: set[str] = field(default_factory=set)
     _attempts: dict[str, EvictionAttempt] = field(default_factory=dict)  # by UID
     _failures: dict[str, str] = field(default_factory=dict)  # why the last eviction failed, by UID
-    _records: dict[str, _NodeRecord] = field(default_factory=dict)  # by the name of the node
+    _records: dict[str, _NodeDrain] = field(default_factory=dict)  # by the name of the node
 
     async def run(self, *, patience_s: float, say: Callable[[str], None]) -> Left:
         """Drain the nodes for at most `patience_s`; return the pods that are left.
@@ -166,7 +166,7 @@ class Drain:
         pods = await self._pods(nodes)
         for node in nodes:
             uids = frozenset(pod.uid for pod in pods if pod.spec.node_name == node.name)
-            self._records.setdefault(node.name, _NodeRecord(uids))
+            self._records.setdefault(node.name, _NodeDrain(uids))
         alone = [] if self.force else bare(pods)
         await self._evict_due([pod for pod in pods if not pod.deleting and pod not in alone])
         returned = [pod for pod in pods if pod.uid not in self._records[pod.spec.node_name].first]

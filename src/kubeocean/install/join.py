@@ -50,10 +50,17 @@ from kubeocean.install.worker_objects import (
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import NAMESPACES, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from kubeocean.runtime.kinds import (
+    NAMESPACES,
+    SECRETS,
+    SECRETS_WITH_DATA,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    SecretWithData,
+)
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.selectors import check_label_value, check_subdomain
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = [
     "NOT_ENFORCED",
@@ -224,7 +231,7 @@ async def two_clusters(computing: Applier, worker: Applier, access: Access) -> t
 
 def leads_to(
     binding: ClusterBinding | None,
-    secret: KubeconfigSecret | None,
+    secret: SecretWithData | None,
     worker_id: str,
     access: Access,
     domain: Domain,
@@ -401,11 +408,11 @@ class Join:
             message += f"; choose another name, or unbind that one first: kubeocean leave {name}"
             raise ConfigError(message, source="--kubeconfig", value=self._access.server)
 
-    async def _secret(self) -> KubeconfigSecret | None:
+    async def _secret(self) -> SecretWithData | None:
         """Return the Secret with the binding's present kubeconfig; None if there is none."""
         name, namespace = secret_name(self._request.name), self._values.domain.system_namespace
         try:
-            return await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+            return await self._computing.client.get(SECRETS_WITH_DATA, name, namespace)
         except NotFound:
             return None
 

@@ -37,9 +37,16 @@ from kubeocean.leasing.report import counted
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SECRETS,
+    SECRETS_WITH_DATA,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
 from kubeocean.runtime.objects import Json, Object, ObjectT, Resource, Untyped
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
 
 __all__ = ["Departure", "Leave", "waits_for"]
 
@@ -92,7 +99,7 @@ class Leave:
         namespace = reference.namespace or self._domain.system_namespace
         secret = None
         with suppress(NotFound):
-            secret = await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+            secret = await self._computing.client.get(SECRETS_WITH_DATA, name, namespace)
         if not leads_to(binding, secret, worker_id, access, self._domain):
             message = f"leads to another cluster than the one that is bound as {self._name}"
             raise ConfigError(message, source="--kubeconfig", value=access.server)
@@ -110,7 +117,7 @@ class Leave:
     async def _has_kubeconfig(self) -> bool:
         name, namespace = secret_name(self._name), self._domain.system_namespace
         try:
-            await self._computing.client.get(KUBECONFIG_SECRETS, name, namespace)
+            await self._computing.client.get(SECRETS_WITH_DATA, name, namespace)
         except NotFound:
             return False
         return True

@@ -24,6 +24,7 @@ from kubeocean.install.object_parts import (
 )
 from kubeocean.install.roles import proxier_own_rights, syncer_own_rights, syncer_rights
 from kubeocean.install.values import Values, toleration
+from kubeocean.runtime.documents import PlainDumper
 from kubeocean.runtime.objects import Json
 
 __all__ = [
@@ -52,14 +53,11 @@ _GRACE_S: Final = 30
 _PROXIER_GRACE_S: Final = 60  # time for exec and log sessions to end
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes no aliases, and multi-line texts as blocks."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+class _BlockDumper(PlainDumper):
+    """YAML dumper that writes multi-line texts as blocks."""
 
 
-_Dumper.add_representer(
+_BlockDumper.add_representer(
     str,
     lambda dumper, data: dumper.represent_scalar(
         "tag:yaml.org,2002:str", data, style="|" if "\n" in data else None
@@ -69,7 +67,7 @@ _Dumper.add_representer(
 
 def text(body: Json) -> str:
     """Return the YAML of a template; `#if` and `#end` entries of lists become conditionals."""
-    document = yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=1000)
+    document = yaml.dump(body, Dumper=_BlockDumper, sort_keys=False, width=1000)
     lines = []
     for line in document.splitlines():
         entry = line.strip().removeprefix("- ").strip("'")

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import yaml
 
-from kubeocean.local.pki import Identity
+from kubeocean.local.pki import LocalIdentity
 from kubeocean.runtime.objects import Json
 
 __all__ = ["file_name", "kubeconfig"]
@@ -25,12 +25,12 @@ def kubeconfig(
     ca: bytes,
     *,
     user: str,
-    credential: Identity | str,
+    credential: LocalIdentity | str,
     namespace: str = "default",
 ) -> bytes:
     """Return the kubeconfig of a user with a client certificate or, as a string, a bearer token."""
     secret: Json
-    if isinstance(credential, Identity):
+    if isinstance(credential, LocalIdentity):
         secret = {
             "client-certificate-data": b64encode(credential.certificate).decode(),
             "client-key-data": b64encode(credential.private_key).decode(),

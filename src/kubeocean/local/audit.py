@@ -22,7 +22,7 @@ class _User(msgspec.Struct, frozen=True, gc=False):
     username: str = ""
 
 
-class _Reference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class _ObjectReference(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     resource: str = ""
     subresource: str = ""
     namespace: str = ""
@@ -39,7 +39,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     request_uri: str = msgspec.field(default="", name="requestURI")
     user: _User = _User()
     user_agent: str = ""
-    object_ref: _Reference = _Reference()
+    object_ref: _ObjectReference = _ObjectReference()
     response_status: _Status = _Status()
 
 

@@ -29,7 +29,7 @@ from kubeocean.local.components import (
     command,
 )
 from kubeocean.local.files import private_directory, write_private
-from kubeocean.local.pki import Authority, Identity, Subject
+from kubeocean.local.pki import LocalAuthority, LocalIdentity, Subject
 from kubeocean.local.process import Process
 from kubeocean.local.readiness import ReadinessProbe, failure, until_ready
 from kubeocean.runtime.client import Client, connect
@@ -85,7 +85,7 @@ class Cluster(Lifespan):
         self._fixed_port = port
         self._clock = clock or RealClock()
         self._lock = layout.RootLock(self.root)
-        self._authority: Authority | None = None
+        self._authority: LocalAuthority | None = None
         self._processes: dict[str, Process] = {}
         self._asked_to_end: set[str] = set()
         self._plan = ControlPlanePlan(
@@ -116,7 +116,7 @@ class Cluster(Lifespan):
         return self._plan.admin_kubeconfig
 
     @property
-    def authority(self) -> Authority:
+    def authority(self) -> LocalAuthority:
         """The certificate authority of the cluster, for client and serving certificates."""
         if self._authority is None:
             raise LocalError(f"cluster {self.name} was not started")
@@ -328,7 +328,7 @@ class Cluster(Lifespan):
         user = f"system:serviceaccount:{namespace}:{name}"
         return self._write_user(user, answer["status"]["token"], namespace)
 
-    def _write_user(self, user: str, credential: Identity | str, namespace: str) -> Path:
+    def _write_user(self, user: str, credential: LocalIdentity | str, namespace: str) -> Path:
         content = accounts.kubeconfig(
             self.name,
             self.server,

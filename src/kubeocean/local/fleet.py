@@ -23,7 +23,7 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.errors import LocalError
 from kubeocean.fleet.health import stored_instant
 from kubeocean.fleet.member import ENV_MEMBER_NAME
-from kubeocean.inspect.fleet.clusters import ClusterView, cluster_views
+from kubeocean.inspect.fleet.clusters import MemberClusterView, cluster_views
 from kubeocean.install.apply import FIELD_MANAGER, Applier
 from kubeocean.install.fleet import (
     HUB_ACCOUNT,
@@ -178,7 +178,7 @@ async def until_joined(
     # Heartbeats are stored in whole seconds.
     earliest = since.replace(microsecond=0) if since is not None else None
 
-    def is_member(view: ClusterView) -> bool:
+    def is_member(view: MemberClusterView) -> bool:
         heartbeat = stored_instant(view.last_heartbeat)
         is_new = earliest is None or (heartbeat is not None and heartbeat >= earliest)
         return view.state == "Joined" and view.healthy == "True" and is_new

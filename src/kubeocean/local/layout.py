@@ -23,7 +23,7 @@ from kubeocean.errors import LocalError
 from kubeocean.local import accounts, components
 from kubeocean.local.components import ControlPlanePlan, Ports
 from kubeocean.local.files import private_directory, try_lock, write_private
-from kubeocean.local.pki import Authority, Identity, ServiceAccountKeys
+from kubeocean.local.pki import LocalAuthority, LocalIdentity, ServiceAccountKeys
 
 __all__ = ["RootLock", "load_ports", "move_server", "prepare", "save_ports"]
 
@@ -72,7 +72,7 @@ def save_ports(plan: ControlPlanePlan) -> None:
     write_private(plan.root / "ports.json", msgspec.json.encode(plan.ports._asdict()))
 
 
-def prepare(plan: ControlPlanePlan) -> Authority:
+def prepare(plan: ControlPlanePlan) -> LocalAuthority:
     """Write all files that the components read; return the cluster's certificate authority.
 
     Certificates that are still valid for their subjects are kept.
@@ -80,11 +80,11 @@ def prepare(plan: ControlPlanePlan) -> Authority:
     for path in (plan.pki, plan.config, plan.logs, plan.users):
         private_directory(path)
     signers = {
-        name: Authority.ensure(plan.pki, name, common_name=common_name)
+        name: LocalAuthority.ensure(plan.pki, name, common_name=common_name)
         for name, common_name in components.authorities(plan).items()
     }
     ServiceAccountKeys.ensure(plan.pki)
-    issued: dict[str, Identity] = {}
+    issued: dict[str, LocalIdentity] = {}
     for name, (signer, subject) in components.identities(plan).items():
         issued[name] = signers[signer].ensure_issued(plan.pki, name, subject)
     ca = signers["ca"].certificate

@@ -1,7 +1,7 @@
 """PKI: the certificates of a cluster on this machine, kept in files.
 
-An `Authority` signs; an `Identity` is a certificate and its key. Files of keys are readable by
-their owner only. Files on disk are used again as long as they match and stay valid for a month.
+A `LocalAuthority` signs; a `LocalIdentity` is a certificate and its key. Files of keys are readable
+by their owner only. Files on disk are used again as long as they match and stay valid for a month.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from kubeocean.runtime import pki
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.pki import Subject
 
-__all__ = ["Authority", "Identity", "ServiceAccountKeys", "Subject"]
+__all__ = ["LocalAuthority", "LocalIdentity", "ServiceAccountKeys", "Subject"]
 
 _LEAF_DAYS = 3650  # no process renews certificates of a local cluster
 _RENEW_BEFORE = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity(pki.Identity):
-    """A certificate and its private key, both PEM."""
+class LocalIdentity(pki.Identity):
+    """A certificate and its private key that can be kept in files."""
 
     def save(self, directory: Path, name: str) -> None:
         """Write the certificate to `name.crt` and its key to `name.key`."""
@@ -38,7 +38,7 @@ class Identity(pki.Identity):
         write_private(directory / f"{name}.crt", self.certificate)
 
     @classmethod
-    def load(cls, directory: Path, name: str) -> Identity:
+    def load(cls, directory: Path, name: str) -> LocalIdentity:
         """Load a certificate and its key that `save` has written.
 
         :raises FileNotFoundError: no pair was saved there.
@@ -69,7 +69,7 @@ class ServiceAccountKeys:
         return keys
 
 
-class Authority(pki.Authority):
+class LocalAuthority(pki.Authority):
     """A certificate authority whose files are in a directory."""
 
     @classmethod
@@ -91,17 +91,17 @@ class Authority(pki.Authority):
         :raises FileNotFoundError: there is none.
         """
         source = str(directory / f"{name}.key")
-        return cls(Identity.load(directory, name), clock=clock, source=source)
+        return cls(LocalIdentity.load(directory, name), clock=clock, source=source)
 
-    def issue(self, subject: Subject, *, days: int = _LEAF_DAYS) -> Identity:
+    def issue(self, subject: Subject, *, days: int = _LEAF_DAYS) -> LocalIdentity:
         """Issue a certificate for `subject`, with a new key."""
         issued = self.sign(subject, days=days)
-        return Identity(issued.certificate, issued.private_key)
+        return LocalIdentity(issued.certificate, issued.private_key)
 
-    def ensure_issued(self, directory: Path, name: str, subject: Subject) -> Identity:
+    def ensure_issued(self, directory: Path, name: str, subject: Subject) -> LocalIdentity:
         """Load the saved certificate if it matches `subject`; else issue and save a new one."""
         try:
-            identity = Identity.load(directory, name)
+            identity = LocalIdentity.load(directory, name)
         except FileNotFoundError:
             identity = None
         if identity is None or not self._fits(identity, subject):
@@ -109,7 +109,7 @@ class Authority(pki.Authority):
             identity.save(directory, name)
         return identity
 
-    def _fits(self, identity: Identity, subject: Subject) -> bool:
+    def _fits(self, identity: LocalIdentity, subject: Subject) -> bool:
         try:
             certificate = x509.load_pem_x509_certificate(identity.certificate)
             key = pki.load_key(identity.private_key, subject.common_name)
@@ -124,11 +124,11 @@ class Authority(pki.Authority):
 
 
 def _saved(identity: pki.Identity, directory: Path, name: str) -> None:
-    Identity(identity.certificate, identity.private_key).save(directory, name)
+    LocalIdentity(identity.certificate, identity.private_key).save(directory, name)
 
 
 def _subject_of(certificate: x509.Certificate) -> Subject:
-    """Return the subject for which `Authority.issue` issued a certificate."""
+    """Return the subject for which `LocalAuthority.issue` issued a certificate."""
     name = certificate.subject
     extensions = certificate.extensions
     purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value

@@ -41,14 +41,14 @@ _MODULE: Final = "kubeocean.local.supervisor"
 _NEW_LOG: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
-class _Request(msgspec.Struct, frozen=True):
+class _SupervisorRequest(msgspec.Struct, frozen=True):
     shape: Shape
     assets: dict[str, str]
 
 
 def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subprocess.Popen[bytes]:
     """Start a supervisor that outlives this process and writes its state to `directory`."""
-    request = _Request(shape, {name: str(assets.path(name)) for name in assets})
+    request = _SupervisorRequest(shape, {name: str(assets.path(name)) for name in assets})
     write_private(directory.request, msgspec.json.encode(request))
     with os.fdopen(os.open(directory.log, _NEW_LOG, 0o600), "wb") as log:
         return subprocess.Popen(
@@ -62,7 +62,7 @@ def launch(directory: StateDirectory, shape: Shape, assets: Assets) -> subproces
 
 
 class _Supervisor:
-    def __init__(self, directory: StateDirectory, request: _Request) -> None:
+    def __init__(self, directory: StateDirectory, request: _SupervisorRequest) -> None:
         self._directory = directory
         versions = pinned()
         self._state = OceanState(
@@ -133,7 +133,7 @@ class _Supervisor:
 
 async def _supervise(path: Path) -> int:
     directory = StateDirectory(path.name, path.parent)
-    request = msgspec.json.decode(directory.request.read_bytes(), type=_Request)
+    request = msgspec.json.decode(directory.request.read_bytes(), type=_SupervisorRequest)
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()

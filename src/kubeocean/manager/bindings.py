@@ -44,7 +44,7 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.transport import Transport
 from kubeocean.worker_access.credentials import SecretAccess
-from kubeocean.worker_access.versions import OLDEST
+from kubeocean.worker_access.identity import OLDEST
 
 __all__ = ["Bindings"]
 

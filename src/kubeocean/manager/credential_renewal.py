@@ -44,17 +44,17 @@ from kubeocean.install.credentials import (
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.clock import Clock, text_of
-from kubeocean.runtime.kinds import SERVICE_ACCOUNTS
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA, SERVICE_ACCOUNTS, SecretWithData
 from kubeocean.runtime.logs import AUDIT_LOGGER, get_logger
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import backoff_s
 from kubeocean.runtime.transport import Request, Transport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = [
-    "Credential",
     "CredentialRenewal",
     "CredentialReport",
+    "CredentialValidity",
     "NewToken",
     "accepted",
     "credential_of",
@@ -71,7 +71,7 @@ _audit = get_logger(AUDIT_LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class CredentialValidity:
     """The validity of a worker's credential; `renews` is the token that the manager may renew."""
 
     begins: datetime | None = None
@@ -95,26 +95,26 @@ class CredentialReport:
 
 
 def credential_of(
-    secret: KubeconfigSecret, access: Access, binding: ClusterBinding, domain: Domain
-) -> Credential:
+    secret: SecretWithData, access: Access, binding: ClusterBinding, domain: Domain
+) -> CredentialValidity:
     """Return the validity of the credential in a binding's Secret."""
     token = access.token.reveal() if access.token is not None else ""
     claims = read_token(token)
     if claims is not None:
         ours = _made_by_join(secret, binding, domain) and access.impersonate is None
         renewable = bool(ours and claims.account and claims.secret_name and claims.secret_uid)
-        return Credential(claims.begins, claims.ends, claims if renewable else None)
+        return CredentialValidity(claims.begins, claims.ends, claims if renewable else None)
     if token or not access.certificate:
-        return Credential()
+        return CredentialValidity()
     try:
         certificates = x509.load_pem_x509_certificates(access.certificate)
     except ValueError:
-        return Credential()
+        return CredentialValidity()
     first = certificates[0]  # of a chain, the client's own
-    return Credential(first.not_valid_before_utc, first.not_valid_after_utc)
+    return CredentialValidity(first.not_valid_before_utc, first.not_valid_after_utc)
 
 
-def _made_by_join(secret: KubeconfigSecret, binding: ClusterBinding, domain: Domain) -> bool:
+def _made_by_join(secret: SecretWithData, binding: ClusterBinding, domain: Domain) -> bool:
     """Whether labels, annotations and name of a Secret are those that `join` gives it."""
     return (
         secret.name == secret_name(binding.name)
@@ -182,7 +182,7 @@ class CredentialRenewal:
     async def follow(
         self,
         binding: ClusterBinding,
-        secret: KubeconfigSecret,
+        secret: SecretWithData,
         access: Access,
         worker: Client | None,
     ) -> CredentialReport:
@@ -212,7 +212,7 @@ class CredentialRenewal:
     async def _renew(
         self,
         binding: ClusterBinding,
-        secret: KubeconfigSecret,
+        secret: SecretWithData,
         access: Access,
         claims: TokenClaims,
         worker: Client,
@@ -230,9 +230,9 @@ class CredentialRenewal:
         fresh = accepted(token, claims)
         content = kubeconfig(access, fresh.token, namespace=claims.namespace)
         written = self._secret(binding, secret, content, fresh.ends)
-        await self._try(msgspec.convert(written, KubeconfigSecret))
+        await self._try(msgspec.convert(written, SecretWithData))
         await self._computing.patch(
-            KUBECONFIG_SECRETS, secret.name, ApplyPatch(written), secret.namespace
+            SECRETS_WITH_DATA, secret.name, ApplyPatch(written), secret.namespace
         )
         _audit.info(
             "Renewed worker credentials",
@@ -243,7 +243,7 @@ class CredentialRenewal:
         return fresh.ends
 
     def _secret(
-        self, binding: ClusterBinding, secret: KubeconfigSecret, content: str, ends: datetime
+        self, binding: ClusterBinding, secret: SecretWithData, content: str, ends: datetime
     ) -> Json:
         """Return the kubeconfig Secret as `join` applies it, with the version that was read."""
         domain, annotations = self._domain, secret.annotations
@@ -259,7 +259,7 @@ class CredentialRenewal:
         body["metadata"]["uid"] = secret.uid
         return body
 
-    async def _try(self, secret: KubeconfigSecret) -> None:
+    async def _try(self, secret: SecretWithData) -> None:
         """Send one request with a new credential.
 
         :raises ApiError: the worker does not accept it.

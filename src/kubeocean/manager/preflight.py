@@ -21,11 +21,11 @@ from kubeocean.install.roles import ALL_ADD_ONS, IDENTITY, AddOn, metrics_rights
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import NAMESPACES
 
-__all__ = ["PermissionReview", "Place", "ensure_namespace", "review", "summary"]
+__all__ = ["MountNamespace", "PermissionReview", "ensure_namespace", "review", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MountNamespace:
     """The state of the mount namespace: why it cannot be used, and whether it was created."""
 
     error: str = ""
@@ -40,7 +40,7 @@ class PermissionReview:
     without: tuple[str, ...] = ()
 
 
-async def ensure_namespace(worker: Client, name: str, domain: Domain) -> Place:
+async def ensure_namespace(worker: Client, name: str, domain: Domain) -> MountNamespace:
     """Create the mount namespace if it does not exist.
 
     :raises ApiError: the worker could not be reached.
@@ -48,24 +48,24 @@ async def ensure_namespace(worker: Client, name: str, domain: Domain) -> Place:
     try:
         namespace = await worker.get(NAMESPACES, name)
     except Forbidden:
-        return Place()  # the permission review reports it
+        return MountNamespace()  # the permission review reports it
     except NotFound:
         return await _create(worker, name, domain)
-    return Place(f"namespace {name} is being deleted" if namespace.deleting else "")
+    return MountNamespace(f"namespace {name} is being deleted" if namespace.deleting else "")
 
 
-async def _create(worker: Client, name: str, domain: Domain) -> Place:
+async def _create(worker: Client, name: str, domain: Domain) -> MountNamespace:
     body = {"metadata": {"name": name, "labels": labels(domain)}}
     try:
         await worker.create(NAMESPACES, body)
     except AlreadyExists:
-        return Place()
+        return MountNamespace()
     except Forbidden:
         message = (
             f"namespace {name} does not exist in the worker, and the credential may not create it"
         )
-        return Place(message)
-    return Place(created=True)
+        return MountNamespace(message)
+    return MountNamespace(created=True)
 
 
 async def review(worker: Client, mount_namespace: str, domain: Domain) -> PermissionReview:

@@ -14,38 +14,38 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from kubeocean.manager.app import Manager
-from kubeocean.manager.settings import Settings
+from kubeocean.manager.settings import ManagerSettings
 from kubeocean.manager.worker_probe import to_worker
 from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import run_process
-from kubeocean.runtime.components import Component, Part
+from kubeocean.runtime.components import Component, ServicePart
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import Transport
 from kubeocean.worker_access.credentials import SecretAccess
 
-__all__ = ["Program", "run"]
+__all__ = ["ManagerProgram", "run"]
 
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 
 _log = get_logger(__name__)
 
 
-async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> int:
+async def run(settings: ManagerSettings, *, environ: Mapping[str, str] = os.environ) -> int:
     """Run the manager until a signal arrives; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return Program(settings, environ, stack).prepare()
+        return ManagerProgram(settings, environ, stack).prepare()
 
     return await run_process("manager", settings, prepare, log=_log)
 
 
-class Program:
+class ManagerProgram:
     """The parts of one manager's process; `stack` closes them at the end."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+        self, settings: ManagerSettings, environ: Mapping[str, str], stack: AsyncExitStack
     ) -> None:
         self._settings = settings
         self._environ = environ
@@ -79,7 +79,7 @@ class Program:
             metrics=self._metrics,
         )
         self._replica.on_recovery(self._manager.retry_failed)
-        parts: list[Part] = [Component("manager", self._work, self._ready)]
+        parts: list[ServicePart] = [Component("manager", self._work, self._ready)]
         sharing = self._replica.sharing
         if sharing is not None:
             self._manager.share(sharing)

@@ -37,9 +37,9 @@ from kubeocean.errors import ConfigError
 from kubeocean.install.apply import resource_of
 from kubeocean.install.object_parts import RBAC
 from kubeocean.manager.go_template import Template, Value
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.documents import parse_yaml, read_document
 from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.kinds import DEPLOYMENTS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.runtime.selectors import check_subdomain
@@ -50,11 +50,11 @@ __all__ = [
     "OBJECT_FILES",
     "PLAIN_FILES",
     "AnyResource",
-    "Component",
     "Directory",
     "Files",
     "RenderedObject",
     "Renderer",
+    "RolloutComponent",
     "TemplateFiles",
     "names",
     "namespace_of",
@@ -66,7 +66,7 @@ Files: TypeAlias = Mapping[str, str]
 AnyResource: TypeAlias = Resource[Any]
 
 
-class Component(StrEnum):
+class RolloutComponent(StrEnum):
     """The two programs that are rolled out for a binding: syncer and proxier."""
 
     SYNCER = group.COMPONENT_SYNCER
@@ -104,8 +104,8 @@ PLAIN_FILES: Final = (
 )
 _DEPLOYMENT: Final = "deployment.yaml"
 _REQUIRED: Final = {
-    Component.SYNCER: (_DEPLOYMENT,),
-    Component.PROXIER: (_DEPLOYMENT, "service.yaml"),
+    RolloutComponent.SYNCER: (_DEPLOYMENT,),
+    RolloutComponent.PROXIER: (_DEPLOYMENT, "service.yaml"),
 }
 _SEPARATOR: Final = re.compile(r"^---\s*$", re.MULTILINE)
 _LABEL_MAPS: Final = frozenset(("labels", "matchLabels", "selector"))
@@ -129,7 +129,7 @@ KINDS: Final[Mapping[str, AnyResource]] = {
 class RenderedObject:
     """An object of a binding as rendered from a template."""
 
-    component: Component
+    component: RolloutComponent
     resource: AnyResource
     key: Key
     body: Json
@@ -140,24 +140,24 @@ class RenderedObject:
         return f"{self.resource.kind} {self.key}"
 
 
-def required_files(component: Component) -> tuple[str, ...]:
+def required_files(component: RolloutComponent) -> tuple[str, ...]:
     """Return the names of the files that the directory of a component must have."""
     return _REQUIRED[component]
 
 
-def namespace_of(component: Component, files: Files, domain: Domain) -> str:
+def namespace_of(component: RolloutComponent, files: Files, domain: Domain) -> str:
     """Return the namespace in which a component (syncer or proxier) runs, by its files."""
     return _plain(files, f"{component}Namespace") or domain.system_namespace
 
 
 def names(
-    component: Component, files: Files, binding: ClusterBinding, domain: Domain
+    component: RolloutComponent, files: Files, binding: ClusterBinding, domain: Domain
 ) -> dict[str, Value]:
     """Return the variables of a component's templates.
 
     :raises ConfigError: a file or an annotation does not hold a valid name.
     """
-    is_syncer = component is Component.SYNCER
+    is_syncer = component is RolloutComponent.SYNCER
     account = domain.syncer if is_syncer else domain.proxier
     deployment = naming.syncer_deployment if is_syncer else naming.proxier_deployment
     namespace, secret = namespace_of(component, files, domain), binding.spec.secret_ref
@@ -193,7 +193,7 @@ def names(
 
 
 def render(
-    component: Component,
+    component: RolloutComponent,
     files: Files,
     variables: Mapping[str, Value],
     *,
@@ -229,7 +229,7 @@ def render(
     return tuple(objects)
 
 
-def _rendered(component: Component, body: Json, domain: Domain) -> RenderedObject:
+def _rendered(component: RolloutComponent, body: Json, domain: Domain) -> RenderedObject:
     digest = hashlib.sha256(_sorted(body)).hexdigest()[:_DIGEST_LENGTH]
     meta = body["metadata"]
     meta["annotations"] = meta.get("annotations", {}) | {domain.rollout_digest: digest}
@@ -260,7 +260,7 @@ def _tls(binding: ClusterBinding, namespace: str, domain: Domain) -> dict[str, V
     return {"TLSEnabled": True, "TLSSecretName": secret, "TLSSecretNamespace": secret_namespace}
 
 
-class _Metadata(msgspec.Struct, omit_defaults=True):
+class _TemplateMetadata(msgspec.Struct, omit_defaults=True):
     """The fields of an object's metadata that a template may set."""
 
     name: str = ""
@@ -278,7 +278,7 @@ def _object(document: object, api_version: str, kind: str, *, source: str) -> Js
             message = f"must be {expected}"
             raise ConfigError(message, field=name, value=cleaned.get(name, ""), source=source)
     try:
-        meta = read_document(cleaned.get("metadata", {}), _Metadata, field="metadata")
+        meta = read_document(cleaned.get("metadata", {}), _TemplateMetadata, field="metadata")
         check_subdomain(meta.name, field="metadata.name")
         if meta.namespace:
             check_subdomain(meta.namespace, field="metadata.namespace")
@@ -320,7 +320,9 @@ def _cleaned(value: object, source: str) -> object:
     return value
 
 
-def _label(body: Json, component: Component, *, binding: ClusterBinding, domain: Domain) -> None:
+def _label(
+    body: Json, component: RolloutComponent, *, binding: ClusterBinding, domain: Domain
+) -> None:
     """Add Kubeocean's labels to an object; a template may override those of name and component."""
     meta = body["metadata"]
     defaults = {
@@ -371,7 +373,7 @@ def _owner(binding: Object) -> Json:
     }
 
 
-def _source(component: Component, file: str) -> str:
+def _source(component: RolloutComponent, file: str) -> str:
     """Return the name by which errors refer to a template file."""
     return f"{component} template {file}"
 
@@ -390,13 +392,13 @@ class Directory:
 class TemplateFiles:
     """Reads the template directories of both components."""
 
-    def __init__(self, directories: Mapping[Component, Path]) -> None:
+    def __init__(self, directories: Mapping[RolloutComponent, Path]) -> None:
         self._directories = dict(directories)
         self._seen: FileSet | None = None
-        self._read: dict[Component, Directory] = {}
+        self._read: dict[RolloutComponent, Directory] = {}
         self.revision = 0  # number of changes so far
 
-    def __getitem__(self, component: Component) -> Directory:
+    def __getitem__(self, component: RolloutComponent) -> Directory:
         return self._read.get(component, Directory(problem="the templates were not read yet"))
 
     def refresh(self) -> bool:
@@ -417,7 +419,9 @@ class TemplateFiles:
         self.revision += 1
         return True
 
-    def _directory(self, component: Component, at: Path, files: Files, problem: str) -> Directory:
+    def _directory(
+        self, component: RolloutComponent, at: Path, files: Files, problem: str
+    ) -> Directory:
         """Return the template directory; if a file cannot be read, with the files read before."""
         if problem:
             known = self._read.get(component)
@@ -441,7 +445,7 @@ def _read_files(seen: FileSet, directory: Path) -> tuple[Files, str]:
     return files, problem
 
 
-def _problem(component: Component, directory: Path, files: Files) -> str:
+def _problem(component: RolloutComponent, directory: Path, files: Files) -> str:
     absent = [name for name in required_files(component) if name not in files]
     return f"cannot read {', '.join(str(directory / name) for name in absent)}" if absent else ""
 
@@ -465,30 +469,32 @@ class _Plan:
 class Renderer:
     """Renders and caches the objects of all bindings."""
 
-    def __init__(self, directories: Mapping[Component, Path], domain: Domain) -> None:
+    def __init__(self, directories: Mapping[RolloutComponent, Path], domain: Domain) -> None:
         self._templates = TemplateFiles(directories)
         self._domain = domain
-        self._plans: dict[tuple[Component, str], _Plan] = {}
+        self._plans: dict[tuple[RolloutComponent, str], _Plan] = {}
 
     def refresh(self) -> bool:
         """Read the templates if they changed; return whether they did."""
         if not self._templates.refresh():
             return False
-        problems = [p for each in Component if (p := self._templates[each].problem)]
+        problems = [p for each in RolloutComponent if (p := self._templates[each].problem)]
         log = _log.warning if problems else _log.info
         log("Read templates", revision=self._templates.revision, problems=problems)
         return True
 
-    def namespaces(self) -> Iterator[tuple[Component, str]]:
+    def namespaces(self) -> Iterator[tuple[RolloutComponent, str]]:
         """Yield the namespaces of those components that have a valid one."""
-        for component in Component:
+        for component in RolloutComponent:
             try:
                 files = self._templates[component].files
                 yield component, namespace_of(component, files, self._domain)
             except ConfigError:
                 continue  # `objects` raises the error
 
-    def objects(self, component: Component, binding: ClusterBinding) -> tuple[RenderedObject, ...]:
+    def objects(
+        self, component: RolloutComponent, binding: ClusterBinding
+    ) -> tuple[RenderedObject, ...]:
         """Return the objects of a component of the binding, in the order of creation.
 
         :raises ConfigError: the templates are missing or invalid.
@@ -506,12 +512,12 @@ class Renderer:
         self._plans[component, binding.name] = _Plan(revision, binding.uid, variables, objects)
         return objects
 
-    def known(self, component: Component, binding: str) -> tuple[RenderedObject, ...]:
+    def known(self, component: RolloutComponent, binding: str) -> tuple[RenderedObject, ...]:
         """Return the objects of a component from the last valid rendering for a binding."""
         plan = self._plans.get((component, binding))
         return plan.objects if plan is not None else ()
 
     def forget(self, binding: str) -> None:
         """Drop the cached objects of a binding."""
-        for component in Component:
+        for component in RolloutComponent:
             self._plans.pop((component, binding), None)

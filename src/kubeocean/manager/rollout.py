@@ -31,20 +31,25 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, Component, RenderedObject, Renderer
+from kubeocean.manager.rendering import (
+    ACCOUNT_KINDS,
+    KINDS,
+    RenderedObject,
+    Renderer,
+    RolloutComponent,
+)
 from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
-from kubeocean.manager.rollout_removal import Removal
+from kubeocean.manager.rollout_removal import RolloutRemoval
 from kubeocean.manager.rollout_state import (
-    DEPLOYMENTS,
     ComponentPhase,
     ComponentState,
-    Deployment,
     RolloutResult,
     component_state,
 )
 from kubeocean.manager.rollout_watch import RolloutInformers, ownership_of
 from kubeocean.runtime.client import ApplyPatch, Client, JsonPatch
 from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import DEPLOYMENTS, Deployment
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key, Object
@@ -83,7 +88,7 @@ class _Progress:
 
     written: list[str] = field(default_factory=list)
     adopted: list[str] = field(default_factory=list)
-    deployments: dict[Component, Deployment] = field(default_factory=dict)
+    deployments: dict[RolloutComponent, Deployment] = field(default_factory=dict)
     desired: set[tuple[str, Key]] = field(default_factory=set)
     confirmed: bool = False  # whether the binding was read and exists
 
@@ -105,10 +110,13 @@ class Rollout:
         self._domain = domain
         self._clock = clock or RealClock()
         metrics = metrics or Metrics()
-        directories = {Component.SYNCER: syncer_templates, Component.PROXIER: proxier_templates}
+        directories = {
+            RolloutComponent.SYNCER: syncer_templates,
+            RolloutComponent.PROXIER: proxier_templates,
+        }
         self._plans = Renderer(directories, domain)
         self._watched = RolloutInformers(client, domain=domain, clock=self._clock, metrics=metrics)
-        self._removal = Removal(client, self._watched, domain)
+        self._removal = RolloutRemoval(client, self._watched, domain)
         self._template_handlers: list[Callable[[], None]] = []
         self._read_before = False
         # Objects that an apply did not change although they differ: template digest and
@@ -154,8 +162,8 @@ class Rollout:
         """
         self._refresh()
         progress = _Progress()
-        proxier = await self._ensure_component(Component.PROXIER, binding, progress)
-        syncer = await self._ensure_component(Component.SYNCER, binding, progress)
+        proxier = await self._ensure_component(RolloutComponent.PROXIER, binding, progress)
+        syncer = await self._ensure_component(RolloutComponent.SYNCER, binding, progress)
         if not (proxier.failed or syncer.failed):
             await self._prune(binding, progress)
         return RolloutResult(
@@ -167,7 +175,7 @@ class Rollout:
 
     def syncers_ready(self, binding: ClusterBinding) -> int:
         """Return the number of ready syncers of the binding, from the cache."""
-        return component_state(self._cached_deployment(Component.SYNCER, binding)).ready
+        return component_state(self._cached_deployment(RolloutComponent.SYNCER, binding)).ready
 
     async def remove(self, binding: ClusterBinding) -> list[str]:
         """Delete the binding's objects in order; return titles of those that still exist.
@@ -177,7 +185,7 @@ class Rollout:
         :raises ApiError: a request failed; retry.
         """
         self._refresh()
-        for component in Component:
+        for component in RolloutComponent:
             for desired in self._plans.known(component, binding.name):
                 self._unchanged.pop((desired.resource.kind, desired.key), None)
         self._plans.forget(binding.name)
@@ -198,7 +206,7 @@ class Rollout:
         named = [
             namespace
             for component, namespace in self._plans.namespaces()
-            if component is Component.SYNCER
+            if component is RolloutComponent.SYNCER
         ]
         return list(dict.fromkeys((self._domain.system_namespace, *named)))
 
@@ -217,7 +225,7 @@ class Rollout:
         self._read_before = True
 
     async def _ensure_component(
-        self, component: Component, binding: ClusterBinding, progress: _Progress
+        self, component: RolloutComponent, binding: ClusterBinding, progress: _Progress
     ) -> ComponentState:
         failure: _Failure | None = None
         try:
@@ -243,7 +251,7 @@ class Rollout:
         return component_state(deployment, phase=failure.phase, reason=str(failure))
 
     def _cached_deployment(
-        self, component: Component, binding: ClusterBinding
+        self, component: RolloutComponent, binding: ClusterBinding
     ) -> Deployment | None:
         """Return a component's Deployment, unchanged by an invalid template, from the cache."""
         kept = {each.key for each in self._plans.known(component, binding.name)}

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from kubeocean.errors import ConfigError
-from kubeocean.manager.rollout_state import DEPLOYMENTS
+from kubeocean.runtime.kinds import DEPLOYMENTS
 from kubeocean.runtime.objects import Json, prune_json
 from kubeocean.runtime.quantity import Quantity
 

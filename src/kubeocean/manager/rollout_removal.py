@@ -14,15 +14,14 @@ from kubeocean.api import group, naming
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.group import NODE_LEASE_NAMESPACE, Domain
 from kubeocean.errors import Conflict, Forbidden, NotFound
-from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, AnyResource, Component
-from kubeocean.manager.rollout_state import DEPLOYMENTS
+from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, AnyResource, RolloutComponent
 from kubeocean.manager.rollout_watch import Place, RolloutInformers, binding_of, ownership_of
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import SECRETS
+from kubeocean.runtime.kinds import DEPLOYMENTS, SECRETS
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key, Object, Resource, Untyped
 
-__all__ = ["Removal"]
+__all__ = ["RolloutRemoval"]
 
 _SIGNING_REQUESTS: Final = Resource(
     "certificates.k8s.io",
@@ -40,7 +39,7 @@ _Objects: TypeAlias = list[tuple[AnyResource, Object]]
 _log = get_logger(__name__)
 
 
-class Removal:
+class RolloutRemoval:
     """Deletes the objects that were rolled out for bindings."""
 
     def __init__(self, client: Client, watched: RolloutInformers, domain: Domain) -> None:
@@ -76,7 +75,7 @@ class Removal:
         """Return the sort key by which objects are deleted: syncers, proxiers, Services, others."""
         kinds = (DEPLOYMENTS.kind, _SERVICES.kind)
         rank = kinds.index(resource.kind) if resource.kind in kinds else len(kinds)
-        is_syncer = stored.labels.get(group.APP_COMPONENT) == Component.SYNCER
+        is_syncer = stored.labels.get(group.APP_COMPONENT) == RolloutComponent.SYNCER
         return rank, not is_syncer, stored.name
 
     async def _owned(self, binding: ClusterBinding, places: Iterable[Place]) -> _Objects:

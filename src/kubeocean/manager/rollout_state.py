@@ -9,48 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
-import msgspec
-
-from kubeocean.runtime.objects import Condition, Object, Resource, find_condition
+from kubeocean.runtime.kinds import Deployment
+from kubeocean.runtime.objects import find_condition
 
 __all__ = [
-    "DEPLOYMENTS",
     "ComponentPhase",
     "ComponentState",
-    "Deployment",
-    "DeploymentSpec",
-    "DeploymentStatus",
     "RolloutResult",
     "component_state",
 ]
-
-
-class DeploymentSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The fields of a Deployment's spec that the manager reads."""
-
-    replicas: int | None = None
-
-
-class DeploymentStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The fields of a Deployment's status that the manager reads."""
-
-    observed_generation: int = 0
-    replicas: int = 0
-    updated_replicas: int = 0
-    available_replicas: int = 0
-    conditions: tuple[Condition, ...] | None = None
-
-
-class Deployment(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Deployment with the fields that the manager reads."""
-
-    spec: DeploymentSpec = msgspec.field(default_factory=DeploymentSpec)
-    status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
-
-
-DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 
 
 class ComponentPhase(StrEnum):
@@ -110,24 +78,22 @@ def component_state(
             phase=phase or ComponentPhase.ROLLING, reason=reason or "no Deployment yet"
         )
     status = deployment.status
-    desired = 1 if deployment.spec.replicas is None else deployment.spec.replicas
-    observed = status.observed_generation >= deployment.metadata.generation
-    reason = reason or _pending_reason(deployment, desired=desired, observed=observed)
+    reason = reason or _pending_reason(deployment)
     return ComponentState(
         phase=phase or (ComponentPhase.ROLLING if reason else ComponentPhase.READY),
-        desired=desired,
-        updated=status.updated_replicas if observed else 0,
+        desired=deployment.desired,
+        updated=status.updated_replicas if deployment.is_observed else 0,
         ready=status.available_replicas,
         reason=reason,
     )
 
 
-def _pending_reason(deployment: Deployment, *, desired: int, observed: bool) -> str:
+def _pending_reason(deployment: Deployment) -> str:
     """Return why a Deployment is not rolled out yet; "" if it is."""
-    name, status = deployment.key, deployment.status
+    name, status, desired = deployment.key, deployment.status, deployment.desired
     if deployment.deleting:
         return f"Deployment {name} is being deleted"
-    if not observed:
+    if not deployment.is_observed:
         return f"Deployment {name} has changed; its controller has not observed that yet"
     for type_, bad in (("ReplicaFailure", "True"), ("Progressing", "False")):
         condition = find_condition(status.conditions, type_)

@@ -17,11 +17,11 @@ from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings
 from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 
-__all__ = ["Settings"]
+__all__ = ["ManagerSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ReplicaSettings):
+class ManagerSettings(ReplicaSettings):
     """Settings of one manager."""
 
     sharding: bool = flag(

@@ -37,13 +37,12 @@ from kubeocean.manager.rollout_state import ComponentState, RolloutResult
 from kubeocean.manager.worker_probe import Cause, ProbeResult
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import text_of
-from kubeocean.runtime.events import EventRecorder, EventType, reference
+from kubeocean.runtime.events import EventRecorder, EventType, StatusEvent, reference
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
 
 __all__ = [
     "BindingObservation",
-    "StatusEvent",
     "StatusWriter",
     "cluster_id_prefixes",
     "contradicts",
@@ -70,14 +69,6 @@ class BindingObservation:
     probe: ProbeResult | None = None
     rollout: RolloutResult | None = None
     leads: bool = False
-
-
-class StatusEvent(NamedTuple):
-    """An event to emit for a binding."""
-
-    type: EventType
-    reason: str
-    message: str
 
 
 def oldest_claimant(binding: ClusterBinding, others: Iterable[ClusterBinding]) -> ClusterBinding:

@@ -46,6 +46,7 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key
@@ -53,9 +54,8 @@ from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.runtime.workqueue import WorkQueue
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
-from kubeocean.worker_access.identity import identity_of
-from kubeocean.worker_access.versions import release_of
+from kubeocean.worker_access.credentials import SecretAccess
+from kubeocean.worker_access.identity import identity_of, release_of
 
 __all__ = [
     "REVIEW_S",
@@ -197,7 +197,7 @@ class WorkerProbe:
         self._renewal = CredentialRenewal(
             context.computing, context.connect, domain=context.domain, clock=self._clock
         )
-        self._secrets: Informer[KubeconfigSecret] | None = None
+        self._secrets: Informer[SecretWithData] | None = None
         self._reference_changed = asyncio.Event()
         self.result: ProbeResult | None = None
         # Controllers of all probes share one name, so that metrics are summed. The queue has no
@@ -241,11 +241,11 @@ class WorkerProbe:
     def _enqueue(self) -> None:
         self._controller.enqueue(self._binding.key)
 
-    def _informer(self) -> Informer[KubeconfigSecret]:
+    def _informer(self) -> Informer[SecretWithData]:
         reference = self._binding.spec.secret_ref
         secrets = Informer(
             self._context.computing,
-            KUBECONFIG_SECRETS,
+            SECRETS_WITH_DATA,
             namespace=reference.namespace,
             fields=f"metadata.name={reference.name}",
             clock=self._clock,
@@ -254,7 +254,7 @@ class WorkerProbe:
         secrets.on_change(lambda old, new: self._enqueue())
         return secrets
 
-    async def _wait_synced(self, secrets: Informer[KubeconfigSecret]) -> None:
+    async def _wait_synced(self, secrets: Informer[SecretWithData]) -> None:
         try:
             await within(self._clock, TIMEOUT_S, secrets.synced)
         except TimeoutError:
@@ -288,7 +288,7 @@ class WorkerProbe:
             return PERIOD_S
         return FIRST_RETRY_S if self._failures < MAX_FAILURES else UNREACHABLE_PERIOD_S
 
-    async def _probe(self, secrets: Informer[KubeconfigSecret]) -> ProbeResult | None:
+    async def _probe(self, secrets: Informer[SecretWithData]) -> ProbeResult | None:
         """Run all checks of the worker; None after a first failure, which a second must confirm."""
         try:
             secret = await self._read(secrets)
@@ -313,7 +313,7 @@ class WorkerProbe:
         )
 
     async def _renew(
-        self, secret: KubeconfigSecret, access: Access, checked: ProbeResult
+        self, secret: SecretWithData, access: Access, checked: ProbeResult
     ) -> CredentialReport:
         """Renew the credential if that is due, and if the worker is the binding's."""
         assert self._worker is not None
@@ -338,17 +338,17 @@ class WorkerProbe:
             _log.warning("Lost connection to worker", server=access.server, error=described)
         return ProbeResult(cause=cause, error=described, server=access.server)
 
-    async def _read(self, secrets: Informer[KubeconfigSecret]) -> KubeconfigSecret:
+    async def _read(self, secrets: Informer[SecretWithData]) -> SecretWithData:
         reference = self._binding.spec.secret_ref
         key = Key(reference.namespace, reference.name)
         if not secrets.has_synced:  # without permission to watch, the error of a read is reported
-            return await self._context.computing.get(KUBECONFIG_SECRETS, key.name, key.namespace)
+            return await self._context.computing.get(SECRETS_WITH_DATA, key.name, key.namespace)
         secret = secrets.get(key)
         if secret is None:
             raise NotFound(f"Secret {key} does not exist")
         return secret
 
-    def _use(self, secret: KubeconfigSecret) -> Access:
+    def _use(self, secret: SecretWithData) -> Access:
         """Connect to the worker with the kubeconfig of the Secret.
 
         :raises ConfigError: the Secret holds no usable kubeconfig, or is that of another binding.

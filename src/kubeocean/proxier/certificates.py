@@ -12,7 +12,6 @@ import binascii
 import ipaddress
 from typing import Final
 
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,8 +24,9 @@ from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Json, Key, Object, Resource
+from kubeocean.runtime.objects import Json, Key
 from kubeocean.runtime.server_tls import ServerCertificate
 
 __all__ = ["ProvidedCertificate", "SignedCertificate"]
@@ -43,16 +43,6 @@ _RENEWED_AT: Final = 2 / 3  # of a certificate's life
 _log = get_logger(__name__)
 
 
-class _TlsSecret(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"_TlsSecret({self.key})"
-
-
-_TLS_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, _TlsSecret)
-
-
 class ProvidedCertificate:
     """Follows the certificate in a Secret that a person or another controller maintains."""
 
@@ -61,9 +51,9 @@ class ProvidedCertificate:
     ) -> None:
         self._tls = tls
         self._address = address
-        self._informer: Informer[_TlsSecret] = Informer(
+        self._informer: Informer[SecretWithData] = Informer(
             computing,
-            _TLS_SECRETS,
+            SECRETS_WITH_DATA,
             namespace=secret.namespace,
             fields=f"metadata.name={secret.name}",
         )
@@ -72,7 +62,7 @@ class ProvidedCertificate:
     async def run(self) -> None:
         await self._informer.run()
 
-    def _changed(self, old: _TlsSecret | None, new: _TlsSecret | None) -> None:
+    def _changed(self, old: SecretWithData | None, new: SecretWithData | None) -> None:
         if new is None:
             return  # the certificate in use stays until it expires
         source = f"Secret {new.key}"

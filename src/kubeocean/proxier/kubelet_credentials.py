@@ -49,7 +49,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _KubeletCredential:
     """A credential for kubelets, and the worker's credential with which it was obtained."""
 
     access: Access
@@ -75,7 +75,7 @@ class KubeletCredential:
         self._clock = clock or RealClock()
         self._renewing = asyncio.Lock()
         self._refresh_at = self._clock.monotonic()  # of the worker's own credential
-        self._shown: _Shown | None = None
+        self._shown: _KubeletCredential | None = None
         self._tried_with: Access | None = None  # the worker's credential of the last attempt…
         self._next_at = 0.0  # …and the time of the next attempt with it
         self._error = ""  # of the last attempt
@@ -131,7 +131,7 @@ class KubeletCredential:
 
     def _show(self, access: Access, own: Access, *, valid_s: float, renew_s: float) -> None:
         now = self._clock.monotonic()
-        self._shown = _Shown(access, own, now + valid_s, now + _RECHECK_S)
+        self._shown = _KubeletCredential(access, own, now + valid_s, now + _RECHECK_S)
         self._tried_with, self._next_at, self._error = own, now + renew_s, ""
 
     def _fail(self, own: Access, error: str, *, retry_s: float = _RETRY_S) -> None:

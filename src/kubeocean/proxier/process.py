@@ -34,20 +34,21 @@ from kubeocean.proxier.pod_lookup import PodLookup
 from kubeocean.proxier.server import KubeletServer
 from kubeocean.proxier.server_tls import PublishedClientCa, ServerTls
 from kubeocean.proxier.sessions import Sessions
-from kubeocean.proxier.settings import Settings
+from kubeocean.proxier.settings import ProxierSettings
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Runnable
 from kubeocean.runtime.credentials import AccessSource, default_access
 from kubeocean.runtime.election import unique_identity
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 from kubeocean.runtime.service import Service
 from kubeocean.runtime.transport import HttpTransport, Transport
 from kubeocean.runtime.transport_layers import CountedTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
     WorkerIdentity,
@@ -56,28 +57,28 @@ from kubeocean.worker_access.identity import (
 )
 from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
-__all__ = ["Program", "run"]
+__all__ = ["ProxierProgram", "run"]
 
 _SHUTDOWN_S: Final = 5.0  # for everything else, after the sessions have ended
 
 _log = get_logger(__name__)
 
 
-async def run(settings: Settings, environ: Mapping[str, str] = os.environ) -> int:
+async def run(settings: ProxierSettings, environ: Mapping[str, str] = os.environ) -> int:
     """Serve as a proxier until a signal, and return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return await Program(settings, environ, stack).prepare()
+        return await ProxierProgram(settings, environ, stack).prepare()
 
     with bound(binding=settings.cluster_binding_name):
         return await run_process("proxier", settings, prepare, log=_log)
 
 
-class Program:
+class ProxierProgram:
     """The parts of one proxier's process; `stack` closes them at the end."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+        self, settings: ProxierSettings, environ: Mapping[str, str], stack: AsyncExitStack
     ) -> None:
         self._settings = settings
         self._environ = environ
@@ -109,7 +110,7 @@ class Program:
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
         access = SecretAccess(
-            await computing.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+            await computing.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         )
         identity = WorkerIdentity(access, lambda: self._recorded_worker(binding, access))
         transport = IdentityCheckedTransport(observed(identity, "worker"), identity)
@@ -244,7 +245,7 @@ class Program:
         return recorded_worker(cached, access, self._settings.label_domain)
 
 
-def _tls_secret(settings: Settings, binding: ClusterBinding) -> Key | None:
+def _tls_secret(settings: ProxierSettings, binding: ClusterBinding) -> Key | None:
     """Return the Secret with the serving certificate, if a flag or the binding names one."""
     if settings.tls_secret_name:
         return Key(settings.tls_secret_namespace, settings.tls_secret_name)

@@ -41,7 +41,7 @@ from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.retries import explain
 
-__all__ = ["Handler", "KubeletServer", "accept", "listen", "start_tls"]
+__all__ = ["ExchangeHandler", "KubeletServer", "accept", "listen", "start_tls"]
 
 HANDSHAKE_S: Final = 10.0
 HEAD_S: Final = 10.0  # for the first head of a connection, and each one without a certificate
@@ -69,13 +69,13 @@ _FAILED_CONNECTION: Final = (  # errors of one connection that accept(2) passes 
     errno.EPERM,
 )
 
-Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+ExchangeHandler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class _ServedPort:
     """A port that serves one virtual node, all of them, or metrics of all of them."""
 
     vnode: str
@@ -87,7 +87,7 @@ class _Port:
 class _Connection:
     """The state of a connection, from its acceptance to its end."""
 
-    port: _Port
+    port: _ServedPort
     peer: str
     task: asyncio.Task[None] | None = None
     subject: str = ""  # of the verified certificate; empty without one
@@ -102,7 +102,7 @@ class KubeletServer:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: ExchangeHandler,
         tls: ServerTls,
         *,
         host: str | None = None,
@@ -114,7 +114,7 @@ class KubeletServer:
         self._metrics = metrics or ProxierMetrics()
         self._group = asyncio.TaskGroup()
         self._started = asyncio.Event()
-        self._ports: dict[int, _Port] = {}
+        self._ports: dict[int, _ServedPort] = {}
         self._connections: set[_Connection] = set()
         self._limits = ConnectionLimits()
         self._log_limits = RateLimits(rate=_LOG_RATE, burst=_LOG_BURST)
@@ -163,7 +163,7 @@ class KubeletServer:
                 each.close()
             raise ConfigError(f"cannot listen on port {port}: the server is shutting down")
         number = int(sockets[0].getsockname()[1])
-        opened = self._ports[number] = _Port(vnode, metrics_only)
+        opened = self._ports[number] = _ServedPort(vnode, metrics_only)
         # In the server's context: log lines about callers must not carry the fields of whatever
         # task opened the port.
         opened.accepting.extend(
@@ -204,7 +204,7 @@ class KubeletServer:
             if connection.task is not None and (connection.idle or not idle_only)
         ]
 
-    async def _accept(self, listening: socket.socket, port: _Port) -> None:
+    async def _accept(self, listening: socket.socket, port: _ServedPort) -> None:
         """Accept connections until cancelled, each in a task of its own."""
         with closing(listening):
             while True:

@@ -10,11 +10,11 @@ from kubeocean.process import flags
 from kubeocean.process.settings import ProcessSettings, kubeconfig_namespaces_flag
 from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, integer, text
 
-__all__ = ["Settings"]
+__all__ = ["ProxierSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ProcessSettings):
+class ProxierSettings(ProcessSettings):
     """The flags of `kubeocean proxier`."""
 
     cluster_binding_name: str = flag(

@@ -58,7 +58,7 @@ async def messages(tunnel: Tunnel) -> AsyncGenerator[tuple[int, bytes], None]:
 
     :raises Unreachable: the connection breaks off, or the worker violates the protocol.
     """
-    reader = _Reader(tunnel)
+    reader = _FrameReader(tunnel)
     message = b""
     while (frame := await reader.frame()) is not None:
         if frame.opcode == _CLOSE:
@@ -89,7 +89,7 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-class _Reader:
+class _FrameReader:
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
         self._buffer = b""

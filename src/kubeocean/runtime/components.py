@@ -19,7 +19,7 @@ from typing import Protocol, Self, TypeAlias
 
 from kubeocean.errors import InvariantError
 
-__all__ = ["Component", "Lifespan", "Part", "Runnable", "components_of"]
+__all__ = ["Component", "Lifespan", "Runnable", "ServicePart", "components_of"]
 
 
 class Runnable(Protocol):
@@ -43,10 +43,10 @@ class Component:
     stop: Callable[[], Awaitable[None] | None] | None = None
 
 
-Part: TypeAlias = Component | Runnable | tuple[str, Callable[[], Awaitable[None]]]
+ServicePart: TypeAlias = Component | Runnable | tuple[str, Callable[[], Awaitable[None]]]
 
 
-def components_of(parts: Iterable[Part]) -> tuple[Component, ...]:
+def components_of(parts: Iterable[ServicePart]) -> tuple[Component, ...]:
     """Return the parts of a service as components; parts with equal names are numbered."""
     components: list[Component] = []
     taken: dict[str, int] = {}
@@ -58,7 +58,7 @@ def components_of(parts: Iterable[Part]) -> tuple[Component, ...]:
     return tuple(components)
 
 
-def _component(part: Part) -> Component:
+def _component(part: ServicePart) -> Component:
     if isinstance(part, Component):
         return part
     if isinstance(part, tuple):

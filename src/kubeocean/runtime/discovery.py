@@ -197,7 +197,7 @@ class _GroupName(_Camel, frozen=True):
     name: str = ""
 
 
-class _Group(_Camel, frozen=True):
+class _ApiGroup(_Camel, frozen=True):
     metadata: _GroupName = _GroupName()
     versions: tuple[_ServedVersion, ...] = ()
 
@@ -232,7 +232,7 @@ class _LegacyGroup(_Camel, frozen=True, rename="camel"):
 
 class _Root(_Camel, frozen=True):
     kind: str = ""
-    items: tuple[_Group, ...] = ()
+    items: tuple[_ApiGroup, ...] = ()
     versions: tuple[str, ...] = ()
     groups: tuple[_LegacyGroup, ...] = ()
 

@@ -21,7 +21,7 @@ import yaml
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["Fields", "join_path", "parse_yaml", "read_document"]
+__all__ = ["Fields", "PlainDumper", "join_path", "parse_yaml", "read_document"]
 
 T = TypeVar("T")
 
@@ -50,6 +50,13 @@ def _value_at(document: Any, path: str) -> object:
     for step in _STEP.finditer(path.partition("[...]")[0]):
         document = document[step["name"] or int(step["index"])]
     return document
+
+
+class PlainDumper(yaml.SafeDumper):
+    """YAML dumper that repeats values instead of writing anchors, which are hard to read."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

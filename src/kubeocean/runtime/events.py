@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -59,6 +59,7 @@ __all__ = [
     "Happening",
     "Limits",
     "Series",
+    "StatusEvent",
     "reference",
 ]
 
@@ -82,6 +83,14 @@ class Happening:
     message: str
     at: datetime
     action: str = ""
+
+
+class StatusEvent(NamedTuple):
+    """An event to emit because the status of an object changed."""
+
+    type: EventType
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,13 @@ T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, str], T]  # the value as written, the flag for messages
 
 
-class _Settings(Protocol):
+class _FlagSettings(Protocol):
     """Dataclass whose fields are all flags."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
-S = TypeVar("S", bound=_Settings)
+S = TypeVar("S", bound=_FlagSettings)
 
 _KEY: Final = "flag"
 _HELP: Final = ("h", "help")
@@ -251,7 +251,7 @@ def parse(settings: type[S], words: Sequence[str]) -> S | None:
     return settings(**given)
 
 
-def _flags(settings: type[_Settings]) -> dict[str, _Flag]:
+def _flags(settings: type[_FlagSettings]) -> dict[str, _Flag]:
     """Return the flags of a settings class, by the name of their field."""
     fields = dataclasses.fields(settings)
     return {each.name: each.metadata[_KEY] for each in fields if _KEY in each.metadata}
@@ -284,7 +284,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 # Help
 
 
-def usage(settings: type[_Settings], *, program: str, about: str) -> str:
+def usage(settings: type[_FlagSettings], *, program: str, about: str) -> str:
     """Return the help text: the program's purpose and all flags by name."""
     lines = [f"Usage: {program} [flags]", "", *wrap(about, _WIDTH), "", "Flags:"]
     for each in sorted(_flags(settings).values(), key=lambda each: each.name):

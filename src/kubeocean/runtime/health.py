@@ -26,7 +26,7 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.metrics_access import SecureMetrics
 from kubeocean.runtime.redaction import redact_text
 
-__all__ = ["Check", "Health", "Report", "metrics_app"]
+__all__ = ["Check", "Health", "HealthReport", "metrics_app"]
 
 Check: TypeAlias = Callable[[], "str | Awaitable[str | None] | None"]
 
@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """Results of the readiness or health checks: name and failure reason, None if passed."""
 
     kind: str
@@ -83,7 +83,7 @@ class Health:
         """Add a readiness check; while the check fails, the program is not ready."""
         self._add("readyz", name, check)
 
-    async def readiness(self, *, exclude: Collection[str] = ()) -> Report:
+    async def readiness(self, *, exclude: Collection[str] = ()) -> HealthReport:
         """Run the readiness checks."""
         return await self._report("readyz", exclude)
 
@@ -101,12 +101,12 @@ class Health:
             raise InvariantError("a check needs a name of its own", kind=kind, name=name)
         self._checks[kind][name] = check
 
-    async def _report(self, kind: str, exclude: Collection[str]) -> Report:
+    async def _report(self, kind: str, exclude: Collection[str]) -> HealthReport:
         checks = self._checks[kind]
         chosen = [name for name in checks if name not in exclude]
         async with asyncio.TaskGroup() as group:
             running = {name: group.create_task(self._run(kind, name)) for name in chosen}
-        return Report(
+        return HealthReport(
             kind,
             {name: task.result() for name, task in running.items()},
             excluded=tuple(name for name in checks if name in exclude),

@@ -14,17 +14,22 @@ from kubeocean.runtime.objects import Condition, Object, Resource, Untyped
 __all__ = [
     "CONFIG_MAPS",
     "CUSTOM_RESOURCE_DEFINITIONS",
+    "DEPLOYMENTS",
     "EVENTS",
     "LEASES",
     "NAMESPACES",
     "NODES",
     "PODS",
     "SECRETS",
+    "SECRETS_WITH_DATA",
     "SERVICES",
     "SERVICE_ACCOUNTS",
     "ConfigMap",
     "Container",
     "ContainerResources",
+    "Deployment",
+    "DeploymentSpec",
+    "DeploymentStatus",
     "Event",
     "Lease",
     "LeaseSpec",
@@ -39,6 +44,7 @@ __all__ = [
     "PodCondition",
     "PodSpec",
     "PodStatus",
+    "SecretWithData",
     "Taint",
 ]
 
@@ -199,11 +205,55 @@ class ConfigMap(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     immutable: bool | None = None
 
 
+class SecretWithData(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Secret with its data, which is not printed."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SecretWithData({self.key})"
+
+
+class DeploymentSpec(_Part, frozen=True, gc=False, rename="camel"):
+    """Spec of a Deployment."""
+
+    replicas: int | None = None
+
+
+class DeploymentStatus(_Part, frozen=True, gc=False, rename="camel"):
+    """Status of a Deployment."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Deployment(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Deployment, with the fields that show the progress of its rollout."""
+
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+    @property
+    def desired(self) -> int:
+        """The number of replicas that the spec requests."""
+        return 1 if self.spec.replicas is None else self.spec.replicas
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the status is that of the current spec."""
+        return self.status.observed_generation >= self.metadata.generation
+
+
 PODS: Final = Resource("", "v1", "pods", "Pod", True, Pod)
 NODES: Final = Resource("", "v1", "nodes", "Node", False, Node)
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", False, Namespace)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 EVENTS: Final = Resource("", "v1", "events", "Event", True, Event)
+SECRETS_WITH_DATA: Final = Resource("", "v1", "secrets", "Secret", True, SecretWithData)
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 
 # Only the metadata of these resources is decoded; `keep_raw` keeps the rest.

@@ -74,7 +74,7 @@ class ZapFlags:
     )
 
     @property
-    def log_format(self) -> logs.Format:
+    def log_format(self) -> logs.LogFormat:
         encoder = self.zap_encoder or ("console" if self.zap_devel else "json")
         return "console" if encoder == "console" else "json"
 

@@ -35,7 +35,7 @@ from kubeocean.runtime.redaction import redact
 __all__ = [
     "AUDIT_LOGGER",
     "LEVELS",
-    "Format",
+    "LogFormat",
     "Logger",
     "bound",
     "configure",
@@ -48,7 +48,7 @@ __all__ = [
 AUDIT_LOGGER: Final = "kubeocean.audit"
 
 Logger: TypeAlias = BoundLogger
-Format: TypeAlias = Literal["json", "console"]
+LogFormat: TypeAlias = Literal["json", "console"]
 
 # From the fewest to the most lines.
 LEVELS: Final[tuple[str, ...]] = ("error", "warning", "info", "debug")
@@ -90,7 +90,7 @@ class bound:
 
 
 def configure(
-    format: Format = "json", level: str = "info", stream: TextIO | None = None
+    format: LogFormat = "json", level: str = "info", stream: TextIO | None = None
 ) -> Callable[[], None]:
     """Send all logs of this process to `stream` (standard error); return the function that undoes
     this.

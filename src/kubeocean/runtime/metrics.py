@@ -122,7 +122,7 @@ class Metrics:
                     labels=clash,
                 )
         try:
-            self._registry.register(_Reader(families, read))
+            self._registry.register(_GaugeReader(families, read))
         except ValueError as error:
             names = [family.name for family in families]
             raise InvariantError(f"metrics cannot be created: {error}", names=names) from error
@@ -183,7 +183,7 @@ class Metrics:
         return instrument
 
 
-class _Reader(Collector):
+class _GaugeReader(Collector):
     """Collector of gauges that are computed at each scrape."""
 
     def __init__(self, families: Sequence[Family], read: Callable[[], Readings]) -> None:

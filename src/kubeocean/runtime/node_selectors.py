@@ -61,7 +61,7 @@ class NodeSelector:
     @classmethod
     def from_document(cls, document: Json, *, field: str = "") -> NodeSelector:
         """Parse a NodeSelector document; `field` is the path of the document, for errors."""
-        content = read_document(document, _Document, field=field)
+        content = read_document(document, _NodeSelectorDocument, field=field)
         at = join_path(field, ".nodeSelectorTerms")
         return cls(
             tuple(
@@ -92,7 +92,9 @@ class _Term(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=T
         )
 
 
-class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class _NodeSelectorDocument(
+    msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True
+):
     node_selector_terms: list[_Term] | None = None
 
 

@@ -24,7 +24,7 @@ from kubeocean.errors import ConfigError
 
 __all__ = [
     "Condition",
-    "EventType",
+    "GroupVersionKind",
     "Json",
     "Key",
     "ListMeta",
@@ -35,6 +35,7 @@ __all__ = [
     "Resource",
     "Untyped",
     "WatchEvent",
+    "WatchEventType",
     "controller_of",
     "decode_list",
     "decode_object",
@@ -246,7 +247,23 @@ def prune_json(content: Mapping[str, Any]) -> Json:
     return kept | {"metadata": meta}
 
 
-EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
+    """Group, version and kind of an object; `str()` gives the text of Go's GroupVersionKind."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any]) -> GroupVersionKind:
+        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+        return cls(group, version, str(obj.get("kind", "")))
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.kind}"
+
+
+WatchEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
@@ -267,7 +284,7 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """Event of a watch."""
 
-    type: EventType
+    type: WatchEventType
     object: T
 
 

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import TYPE_CHECKING, Final, Generic, Protocol
 
 from kubeocean.runtime.clock import Clock, within
 from kubeocean.runtime.objects import Key, ObjectT
 
-__all__ = ["PendingWrites"]
+if TYPE_CHECKING:
+    from kubeocean.runtime.informer import Informer
+
+__all__ = ["PendingWrites", "PendingWritesByKey"]
 
 _DIGITS: Final = 20  # digits of the largest version that an API server can give
 
@@ -139,6 +142,43 @@ class PendingWrites(Generic[ObjectT]):
             return False  # shown before
         del self._pending[entry.key]
         entry.shown.set()
+        return True
+
+
+class _Cache(Protocol):
+    async def caught_up(self, key: Key) -> bool: ...
+
+
+class PendingWritesByKey:
+    """The objects written for each key, until the caches show these writes.
+
+    A copy is written for its source, a physical pod for its virtual pod: the key of the source or
+    virtual pod is not reconciled before the caches show all writes for that key.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[Hashable, set[Key]] = {}
+
+    def wrote(self, key: Hashable, cache: Informer[ObjectT], made: ObjectT) -> None:
+        """Note that `made`, which belongs into `cache`, was created or changed for `key`."""
+        cache.wrote(made)
+        self._pending.setdefault(key, set()).add(made.key)
+
+    def deleted(self, key: Hashable, cache: Informer[ObjectT], gone: ObjectT) -> None:
+        """Note that `gone`, which `cache` shows, was deleted for `key`."""
+        cache.deleted(gone)
+        self._pending.setdefault(key, set()).add(gone.key)
+
+    async def shown(self, key: Hashable, *caches: _Cache) -> bool:
+        """Whether all of these caches show all writes for a key."""
+        pending = self._pending.get(key, set())
+        for written in tuple(pending):
+            for cache in caches:
+                if not await cache.caught_up(written):
+                    return False
+            pending.discard(written)
+        if not pending:
+            self._pending.pop(key, None)
         return True
 
 

@@ -209,7 +209,9 @@ _IN_DOCUMENTS: Final = (
 )
 
 
-class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class _LabelSelectorDocument(
+    msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True
+):
     match_labels: dict[str, str] | None = None
     match_expressions: list[Expression] | None = None
 
@@ -246,7 +248,7 @@ class LabelSelector:
         everything."""
         if document is None:
             return NOTHING
-        content = read_document(document, _Document, field=field)
+        content = read_document(document, _LabelSelectorDocument, field=field)
         at = join_path(field, ".matchExpressions")
         expressions = (
             expression.requirement(_IN_DOCUMENTS, field=f"{at}[{index}]")

@@ -30,7 +30,7 @@ from typing import Final
 
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.clock import Clock, RealClock, within
-from kubeocean.runtime.components import Component, Part, components_of
+from kubeocean.runtime.components import Component, ServicePart, components_of
 from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.health import Health, metrics_app
 from kubeocean.runtime.logs import get_logger, step_level
@@ -89,7 +89,7 @@ class Service:
     def __init__(
         self,
         name: str,
-        parts: Iterable[Part],
+        parts: Iterable[ServicePart],
         *,
         metrics: Metrics | None = None,
         health: Health | None = None,

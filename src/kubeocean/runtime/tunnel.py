@@ -28,7 +28,7 @@ from kubeocean.errors import ApiError, ConfigError, Unreachable, api_error
 from kubeocean.runtime.retries import explain
 from kubeocean.runtime.sockets import connect
 
-__all__ = ["Line", "Pipe", "SocketPipe", "TlsPipe", "Tunnel", "open_tunnel"]
+__all__ = ["Pipe", "PipeReader", "SocketPipe", "TlsPipe", "Tunnel", "open_tunnel"]
 
 _FILL: Final = 64 * 1024
 
@@ -174,7 +174,7 @@ _DIGITS: Final = 16  # digits of a number of bytes; more than any machine has
 class Tunnel:
     """Upgraded connection, with bytes in both directions."""
 
-    def __init__(self, line: Line, headers: Mapping[str, str]) -> None:
+    def __init__(self, line: PipeReader, headers: Mapping[str, str]) -> None:
         self.headers = headers
         self._line = line
         self._aborted = False
@@ -215,7 +215,7 @@ class Tunnel:
         self._line.pipe.cut()
 
 
-class Line:
+class PipeReader:
     """Reader of a pipe: first up to a delimiter, later in pieces of any size."""
 
     def __init__(self, pipe: Pipe) -> None:
@@ -291,7 +291,7 @@ async def _connect(
     tls_server_name: str | None,
     proxy_url: str | None,
     stack: AsyncExitStack,
-) -> Line:
+) -> PipeReader:
     """Return a connection to the server, which the stack closes."""
     host, port = server.host or "", server.port or 443
     if proxy_url is None:
@@ -301,7 +301,7 @@ async def _connect(
         pipe = await _proxied(URL(proxy_url), host, port, stack)
     if tls is not None:
         pipe = await _secured(pipe, tls, tls_server_name or host)
-    return Line(pipe)
+    return PipeReader(pipe)
 
 
 async def _secured(pipe: Pipe, tls: ssl.SSLContext, name: str) -> Pipe:
@@ -316,11 +316,11 @@ async def _proxied(proxy: URL, host: str, port: int, stack: AsyncExitStack) -> P
     stack.callback(pipe.close)
     if proxy.scheme == "https":
         pipe = await _secured(pipe, ssl.create_default_context(), proxy.host or "")
-    await _pass_through(proxy, Line(pipe), f"[{host}]" if ":" in host else host, port)
+    await _pass_through(proxy, PipeReader(pipe), f"[{host}]" if ":" in host else host, port)
     return pipe
 
 
-async def _pass_through(proxy: URL, line: Line, host: str, port: int) -> None:
+async def _pass_through(proxy: URL, line: PipeReader, host: str, port: int) -> None:
     """Send CONNECT to the proxy; after its answer all bytes go to the server."""
     lines = [f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}"]
     if proxy.user is not None:
@@ -355,12 +355,14 @@ def _head(
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def _refusal(line: Line, status: int, answer: Mapping[str, str], doing: str) -> ApiError:
+async def _refusal(
+    line: PipeReader, status: int, answer: Mapping[str, str], doing: str
+) -> ApiError:
     body = await _read_body(line, answer)
     return api_error(status, body, doing=doing, retry_after=answer.get("retry-after", ""))
 
 
-async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
+async def _read_head(line: PipeReader, doing: str) -> tuple[int, dict[str, str]]:
     head = await line.read_until(_END, HEAD_LIMIT)
     if head is None:
         why = f"the head of the answer is over {HEAD_LIMIT // 1024} KiB"
@@ -377,7 +379,7 @@ async def _read_head(line: Line, doing: str) -> tuple[int, dict[str, str]]:
     return status, {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-async def _read_body(line: Line, headers: Mapping[str, str]) -> bytes:
+async def _read_body(line: PipeReader, headers: Mapping[str, str]) -> bytes:
     """Return the start of the body of an error answer, enough for a description."""
     chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     length = None if chunked else _number(headers.get("content-length", ""))

@@ -51,7 +51,7 @@ from kubeocean.runtime.objects import (
 from kubeocean.runtime.retries import backoff_s, jittered
 from kubeocean.runtime.transport import Stream
 
-__all__ = ["Changed", "Fate", "Listed", "Restarted", "Scope", "Watch"]
+__all__ = ["Changed", "Listed", "ObjectEventType", "Restarted", "Scope", "Watch"]
 
 # A bookmark is due every 60 s. With the reconnect this stays below the promised 70 s.
 SILENCE_S: Final = 65.0
@@ -73,7 +73,7 @@ REFUSAL_BYTES: Final = 1 << 16
 _REASONS: Final = ("ended", "gone", "silent", "failed", "endless", "relisted")
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
-Fate: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
+ObjectEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Restarted:
 class Changed(Generic[ObjectT]):
     """Message of a watch: events in order, up to resourceVersion `version`."""
 
-    events: list[tuple[Fate, ObjectT]]
+    events: list[tuple[ObjectEventType, ObjectT]]
     version: str
 
 
@@ -155,7 +155,7 @@ class Watch(Generic[ObjectT]):
         self._relisting = False  # requested, and not started yet
         self._reading: asyncio.Timeout | None = None  # timeout of the read under way
         resource = str(scope.resource)
-        self._counts = _Counts(metrics or Metrics(), client.cluster, resource, self._clock)
+        self._counts = _WatchMetrics(metrics or Metrics(), client.cluster, resource, self._clock)
         self._log = get_logger("watch").bind(cluster=client.cluster, resource=resource)
 
     def relist(self) -> None:
@@ -352,7 +352,7 @@ class Watch(Generic[ObjectT]):
         """Return the messages for a block of lines. No await here: a block is processed whole or
         not at all."""
         news: list[Changed[ObjectT] | Listed] = []
-        events: list[tuple[Fate, ObjectT]] = []
+        events: list[tuple[ObjectEventType, ObjectT]] = []
         listing, before = initial, self._version
         for event in self._decode(block):
             obj = event.object
@@ -450,7 +450,7 @@ class _Marker(Object, frozen=True, gc=False):
     """Object of any kind with its metadata only, such as a bookmark."""
 
 
-class _Counts:
+class _WatchMetrics:
     """Metrics of one watch."""
 
     def __init__(self, metrics: Metrics, cluster: str, resource: str, clock: Clock) -> None:

@@ -33,7 +33,7 @@ from kubeocean.sharding.identity import (
     EARLIER,
     SLOTS_FIELD,
     ConfigurationRecord,
-    Identity,
+    RingIdentity,
     differences,
     identity_of,
     with_filter,
@@ -72,7 +72,7 @@ class RingState:
     table: Table
     members: tuple[Member, ...]
     assigner: str
-    identity: Identity = field(default_factory=dict)
+    identity: RingIdentity = field(default_factory=dict)
     earlier: tuple[ConfigurationRecord, ...] = ()
     written: str = ""
 
@@ -166,7 +166,7 @@ class RingAdmin:
             raise ConfigError("has no earlier configuration", field="ring", value=self.names.ring)
         return await self._replace(earlier[-1].identity, clock)
 
-    async def _replace(self, identity: Identity, clock: Clock | None) -> RingState:
+    async def _replace(self, identity: RingIdentity, clock: Clock | None) -> RingState:
         clock = clock or RealClock()
         await self._check_stopped(clock)
         loaded = await self._load()

@@ -57,14 +57,14 @@ S = TypeVar("S", bound=_Section)
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class _ConfigKey:
     name: str
     form: Form[object]
 
 
 def key(name: str, form: Form[T], default: object) -> T:
     """Return a field of a section; `default` is written as a user would write the value."""
-    return field(default=form(default, name), metadata={_META: _Key(name, form)})
+    return field(default=form(default, name), metadata={_META: _ConfigKey(name, form)})
 
 
 def read_section(section: type[S], content: object, *, path: str, source: str = "") -> S:

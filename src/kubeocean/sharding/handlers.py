@@ -115,7 +115,7 @@ class ObjectSource(Protocol[ObjectT]):
 
 
 @dataclass(slots=True)
-class _Record(Generic[ObjectT]):
+class _HandledObject(Generic[ObjectT]):
     """Record of an object that this replica or a previous owner of its slot gave to the handler.
 
     - `obj`: the object as it was last handled or seen; None if only a previous owner saw it.
@@ -153,7 +153,7 @@ class HandlerReconciler(Generic[ObjectT]):
         self._source = source
         self._check = check
         self._finalizer = finalizer
-        self._records: dict[int, dict[Key, _Record[ObjectT]]] = {}
+        self._records: dict[int, dict[Key, _HandledObject[ObjectT]]] = {}
         self._removed: dict[int, dict[Key, ObjectT]] = {}  # from caches of slots not yet gained
         self._resync: set[Key] = set()
         self._batches: SlotBatches[Change[ObjectT]] | None = None
@@ -179,7 +179,7 @@ class HandlerReconciler(Generic[ObjectT]):
         if record is None:
             # Recorded before the call: an addition that was interrupted is followed by a deletion,
             # too.
-            record = self._records.setdefault(slot, {})[key] = _Record(new.uid)
+            record = self._records.setdefault(slot, {})[key] = _HandledObject(new.uid)
         due = key in self._resync
         if not record.added:
             await self._call(slot, Change(None, new), lambda: self._handler.handle_add(new))
@@ -192,7 +192,9 @@ class HandlerReconciler(Generic[ObjectT]):
         self._resync.discard(key)
         return Done()
 
-    async def _end(self, slot: int, key: Key, record: _Record[ObjectT], *, gone: bool) -> bool:
+    async def _end(
+        self, slot: int, key: Key, record: _HandledObject[ObjectT], *, gone: bool
+    ) -> bool:
         """Handle the deletion of a recorded object that is not in the cache; return False if the
         object still exists."""
         if not gone and not record.deleted:
@@ -211,13 +213,13 @@ class HandlerReconciler(Generic[ObjectT]):
         return True
 
     async def _finalize(
-        self, slot: int, key: Key, record: _Record[ObjectT] | None, obj: ObjectT
+        self, slot: int, key: Key, record: _HandledObject[ObjectT] | None, obj: ObjectT
     ) -> Outcome:
         """Call the handler for an object with a deletion timestamp, then remove the finalizer."""
         if self._finalizer not in (obj.metadata.finalizers or ()):
             return Done()  # never handled, or the finalizer was removed already
         if record is None:
-            record = self._records.setdefault(slot, {})[key] = _Record(obj.uid, obj)
+            record = self._records.setdefault(slot, {})[key] = _HandledObject(obj.uid, obj)
         if not record.deleted:
             await self._delete(slot, obj)
             record.deleted = True
@@ -275,7 +277,7 @@ class HandlerReconciler(Generic[ObjectT]):
             key = Key.parse(text)
             obj = removed.get(key)
             known = obj if obj is not None and obj.uid == uid else None
-            records.setdefault(key, _Record(uid, known, version=handled.version))
+            records.setdefault(key, _HandledObject(uid, known, version=handled.version))
 
     def saw_removed(self, slot: int, obj: ObjectT, *, served: bool) -> None:
         """Keep an object that left the cache before this replica has handled its deletion."""
@@ -297,7 +299,7 @@ class HandlerReconciler(Generic[ObjectT]):
         for key in self._records.pop(slot, {}):
             self._resync.discard(key)
 
-    def _record(self, slot: int, key: Key) -> _Record[ObjectT] | None:
+    def _record(self, slot: int, key: Key) -> _HandledObject[ObjectT] | None:
         return self._records.get(slot, {}).get(key)
 
     def _forget(self, slot: int, key: Key) -> None:

@@ -26,7 +26,7 @@ __all__ = [
     "EARLIER",
     "SLOTS_FIELD",
     "ConfigurationRecord",
-    "Identity",
+    "RingIdentity",
     "SettingDifference",
     "differences",
     "filter_field",
@@ -35,7 +35,7 @@ __all__ = [
     "with_filter",
 ]
 
-Identity: TypeAlias = Mapping[str, str]
+RingIdentity: TypeAlias = Mapping[str, str]
 EARLIER: Final = 5  # how many earlier configurations a ring remembers
 SLOTS_FIELD: Final = "sharding.slots"
 _FILTER: Final = "sharding.filter of "
@@ -46,7 +46,7 @@ _NAMED: Final = 3
 class ConfigurationRecord:
     """Earlier configuration of a ring, and the time at which it was replaced."""
 
-    identity: Identity
+    identity: RingIdentity
     until: str
 
 
@@ -85,14 +85,14 @@ def filter_field(controller: str) -> str:
     return f"{_FILTER}{controller}"
 
 
-def with_filter(identity: Identity, recorded: Identity, filter_: str) -> dict[str, str]:
+def with_filter(identity: RingIdentity, recorded: RingIdentity, filter_: str) -> dict[str, str]:
     """Return `identity` with the filter `filter_` for each controller in `recorded`; with `auto`,
     no filters are included, so that the first replica chooses."""
     fields = [field for field in recorded if field.startswith(_FILTER)]
     return {**identity, **(dict.fromkeys(fields, filter_) if filter_ != "auto" else {})}
 
 
-def differences(ours: Identity, theirs: Identity) -> list[SettingDifference]:
+def differences(ours: RingIdentity, theirs: RingIdentity) -> list[SettingDifference]:
     """Return the settings that two identities both have with different values, in the order of
     `ours`."""
     return [

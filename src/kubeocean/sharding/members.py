@@ -165,7 +165,7 @@ _LARGEST = 65504.0  # the largest half-precision number
 _WRITTEN_STATES = (MemberState.JOINING, MemberState.HEALTHY, MemberState.LEAVING)
 
 
-class _Wire(msgspec.Struct, omit_defaults=True):
+class _StoredMember(msgspec.Struct, omit_defaults=True):
     state: MemberState = MemberState.HEALTHY
     released: bool = False
     template: str = ""
@@ -181,7 +181,7 @@ def encode_member(record: MemberRecord) -> str:
     acks: dict[int, list[int]] = {}
     for slot, epoch in record.acks.items():
         acks.setdefault(epoch, []).append(slot)
-    wire = _Wire(
+    wire = _StoredMember(
         state=record.state,
         released=record.released,
         template=record.template,
@@ -202,7 +202,7 @@ def decode_member(
     :raises ConfigError: the annotations are not as a replica writes them.
     """
     try:
-        wire = msgspec.json.decode(text, type=_Wire)
+        wire = msgspec.json.decode(text, type=_StoredMember)
         acks = _decode_acks(wire.acks)
     except (msgspec.MsgspecError, ValueError, ConfigError) as error:
         raise ConfigError(

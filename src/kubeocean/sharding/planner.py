@@ -42,7 +42,7 @@ from kubeocean.sharding.members import (
 from kubeocean.sharding.table import UNOWNED, SlotEntry, Table, name_of
 from kubeocean.sharding.timing import Timing
 
-__all__ = ["Decision", "Planner", "SlotMove"]
+__all__ = ["Planner", "PlanningResult", "SlotMove"]
 
 _GAP: Final = 1 << 20  # more epochs than can have passed since members last published an epoch
 
@@ -58,7 +58,7 @@ class SlotMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PlanningResult:
     """Result of one planning step.
 
     - `table`: the table to write upon the version that was decided from; None: write nothing.
@@ -135,7 +135,7 @@ class Planner:
         """Return the loads of slots as their owners last reported them."""
         return self._loads
 
-    def decide(self, table: Table, now: float) -> Decision:
+    def decide(self, table: Table, now: float) -> PlanningResult:
         """Return the next change of the table of slot owners; `table` must be as last read or
         written."""
         roster = read_member_stats(self._sightings, table, now, self.timing, expired=self.expired)
@@ -155,7 +155,7 @@ class Planner:
             changes[slot] = after
             if after.to or after.owner != entry.owner:
                 moves.append(SlotMove(slot, entry.owner, after.heir, granted=not after.to))
-        return Decision(
+        return PlanningResult(
             table=table.changed(changes) if changes else None,
             evict=self._evictions(table, roster, now),
             look_at=self._look_at(now),
@@ -295,7 +295,7 @@ class Planner:
         }
         return [base[slot] if slot in stay else owners[slot] for slot in range(len(base))]
 
-    def _recover(self, table: Table, now: float) -> Decision:
+    def _recover(self, table: Table, now: float) -> PlanningResult:
         """Return the decision for a table with a lower epoch than members have seen: after
         `renew_s`, a new table with a higher epoch in which no slot has an owner."""
         if self._behind_since is None:
@@ -306,7 +306,7 @@ class Planner:
             start = replace(table, epoch=self._newest + _GAP)
             after = start.changed(dict.fromkeys(range(table.slots), UNOWNED))
         look_at = lost_at if now < lost_at else now + self.timing.retry_s
-        return Decision(table=after, evict=(), look_at=look_at, moves=())
+        return PlanningResult(table=after, evict=(), look_at=look_at, moves=())
 
     # --- memory and deadlines
 

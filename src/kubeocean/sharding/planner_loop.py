@@ -25,7 +25,7 @@ from kubeocean.sharding.members import MemberRecord, MemberState
 from kubeocean.sharding.metrics import RingMetrics
 from kubeocean.sharding.names import Names
 from kubeocean.sharding.nodes import NodeInfo
-from kubeocean.sharding.planner import Decision, Planner
+from kubeocean.sharding.planner import Planner, PlanningResult
 from kubeocean.sharding.stores import ABSENT, LoadedTable, TableStore, Unreadable
 from kubeocean.sharding.table import Table, empty_table, name_of
 
@@ -221,7 +221,9 @@ class PlannerLoop:
         self._doubt = False
         self._planner.observe(records, started=started, now=self._clock.monotonic(), table=table)
 
-    async def _write(self, decision: Decision, table: Table, upon: LoadedTable) -> LoadedTable:
+    async def _write(
+        self, decision: PlanningResult, table: Table, upon: LoadedTable
+    ) -> LoadedTable:
         written = await self._save(table, upon)
         self._metrics.rebalances.inc()
         self._metrics.moves.inc(len(decision.moves))
@@ -235,7 +237,7 @@ class PlannerLoop:
         self._wrote(table)
         return written
 
-    async def _evict(self, decision: Decision) -> None:
+    async def _evict(self, decision: PlanningResult) -> None:
         for record in decision.evict:
             try:
                 await self._client.delete(

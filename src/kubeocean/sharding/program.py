@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
-from kubeocean.runtime.components import Part
+from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.controller import After, Done, Outcome, Stuck
 from kubeocean.runtime.credentials import default_access
 from kubeocean.runtime.kinds import CONFIG_MAPS, PODS, ConfigMap, Pod
@@ -70,7 +70,7 @@ async def serve(
     ring: Ring,
     controllers: Sequence[ShardedController[Any]],
     *,
-    parts: Sequence[Part] = (),
+    parts: Sequence[ServicePart] = (),
     deadline_s: float = _DEADLINE_S,
 ) -> int:
     """Run a ring with its controllers and its metrics page until SIGTERM; return the exit code.

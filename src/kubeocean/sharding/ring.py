@@ -39,7 +39,7 @@ from kubeocean.sharding.fencing import Grant, NotOurs
 from kubeocean.sharding.handover import HandoverPages
 from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
 from kubeocean.sharding.identity import (
-    Identity,
+    RingIdentity,
     SettingDifference,
     differences,
     filter_field,
@@ -134,7 +134,7 @@ class Ring:
         self._ended.set()
         self._reassigned: asyncio.Queue[tuple[int, str, str]] = asyncio.Queue()
         self._table: Table | None = None
-        self._recorded: Identity = {}  # the settings of the replicas that wrote the table
+        self._recorded: RingIdentity = {}  # the settings of the replicas that wrote the table
         self._refused: ConfigError | None = None  # the table has other settings
         self._principal = ""
         self._predecessor = self.config.node.predecessor

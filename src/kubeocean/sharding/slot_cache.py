@@ -20,7 +20,7 @@ from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.informer import Indexer, Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, ObjectT, Resource
-from kubeocean.runtime.watch import Changed, Fate, Listed, Restarted, Scope, Watch
+from kubeocean.runtime.watch import Changed, Listed, ObjectEventType, Restarted, Scope, Watch
 from kubeocean.sharding.selection import Selection
 
 __all__ = ["SlotCache"]
@@ -186,10 +186,10 @@ class SlotCache(Informer[ObjectT]):
                     case Listed():
                         self._complete(news.version)
 
-    def _ours(self, news: Changed[ObjectT]) -> list[tuple[Fate, ObjectT]]:
+    def _ours(self, news: Changed[ObjectT]) -> list[tuple[ObjectEventType, ObjectT]]:
         """Return the events without those of other slots and those that the list of the slot
         contained."""
-        kept: list[tuple[Fate, ObjectT]] = []
+        kept: list[tuple[ObjectEventType, ObjectT]] = []
         for fate, obj in news.events:
             slot = self.selection.slot(obj)
             if slot not in self.slots:

@@ -24,7 +24,7 @@ from kubeocean.runtime.objects import Json
 from kubeocean.sharding.identity import (
     SLOTS_FIELD,
     ConfigurationRecord,
-    Identity,
+    RingIdentity,
     SettingDifference,
     differences,
     refusal,
@@ -203,7 +203,7 @@ class LoadedTable:
     table: Table
     version: str
     grants: tuple[int, ...]
-    identity: Identity = field(default_factory=dict)
+    identity: RingIdentity = field(default_factory=dict)
     earlier: tuple[ConfigurationRecord, ...] = ()
     written: str = ""
 
@@ -218,14 +218,14 @@ class TableStore:
         key: str,
         ring: str,
         slots: int,
-        identity: Identity | None = None,
+        identity: RingIdentity | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._key = key
         self._ring = ring
         self._slots = slots
-        self._identity: Identity = {} if identity is None else identity
+        self._identity: RingIdentity = {} if identity is None else identity
         self._clock = clock or RealClock()
 
     def records(self, loaded: LoadedTable) -> bool:

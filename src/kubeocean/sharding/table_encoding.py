@@ -26,7 +26,7 @@ class _Past(msgspec.Struct):
     owners: dict[str, str]  # the number of a member: its slots
 
 
-class _Wire(msgspec.Struct, omit_defaults=True):
+class _StoredTable(msgspec.Struct, omit_defaults=True):
     version: int
     ring: str
     slots: int
@@ -50,7 +50,7 @@ def encode_table(table: Table) -> str:
     pins: dict[str, list[int]] = {}
     for slot, member in table.pins.items():
         pins.setdefault(member, []).append(slot)
-    wire = _Wire(
+    wire = _StoredTable(
         version=_VERSION,
         ring=table.ring,
         slots=table.slots,
@@ -71,7 +71,7 @@ def decode_table(text: str | bytes, *, ring: str | None = None) -> Table:
     :raises ConfigError: the text is no table, or not of `ring`; `field` names the invalid part.
     """
     try:
-        wire = msgspec.json.decode(text, type=_Wire)
+        wire = msgspec.json.decode(text, type=_StoredTable)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"is not a shard table: {error}", field="table") from error
     _require(wire.version == _VERSION, "is not known", "version", wire.version)
@@ -102,7 +102,7 @@ def _past(past: Past, number: dict[str, int]) -> _Past:
     return _Past(past.epoch, {owner: encode_slots(slots) for owner, slots in owners.items()})
 
 
-def _entries(wire: _Wire) -> tuple[SlotEntry, ...]:
+def _entries(wire: _StoredTable) -> tuple[SlotEntry, ...]:
     entries: list[SlotEntry | None] = [None] * wire.slots
     for index, (owner, to, epoch, slots) in enumerate(wire.groups):
         field = f"groups[{index}]"
@@ -118,7 +118,7 @@ def _entries(wire: _Wire) -> tuple[SlotEntry, ...]:
     return tuple([entry for entry in entries if entry is not None])
 
 
-def _decode_past(past: _Past, wire: _Wire, field: str) -> Past:
+def _decode_past(past: _Past, wire: _StoredTable, field: str) -> Past:
     _require(0 <= past.epoch <= wire.epoch, "has an epoch from the future", field, past.epoch)
     owners = [""] * wire.slots
     for number, slots in past.owners.items():
@@ -128,7 +128,7 @@ def _decode_past(past: _Past, wire: _Wire, field: str) -> Past:
     return Past(past.epoch, tuple(owners))
 
 
-def _member(wire: _Wire, number: int, field: str) -> str:
+def _member(wire: _StoredTable, number: int, field: str) -> str:
     if number == _NOBODY:
         return ""
     _require(0 <= number < len(wire.members), "names no member", field, number)

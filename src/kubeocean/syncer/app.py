@@ -13,7 +13,7 @@ from kubeocean.api.bindings import ClusterBinding
 from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.controller import Controller
 from kubeocean.runtime.objects import Condition
-from kubeocean.syncer.cleanup.binding_deletion import BindingDeletion
+from kubeocean.syncer.cleanup.binding_deletion import BindingCleanup
 from kubeocean.syncer.cleanup.deletion_progress import Leftovers, Unconfirmed
 from kubeocean.syncer.cleanup.sweep import Sweep
 from kubeocean.syncer.clusters import Clusters
@@ -65,7 +65,7 @@ class Syncer:
         self.log_configs = LogConfigs(clusters)
         self.dependents = Dependents(clusters)
         self.pods = PodController(clusters, self.dependents, self.endpoints)
-        self.bindings = BindingDeletion(
+        self.bindings = BindingCleanup(
             clusters,
             reclaims,
             unconfirmed,

@@ -81,12 +81,12 @@ class _Phased(Protocol):
     def phase(self) -> str: ...
 
 
-class _Pod(Protocol):
+class _PhasedPod(Protocol):
     @property
     def status(self) -> _Phased: ...
 
 
-_PodT = TypeVar("_PodT", bound=_Pod)
+_PodT = TypeVar("_PodT", bound=_PhasedPod)
 
 
 def in_units(resource: str, amount: Quantity) -> float:

@@ -34,18 +34,19 @@ from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import open_client, run_process
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.components import Component, Part, Runnable
+from kubeocean.runtime.components import Component, Runnable, ServicePart
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.events import reference as event_reference
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA
 from kubeocean.runtime.logs import bound, get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.service import Service
 from kubeocean.syncer.app import Syncer
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.settings import Settings
+from kubeocean.syncer.settings import SyncerSettings
 from kubeocean.syncer.sharding import share, until_synced
 from kubeocean.syncer.worker_health import WorkerHealth
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.identity import (
     IdentityCheckedTransport,
     WorkerIdentity,
@@ -54,7 +55,7 @@ from kubeocean.worker_access.identity import (
 )
 from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
-__all__ = ["CompanionContext", "NewCompanion", "Program", "run"]
+__all__ = ["CompanionContext", "NewCompanion", "SyncerProgram", "run"]
 
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 _LISTED: Final = 5
@@ -72,7 +73,7 @@ class CompanionContext:
     - `worker_access`: returns the present access to the worker.
     """
 
-    settings: Settings
+    settings: SyncerSettings
     syncer: Syncer
     worker: Client
     worker_access: Callable[[], Access]
@@ -85,7 +86,7 @@ NewCompanion: TypeAlias = Callable[[CompanionContext], Runnable]
 
 
 async def run(
-    settings: Settings,
+    settings: SyncerSettings,
     *,
     environ: Mapping[str, str] = os.environ,
     companions: Sequence[NewCompanion] = (),
@@ -93,13 +94,13 @@ async def run(
     """Run a syncer until it is stopped; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return await Program(settings, environ, stack, companions).prepare()
+        return await SyncerProgram(settings, environ, stack, companions).prepare()
 
     with bound(binding=settings.cluster_binding_name):
         return await run_process("syncer", settings, prepare, log=_log)
 
 
-class Program:
+class SyncerProgram:
     """The clients, the replica and the syncer of one process; `stack` closes them at the end.
 
     `syncer` is set by `prepare`, and writes only while the process leads.
@@ -107,7 +108,7 @@ class Program:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SyncerSettings,
         environ: Mapping[str, str],
         stack: AsyncExitStack,
         companions: Sequence[NewCompanion] = (),
@@ -138,7 +139,7 @@ class Program:
         binding = await _binding(control, settings.cluster_binding_name)
         reference = binding.spec.secret_ref
         namespaces = kubeconfig_namespaces(reference, settings.kubeconfig_namespaces, domain)
-        secret = await control.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+        secret = await control.get(SECRETS_WITH_DATA, reference.name, reference.namespace)
         access = SecretAccess(secret)
         clusters = self._clusters(binding, await identity_of(control), access)
         self._rotation = Rotation(
@@ -170,7 +171,7 @@ class Program:
             deadline_s=_DEADLINE_S,
         )
 
-    def _components(self) -> list[Part]:
+    def _components(self) -> list[ServicePart]:
         syncer = Component("syncer", self._work, self._ready)
         sharing = self._replica.sharing
         if sharing is None:

@@ -24,7 +24,7 @@ from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 from kubeocean.runtime.selectors import check_subdomain
 from kubeocean.syncer.pods.forge_context import CLUSTER_DOMAIN
 
-__all__ = ["Address", "Given", "Settings"]
+__all__ = ["Address", "Given", "SyncerSettings"]
 
 _SERVER_PORT: Final = 443
 _WITH_PORT: Final = re.compile(r"([^:]*)(?::([^:]*))?")
@@ -86,7 +86,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(ReplicaSettings):
+class SyncerSettings(ReplicaSettings):
     """The flags of one syncer."""
 
     cluster_binding_name: str = flag(

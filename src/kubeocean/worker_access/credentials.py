@@ -19,17 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from kubeocean.api.group import KUBECONFIG_KEY
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.kinds import SecretWithData
 from kubeocean.runtime.kubeconfig import read_kubeconfig
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Object, Resource
 
-__all__ = ["ENV_WORKER_FILES", "KUBECONFIG_SECRETS", "KubeconfigSecret", "SecretAccess"]
+__all__ = ["ENV_WORKER_FILES", "SecretAccess"]
 
 ENV_WORKER_FILES: Final = "KUBEOCEAN_WORKER_FILES"
 
@@ -39,24 +37,10 @@ _POLL_FILES_S: Final = 10.0  # …and files are polled
 _log = get_logger(__name__)
 
 
-class KubeconfigSecret(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """A Secret with a kubeconfig."""
-
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"KubeconfigSecret({self.key})"
-
-
-KUBECONFIG_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, KubeconfigSecret)
-
-
 class SecretAccess:
     """`AccessSource` that follows a Secret and the files named in its kubeconfig."""
 
-    def __init__(
-        self, secret: KubeconfigSecret, *, environ: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, secret: SecretWithData, *, environ: Mapping[str, str] = os.environ) -> None:
         self._root = environ.get(ENV_WORKER_FILES, "")
         # The latest Secret, and the Secret in use: different while the latest is not valid.
         self._latest = self._used = secret
@@ -89,13 +73,13 @@ class SecretAccess:
             self._use(self._used)
         return self._access is not before
 
-    def follow(self, old: KubeconfigSecret | None, new: KubeconfigSecret | None) -> None:
+    def follow(self, old: SecretWithData | None, new: SecretWithData | None) -> None:
         """Use a changed Secret, if it is valid; a handler of the Secret's informer."""
         if new is not None:
             self._latest, self._error = new, ""
             self._use(new)
 
-    def _use(self, secret: KubeconfigSecret) -> None:
+    def _use(self, secret: SecretWithData) -> None:
         """Use a Secret and the present content of the files that it names, if they are valid."""
         files, name = _NamedFiles(secret, self._root), str(secret.key)
         try:
@@ -120,7 +104,7 @@ class SecretAccess:
 class _NamedFiles:
     """Reads the files that the kubeconfig of a Secret names, where the Secret may name them."""
 
-    def __init__(self, secret: KubeconfigSecret, root: str) -> None:
+    def __init__(self, secret: SecretWithData, root: str) -> None:
         self._secret = secret
         self._root = root
         self._files = FileSet()
@@ -151,7 +135,7 @@ class _NamedFiles:
         return self._files.changed()
 
 
-def _read(secret: KubeconfigSecret, files: _NamedFiles) -> Access:
+def _read(secret: SecretWithData, files: _NamedFiles) -> Access:
     """Return the server and credentials in a Secret's kubeconfig.
 
     :raises ConfigError: the kubeconfig is missing or not valid.

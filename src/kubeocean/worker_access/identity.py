@@ -1,4 +1,4 @@
-"""Identity of a worker cluster, and a transport that sends nothing to another cluster.
+"""Identity and version of a worker cluster, and a transport that sends nothing to another one.
 
 A cluster is identified by the UID of its namespace `kube-system`, which exists as long as the
 cluster.
@@ -18,6 +18,7 @@ not be read is accepted at the start, and later on while its address or its CA s
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -30,14 +31,24 @@ from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource, StaticAccess
 from kubeocean.runtime.kinds import NAMESPACES
 from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Json
 from kubeocean.runtime.retries import RetryPolicy
 from kubeocean.runtime.transport import HttpTransport, Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.worker_access.credentials import SecretAccess
 
-__all__ = ["IdentityCheckedTransport", "WorkerIdentity", "identity_of", "recorded_worker"]
+__all__ = [
+    "OLDEST",
+    "IdentityCheckedTransport",
+    "WorkerIdentity",
+    "identity_of",
+    "recorded_worker",
+    "release_of",
+]
 
+OLDEST: Final = (1, 28)  # the oldest version that is tested
 _TIMEOUT_S: Final = 5.0
+_DIGITS: Final = re.compile(r"[0-9]{1,9}")  # Python refuses to parse thousands of digits
 _HIDDEN: Final = (
     "hidden"  # stands for the identity of a cluster that may not be read; never accepted
 )
@@ -234,3 +245,14 @@ class IdentityCheckedTransport:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+def release_of(version: Json) -> tuple[str, bool]:
+    """Return a server's version, and whether the version is older than `OLDEST` (False if unknown).
+
+    `version` is the answer of the server's page `/version`.
+    """
+    numbers = [_DIGITS.match(str(version.get(part, ""))) for part in ("major", "minor")]
+    release = tuple(int(match[0]) for match in numbers if match is not None)
+    old = len(release) == len(OLDEST) and release < OLDEST
+    return str(version.get("gitVersion", "")), old

@@ -21,9 +21,10 @@ from kubeocean.errors import ConfigError
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 __all__ = ["ANY_NAMESPACE", "Rotation", "kubeconfig_namespaces"]
 
@@ -144,10 +145,10 @@ class Rotation:
             secret = _full_name(self._reference)
             _log.warning("Could not watch Secret of worker yet", secret=secret)
 
-    def _informer(self) -> Informer[KubeconfigSecret]:
+    def _informer(self) -> Informer[SecretWithData]:
         informer = Informer(
             self._client,
-            KUBECONFIG_SECRETS,
+            SECRETS_WITH_DATA,
             namespace=self._reference.namespace,
             fields=f"metadata.name={self._reference.name}",
             clock=self._clock,
@@ -156,13 +157,13 @@ class Rotation:
         informer.on_change(self._changed)
         return informer
 
-    def _changed(self, old: KubeconfigSecret | None, new: KubeconfigSecret | None) -> None:
+    def _changed(self, old: SecretWithData | None, new: SecretWithData | None) -> None:
         before = self._access.current()
         self._access.follow(old, new)
         if self._access.current() is not before:
             self._taken()
 
-    async def _report_read(self, informer: Informer[KubeconfigSecret]) -> None:
+    async def _report_read(self, informer: Informer[SecretWithData]) -> None:
         await informer.synced()
         self._secret_read.set()
 

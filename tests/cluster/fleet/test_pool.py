@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubeocean.fleet.pool import Change, ObjectRef, WatchPool
+from kubeocean.fleet.pool import ChangedPart, ObjectRef, WatchPool
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES
@@ -38,12 +38,14 @@ class Recorder:
     """Changes that a pool has reported."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[str, str, Change]] = []
+        self.changes: list[tuple[str, str, ChangedPart]] = []
 
-    def __call__(self, owner: str, ref: ObjectRef, change: Change, obj: Untyped | None) -> None:
+    def __call__(
+        self, owner: str, ref: ObjectRef, change: ChangedPart, obj: Untyped | None
+    ) -> None:
         self.changes.append((owner, ref.key.name, change))
 
-    async def until(self, *changes: tuple[str, str, Change]) -> None:
+    async def until(self, *changes: tuple[str, str, ChangedPart]) -> None:
         """Wait for these changes in any order; there must be no others."""
 
         def matches() -> bool:
@@ -98,7 +100,7 @@ async def test_changes_by_others_are_reported_and_own_writes_are_not(
         await current(pool, place, made.resource_version)
         assert recorded.changes == [], "the listing had what its owners have seen"
         changed = await edit(client, namespace, "1")
-        await recorded.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
+        await recorded.until(("w1", "a", ChangedPart.CONTENT), ("w2", "a", ChangedPart.CONTENT))
         assert pool.has_changed(place, made.resource_version, with_status=False)
         assert pool.is_current(place, changed.resource_version, with_status=False)
         # Own writes, whether their events come before or after the report
@@ -108,7 +110,9 @@ async def test_changes_by_others_are_reported_and_own_writes_are_not(
         await client.delete(CONFIG_MAPS, "a", namespace, uid=made.uid)
         await until(lambda: len(recorded.changes) >= 3)
         await recorded.until(
-            ("w2", "b", Change.CONTENT), ("w1", "a", Change.GONE), ("w2", "a", Change.GONE)
+            ("w2", "b", ChangedPart.CONTENT),
+            ("w1", "a", ChangedPart.GONE),
+            ("w2", "a", ChangedPart.GONE),
         )
         assert not pool.is_current(place, own.resource_version, with_status=False)
 
@@ -133,13 +137,13 @@ async def test_a_change_of_status_is_told_apart(
         assert recorded.changes == []
         status = {"status": {"conditions": [{"type": "Strange", "status": "True"}]}}
         await client.patch(DEPLOYMENTS, "a", MergePatch(status), namespace, subresource="status")
-        await until(lambda: ("w", "a", Change.STATUS) in recorded.changes)
-        assert {change for _, _, change in recorded.changes} == {Change.STATUS}
+        await until(lambda: ("w", "a", ChangedPart.STATUS) in recorded.changes)
+        assert {change for _, _, change in recorded.changes} == {ChangedPart.STATUS}
         assert pool.is_current(place, seen.resource_version, with_status=False)
         assert not pool.is_current(place, seen.resource_version, with_status=True)
         recorded.changes.clear()
         await client.patch(DEPLOYMENTS, "a", MergePatch({"spec": {"paused": True}}), namespace)
-        await until(lambda: ("w", "a", Change.CONTENT) in recorded.changes)
+        await until(lambda: ("w", "a", ChangedPart.CONTENT) in recorded.changes)
     assert made.uid == seen.uid
 
 
@@ -156,9 +160,9 @@ async def test_a_deletion_during_an_interruption_is_reported(
         faults.partition()
         await client.delete(CONFIG_MAPS, "a", namespace, uid=made.uid)
         faults.rejoin()
-        await recorded.until(("w", "a", Change.GONE))
+        await recorded.until(("w", "a", ChangedPart.GONE))
         again = await make(client, namespace)
-        await recorded.until(("w", "a", Change.CONTENT))
+        await recorded.until(("w", "a", ChangedPart.CONTENT))
         assert again.uid != made.uid
 
 
@@ -175,7 +179,7 @@ async def test_watches_are_shared_widened_limited_and_closed(
     async with pool_of(cluster, recorded, faults, most_watches=1, linger_s=0.5) as pool:
         pool.need("w1", [ref(namespace)])
         pool.need("w2", [ref(namespace)])
-        await recorded.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
+        await recorded.until(("w1", "a", ChangedPart.CONTENT), ("w2", "a", ChangedPart.CONTENT))
         assert opened() == [f"/api/v1/namespaces/{namespace}/configmaps"]
         assert all("PartialObjectMetadata" in r.accept for r in faults.requests if r.watches)
         pool.need("w2", [ref(namespace), ref(other)])

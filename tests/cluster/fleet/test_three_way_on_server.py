@@ -20,7 +20,7 @@ from kubeocean.api.fleet.strategies import ApplyStrategy
 from kubeocean.errors import ApiError
 from kubeocean.fleet.applier.manifests import Identifier, Manifest, Owner
 from kubeocean.fleet.applier.merge_keys import extract, shape_of
-from kubeocean.fleet.applier.plan import Create, Keep, ManifestFacts, Patch, decide
+from kubeocean.fleet.applier.plan import Create, Keep, ManifestFacts, PatchObject, decide
 from kubeocean.fleet.applier.three_way import equal, json_merge, strategic
 from kubeocean.local.assets import Assets
 from kubeocean.local.cluster import Cluster
@@ -317,7 +317,7 @@ async def test_a_created_object_is_left_alone(server: tuple[Cluster, Client]) ->
         await client.create(RESOURCES[body["kind"]], step.body)
         created = await read(client, body)
         step = decide(ManifestFacts(facts.manifest, created, owner, ApplyStrategy(), {"work"}))
-        if isinstance(step, Patch):
+        if isinstance(step, PatchObject):
             await client.patch(RESOURCES[body["kind"]], name, step.patch, NAMESPACE)
         else:
             assert step == Keep()

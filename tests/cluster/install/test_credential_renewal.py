@@ -19,11 +19,11 @@ from kubeocean.install.worker_objects import credential_secret
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import text_of
-from kubeocean.runtime.kinds import NAMESPACES, SECRETS
+from kubeocean.runtime.kinds import NAMESPACES, SECRETS, SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from support.clocks import SetClock
 from support.manager_env import SYSTEM, ManagerEnv
 from support.wait import until
@@ -55,10 +55,10 @@ class Renewals:
         self.env.made.append(self.env.name)
         return results
 
-    async def secret(self) -> KubeconfigSecret:
+    async def secret(self) -> SecretWithData:
         binding = await self.env.binding()
         return await self.computing.client.get(
-            KUBECONFIG_SECRETS, binding.spec.secret_ref.name, SYSTEM
+            SECRETS_WITH_DATA, binding.spec.secret_ref.name, SYSTEM
         )
 
     async def claims(self) -> TokenClaims:

@@ -16,11 +16,18 @@ from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.values import LENDABLE, WorkerValues
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from kubeocean.runtime.kinds import (
+    NODES,
+    PODS,
+    SECRETS,
+    SECRETS_WITH_DATA,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from support.wait import until
 
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, Untyped)
@@ -49,7 +56,7 @@ async def borrower(
 ) -> AsyncIterator[Client]:
     """A client with the credential of the binding, once the worker enforces its policies."""
     name = f"{request_of_owner.name}-kubeconfig"
-    secret = await computing_applier.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")
+    secret = await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")
     client = Client(HttpTransport(SecretAccess(secret)), cluster="worker")
     mount = request_of_owner.worker.mount_namespace
 

@@ -23,11 +23,18 @@ from kubeocean.install.values import Values, WorkerValues
 from kubeocean.install.worker_objects import worker_objects
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import NAMESPACES, NODES, SECRETS, SERVICE_ACCOUNTS
+from kubeocean.runtime.kinds import (
+    NAMESPACES,
+    NODES,
+    SECRETS,
+    SECRETS_WITH_DATA,
+    SERVICE_ACCOUNTS,
+    SecretWithData,
+)
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from support.wait import until
 
 MakeJoin = Callable[..., Join]
@@ -66,9 +73,9 @@ def make_join(
     return make
 
 
-async def secret(computing_applier: Applier, join_request: JoinRequest) -> KubeconfigSecret:
+async def secret(computing_applier: Applier, join_request: JoinRequest) -> SecretWithData:
     name = f"{join_request.name}-kubeconfig"
-    return await computing_applier.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")
+    return await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")
 
 
 async def credential(computing_applier: Applier, join_request: JoinRequest) -> SecretAccess:
@@ -159,7 +166,7 @@ async def test_a_binding_cannot_be_changed_to_another_worker(
     forgotten = {"annotations": {DEFAULT.worker_cluster_id: None}}
     name = f"{join_request.name}-kubeconfig"
     patch = MergePatch({"metadata": forgotten})
-    await computing_applier.client.patch(KUBECONFIG_SECRETS, name, patch, "kubeocean-system")
+    await computing_applier.client.patch(SECRETS_WITH_DATA, name, patch, "kubeocean-system")
     with pytest.raises(ConfigError, match="leads to another cluster"):
         await make_join(join_request, other, cluster).run()
     assert not (await make_join(join_request).run()).renewed
@@ -169,8 +176,8 @@ async def test_a_binding_cannot_be_changed_to_another_worker(
     await computing_applier.client.patch(
         CLUSTER_BINDINGS, join_request.name, MergePatch({"metadata": met})
     )
-    uid = (await computing_applier.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")).uid
-    await computing_applier.client.delete(KUBECONFIG_SECRETS, name, "kubeocean-system", uid=uid)
+    uid = (await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")).uid
+    await computing_applier.client.delete(SECRETS_WITH_DATA, name, "kubeocean-system", uid=uid)
     with pytest.raises(ConfigError, match="leads to another cluster"):
         await make_join(join_request, other, cluster).run()
     with pytest.raises(ConfigError, match="leads to another cluster"):

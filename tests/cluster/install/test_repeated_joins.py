@@ -17,10 +17,10 @@ from kubeocean.install.roles import AddOn
 from kubeocean.install.values import PodSecurity
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.kinds import NAMESPACES, SECRETS_WITH_DATA
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 HALF = (ResourceLimit("cpu", percent=50),)
 NIGHT = (TimeWindow("20:00", "06:00"),)
@@ -105,7 +105,7 @@ async def test_options_that_are_not_given_are_kept(owner: Owner) -> None:
     quota = (await client.get(QUOTAS, "kubeocean-syncer", owner.mount, keep_raw=True)).content()
     assert quota["spec"]["hard"] == {"pods": "5"}
     secret = await owner.computing.client.get(
-        KUBECONFIG_SECRETS, f"{owner.options.name}-kubeconfig", "kubeocean-system"
+        SECRETS_WITH_DATA, f"{owner.options.name}-kubeconfig", "kubeocean-system"
     )
     assert "localhost" in SecretAccess(secret).current().server
 

@@ -28,7 +28,7 @@ from kubeocean.install.roles import AddOn, metrics_rights, worker_rights
 from kubeocean.install.values import WorkerValues
 from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.local.process import Process
 from kubeocean.proxier.kubelet_client import KubeletClient
 from kubeocean.proxier.kubelet_credentials import KubeletCredential
@@ -41,13 +41,14 @@ from kubeocean.runtime.kinds import (
     NODES,
     PODS,
     SECRETS,
+    SECRETS_WITH_DATA,
     SERVICE_ACCOUNTS,
 )
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Key, find_condition
 from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 from support.proxier_server import pair_of
 from support.rollout_env import roll_out
 from support.servers import Server, head_of, serving
@@ -282,7 +283,7 @@ def granted(rights: Rights, requested: Permission) -> bool:
 async def credential(computing_applier: Applier, join_request: JoinRequest) -> SecretAccess:
     name = f"{join_request.name}-kubeconfig"
     return SecretAccess(
-        await computing_applier.client.get(KUBECONFIG_SECRETS, name, "kubeocean-system")
+        await computing_applier.client.get(SECRETS_WITH_DATA, name, "kubeocean-system")
     )
 
 
@@ -348,7 +349,7 @@ async def test_the_token_that_kubelets_see_can_read_metrics_only(
     assert set(METRICS) <= allowed
 
 
-def hostile_tls(authority: Authority) -> ssl.SSLContext:
+def hostile_tls(authority: LocalAuthority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pair = pair_of(authority)
     load_pair(context, pair.certificate, pair.key)
@@ -365,7 +366,7 @@ async def test_a_hostile_kubelet_sees_a_token_without_further_permissions(
     await worker_applier.client.create(NODES, {"metadata": {"name": name}, "status": status})
     source, authority = (
         await credential(computing_applier, join_request),
-        Authority.create("kubelets"),
+        LocalAuthority.create("kubelets"),
     )
     client = Client(HttpTransport(source), cluster="worker")
 

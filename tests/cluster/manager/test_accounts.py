@@ -15,9 +15,9 @@ from kubeocean.install.apply import resource_of
 from kubeocean.install.object_parts import accounts, named
 from kubeocean.install.permissions import Permission
 from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS
-from kubeocean.manager.rollout_state import DEPLOYMENTS, ComponentPhase
+from kubeocean.manager.rollout_state import ComponentPhase
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.kinds import DEPLOYMENTS, NAMESPACES
 from kubeocean.runtime.objects import Json, prune_json
 from support.faults import Crashed, Faults
 from support.manager_env import SYSTEM, ManagerEnv

@@ -7,9 +7,8 @@ import pytest
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.install.permissions import Rule
 from kubeocean.local.cluster import Cluster
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import NAMESPACES, SECRETS
+from kubeocean.runtime.kinds import DEPLOYMENTS, NAMESPACES, SECRETS
 from kubeocean.runtime.objects import controller_of
 from support.controller_env import quiet
 from support.faults import Faults

@@ -9,9 +9,8 @@ import pytest
 
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.errors import Conflict, NotFound
-from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.controller import Done, Outcome
-from kubeocean.runtime.kinds import NODES, SERVICES
+from kubeocean.runtime.kinds import DEPLOYMENTS, NODES, SERVICES
 from kubeocean.runtime.transport import Request
 from support.faults import Faults
 from support.manager_env import SYSTEM, ManagerEnv

@@ -12,9 +12,9 @@ from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import NotFound
 from kubeocean.install.apply import resource_of
-from kubeocean.manager.rollout_state import DEPLOYMENTS, ComponentPhase
+from kubeocean.manager.rollout_state import ComponentPhase
 from kubeocean.runtime.client import MergePatch, StrategicPatch
-from kubeocean.runtime.kinds import SERVICES
+from kubeocean.runtime.kinds import DEPLOYMENTS, SERVICES
 from kubeocean.runtime.objects import Key
 from support.faults import Crashed, Faults, writes
 from support.rollout_env import OBJECTS, RolloutEnv, container, go_objects, settled

@@ -19,9 +19,9 @@ from kubeocean.install.object_parts import accounts, granted
 from kubeocean.install.permissions import Rights
 from kubeocean.install.roles import manager_rights
 from kubeocean.manager.rollout import Rollout
-from kubeocean.manager.rollout_state import DEPLOYMENTS, ComponentPhase
+from kubeocean.manager.rollout_state import ComponentPhase
 from kubeocean.runtime.client import JsonPatch, MergePatch
-from kubeocean.runtime.kinds import SECRETS
+from kubeocean.runtime.kinds import DEPLOYMENTS, SECRETS
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from support.faults import Faults
 from support.rollout_env import RolloutEnv, settled

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import Conflict
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.proxier.certificates import SIGNER, SignedCertificate
 from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.client import Client
@@ -60,7 +60,7 @@ async def test_a_certificate_is_obtained_and_renewed_when_a_third_of_its_life_is
     client: Client, namespace: str
 ) -> None:
     clock, tls = VirtualClock(), ServerTls()
-    tls.trust_clients(Authority.create("callers").certificate)
+    tls.trust_clients(LocalAuthority.create("callers").certificate)
     async with running(certificate_for(client, tls, clock, namespace)):
 
         async def obtained() -> bool:

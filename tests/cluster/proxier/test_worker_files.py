@@ -12,9 +12,10 @@ import yaml
 from kubeocean.errors import Unauthorized
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import SecretWithData
 from kubeocean.runtime.objects import Meta
 from kubeocean.runtime.transport import HttpTransport
-from kubeocean.worker_access.credentials import ENV_WORKER_FILES, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import ENV_WORKER_FILES, SecretAccess
 
 
 async def test_a_token_that_was_replaced_in_its_file_is_used_for_the_next_request(
@@ -28,9 +29,7 @@ async def test_a_token_that_was_replaced_in_its_file_is_used_for_the_next_reques
     credential["tokenFile"] = str(home / "token")
     (home / "token").write_text(good)
     text = base64.b64encode(yaml.safe_dump(kubeconfig).encode()).decode()
-    secret = KubeconfigSecret(
-        metadata=Meta(namespace="system", name="w1"), data={"kubeconfig": text}
-    )
+    secret = SecretWithData(metadata=Meta(namespace="system", name="w1"), data={"kubeconfig": text})
     access = SecretAccess(secret, environ={**os.environ, ENV_WORKER_FILES: str(tmp_path)})
     client = Client(HttpTransport(access), cluster="worker")
     reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -25,8 +25,8 @@ from kubeocean.runtime.transport_layers import Fenced
 from kubeocean.sharding.heartbeat import MEMBER
 from kubeocean.sharding.members import MemberRecord, encode_member
 from kubeocean.sharding.names import Names
-from kubeocean.syncer.process import Program
-from kubeocean.syncer.settings import Settings
+from kubeocean.syncer.process import SyncerProgram
+from kubeocean.syncer.settings import SyncerSettings
 from kubeocean.worker_access.identity import identity_of
 from support.binding_env import BindingEnv
 from support.syncer_process import HASTY, LEASE_S, SyncerProcess, syncer
@@ -195,10 +195,10 @@ async def test_a_replica_that_does_not_lead_cannot_write_to_either_cluster(
         f"--cluster-binding-name={binding_env.name}",
         f"--kubeconfig={binding_env.computing.kubeconfig}",
     )
-    settings = parse(Settings, [*words, "--leader-election-namespace=default"])
+    settings = parse(SyncerSettings, [*words, "--leader-election-namespace=default"])
     assert settings is not None
     async with AsyncExitStack() as stack:
-        program = Program(settings, {}, stack)
+        program = SyncerProgram(settings, {}, stack)
         await program.prepare()
         clusters = program.syncer.clusters
         for client in (clusters.computing, clusters.worker):

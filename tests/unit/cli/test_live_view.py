@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kubeocean.cli import _live_view
 from kubeocean.cli._live_view import keep_showing
-from kubeocean.cli._output import Format
+from kubeocean.cli._output import OutputFormat
 from kubeocean.errors import Unreachable
 from kubeocean.inspect.snapshot import Snapshot
 from kubeocean.inspect.status.build import installation_view
@@ -43,7 +43,7 @@ HEALTHY = Snapshot(at=NOW, bindings=(a_binding(),), nodes=(a_node(),), usage={})
 UNREADY = Snapshot(at=NOW, bindings=(a_binding(),), nodes=(a_node(ready="False"),), usage={})
 
 
-async def watched(output: Format, *snapshots: Snapshot | Exception) -> None:
+async def watched(output: OutputFormat, *snapshots: Snapshot | Exception) -> None:
     clock = VirtualClock()
     reads = Reads(clock, *snapshots)
     showing = asyncio.create_task(keep_showing(reads.look, output, interval_s=2.0, clock=clock))
@@ -59,7 +59,7 @@ async def watched(output: Format, *snapshots: Snapshot | Exception) -> None:
 async def test_a_frame_is_printed_when_the_view_has_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    await watched(Format.TEXT, HEALTHY, HEALTHY, UNREADY, UNREADY, HEALTHY)
+    await watched(OutputFormat.TEXT, HEALTHY, HEALTHY, UNREADY, UNREADY, HEALTHY)
     out = capsys.readouterr().out
     frames = out.split("\n\n2026-")
     assert len(frames) == 3
@@ -72,10 +72,10 @@ async def test_a_frame_is_printed_when_the_view_has_changed(
 
 
 async def test_documents_follow_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    await watched(Format.YAML, HEALTHY, UNREADY)
+    await watched(OutputFormat.YAML, HEALTHY, UNREADY)
     healthy = [each["health"]["healthy"] for each in yaml.safe_load_all(capsys.readouterr().out)]
     assert healthy == [True, False]
-    await watched(Format.JSON, HEALTHY, UNREADY)
+    await watched(OutputFormat.JSON, HEALTHY, UNREADY)
     decoder, text, healthy = json.JSONDecoder(), capsys.readouterr().out, []
     while text.strip():
         document, end = decoder.raw_decode(text.lstrip())
@@ -88,7 +88,7 @@ async def test_a_read_that_fails_is_reported_once_and_followed_by_the_next(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     gone = Unreachable("could not list nodes: refused")
-    await watched(Format.TEXT, HEALTHY, gone, gone, HEALTHY)
+    await watched(OutputFormat.TEXT, HEALTHY, gone, gone, HEALTHY)
     seen = capsys.readouterr()
     assert seen.err == "error: could not list nodes: refused\n"
     assert seen.out.count("healthy:") == 2
@@ -102,7 +102,7 @@ async def test_a_live_page_fits_the_terminal_and_shows_a_failed_read(
     monkeypatch.setattr(_live_view, "console", lambda: screen)
     nodes = tuple(a_node(f"n{number:03}") for number in range(60))
     many = Snapshot(at=NOW, bindings=(a_binding(),), nodes=nodes, usage={})
-    await watched(Format.TEXT, many, Unreachable("could not list nodes: refused"))
+    await watched(OutputFormat.TEXT, many, Unreachable("could not list nodes: refused"))
     assert isinstance(screen.file, io.StringIO)
     shown = screen.file.getvalue()
     assert "healthy: 1 cluster, 60 of 60 nodes Ready" in shown
@@ -112,4 +112,4 @@ async def test_a_live_page_fits_the_terminal_and_shows_a_failed_read(
 
 async def test_a_first_read_that_fails_ends_the_view() -> None:
     with pytest.raises(Unreachable):
-        await watched(Format.TEXT, Unreachable("refused"))
+        await watched(OutputFormat.TEXT, Unreachable("refused"))

@@ -12,9 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from kubeocean.cli._output import (
-    Format,
     FormatOption,
     ManifestFormatOption,
+    OutputFormat,
     ViewFormatOption,
     print_document,
 )
@@ -22,10 +22,10 @@ from kubeocean.local.state import ClusterState
 
 
 @pytest.mark.parametrize(
-    ("output", "read"), [(Format.JSON, json.loads), (Format.YAML, yaml.safe_load)]
+    ("output", "read"), [(OutputFormat.JSON, json.loads), (OutputFormat.YAML, yaml.safe_load)]
 )
 def test_json_and_yaml_hold_the_same_document(
-    output: Format, read: Callable[[str], object], capsys: pytest.CaptureFixture[str]
+    output: OutputFormat, read: Callable[[str], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = {"name": "ä:\n- b", "none": None, "many": [1, 2.5, True]}
     print_document(plain | {"cluster": ClusterState("worker-1", "https://a", 3)}, output)
@@ -44,14 +44,14 @@ def test_json_and_yaml_hold_the_same_document(
 def test_a_command_takes_only_the_formats_that_it_offers(option: Any, formats: list[str]) -> None:
     app = typer.Typer()
 
-    def command(output: Any = Format.YAML) -> None:
-        assert isinstance(output, Format)
+    def command(output: Any = OutputFormat.YAML) -> None:
+        assert isinstance(output, OutputFormat)
         typer.echo(output.value)
 
     command.__annotations__["output"] = option
     app.command()(command)
     assert CliRunner().invoke(app, []).output == "yaml\n"
-    for name in Format:
+    for name in OutputFormat:
         result = CliRunner().invoke(app, ["-o", name])
         assert (result.exit_code, result.output == f"{name}\n") == (
             (0, True) if name in formats else (2, False)

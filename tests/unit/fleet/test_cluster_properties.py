@@ -17,10 +17,10 @@ from kubeocean.runtime.objects import Meta
 from kubeocean.runtime.quantity import ZERO, Quantity
 
 
-def gpu_node(count: object, **labels: str) -> NodeFacts:
+def gpu_node(count: str | int | float, **labels: str) -> NodeFacts:
     status = NodeStatus(
-        capacity={"nvidia.com/gpu": count, "cpu": "4"},  # type: ignore[dict-item]
-        allocatable={"nvidia.com/gpu": count},  # type: ignore[dict-item]
+        capacity={"nvidia.com/gpu": count, "cpu": "4"},
+        allocatable={"nvidia.com/gpu": count},
     )
     return NodeFacts.from_node(Node(metadata=Meta("n", labels=labels), status=status))
 

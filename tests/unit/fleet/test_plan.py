@@ -34,7 +34,7 @@ from kubeocean.fleet.applier.plan import (
     Finish,
     Keep,
     ManifestFacts,
-    Patch,
+    PatchObject,
     Result,
     applied,
     check_strategy,
@@ -162,7 +162,7 @@ def test_a_full_comparison_needs_no_dry_run() -> None:
 
 def test_an_object_is_taken_over_and_changed_by_one_patch() -> None:
     step = decide(facts(stored(body(k="other", foreign="x"))))
-    assert isinstance(step, Patch)
+    assert isinstance(step, PatchObject)
     assert isinstance(step.patch, StrategicPatch)
     metadata = step.patch.body["metadata"]
     assert metadata["ownerReferences"] == [OWNER.reference()]
@@ -176,7 +176,7 @@ def test_never_leaves_an_object_alone() -> None:
     for owners in ([], [ANOTHER], [REPLICA_SET]):
         result = finished(facts(stored(body(k="v"), *owners), **never))
         assert (result.reason, result.diffs) == (ManifestReason.NOT_TAKEN_OVER, ())
-    assert isinstance(decide(facts(placed(body(k="old")), **never)), Patch)
+    assert isinstance(decide(facts(placed(body(k="old")), **never)), PatchObject)
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -197,7 +197,7 @@ def test_other_owners_need_co_ownership() -> None:
     assert (result.reason, result.diffs) == (ManifestReason.FAILED_TO_TAKE_OVER, ())
     assert "ReplicaSet rs" in result.error
     step = decide(facts(live, allow_co_ownership=True))
-    assert isinstance(step, Patch)
+    assert isinstance(step, PatchObject)
     merged = merge(live, dict(step.patch.body), shape("v1", "ConfigMap"))
     assert merged["metadata"]["ownerReferences"] == [REPLICA_SET, OWNER.reference()]
     owned = placed(body(k="v"), REPLICA_SET)
@@ -211,7 +211,7 @@ def test_other_owners_need_co_ownership() -> None:
 def test_stale_references_are_no_owners_and_are_removed(stale: Json) -> None:
     for live in (stored(body(k="v"), stale), stored(body(k="v"), stale, OWNER.reference())):
         step = decide(facts(live))
-        assert isinstance(step, Patch)
+        assert isinstance(step, PatchObject)
         merged = merge(live, dict(step.patch.body), shape("v1", "ConfigMap"))
         assert merged["metadata"]["ownerReferences"] == [OWNER.reference()]
         step = decide(facts(live, type=ApplyStrategyType.SERVER_SIDE_APPLY))
@@ -236,7 +236,7 @@ def test_if_no_diff_takes_over_what_is_the_same() -> None:
         assert result.reason is ManifestReason.FAILED_TO_TAKE_OVER
         assert bool(result.diffs) == problem.invalid
     same = facts(stored(body(k="v", foreign="x")), **strategy)
-    assert isinstance(decide(replace(same, dry_run=would_be)), Patch)
+    assert isinstance(decide(replace(same, dry_run=would_be)), PatchObject)
     full = facts(same.live, comparison_option=ComparisonOption.FULL, **strategy)
     assert finished(full).diffs == (FieldDifference("/data/foreign", "x"),)
 
@@ -289,12 +289,12 @@ def test_an_object_that_has_not_drifted_is_applied_with_its_version() -> None:
 
 def test_a_changed_manifest_is_let_through() -> None:
     subject = facts(drifted(k="drifted"), body(k="changed"), **IF_NOT_DRIFTED)
-    assert isinstance(decide(subject), Patch)
+    assert isinstance(decide(subject), PatchObject)
 
 
 def test_always_overwrites_drifts_and_keeps_what_others_added() -> None:
     step = decide(facts(drifted(k="drifted", foreign="x")))
-    assert isinstance(step, Patch)
+    assert isinstance(step, PatchObject)
     assert step.patch.body == {"data": {"k": "v"}, "metadata": {"resourceVersion": "7"}}
     assert decide(facts(drifted(k="v", foreign="x"))) == Keep()
 
@@ -322,14 +322,14 @@ def test_other_kinds_get_a_json_merge_patch_that_keeps_foreign_finalizers() -> N
     live = placed(manifest)
     live["metadata"]["finalizers"] = ["example.com/member"]
     step = decide(facts(live, manifest))
-    assert isinstance(step, Patch)
+    assert isinstance(step, PatchObject)
     assert isinstance(step.patch, MergePatch)
     assert step.patch.body["metadata"]["finalizers"] == ["example.com/hub", "example.com/member"]
     live["metadata"]["finalizers"] = ["example.com/hub", "example.com/member"]
     assert decide(facts(live, manifest)) == Keep()
     del manifest["metadata"]["finalizers"]
     step = decide(facts(live, manifest))
-    assert isinstance(step, Patch)
+    assert isinstance(step, PatchObject)
     assert step.patch.body["metadata"]["finalizers"] is None
 
 
@@ -339,7 +339,7 @@ def test_a_hostile_memory_does_no_harm() -> None:
         live = placed(manifest)
         live["metadata"]["annotations"][ANNOTATION_LAST_APPLIED] = memory
         step = decide(facts(live, manifest))
-        assert isinstance(step, Patch)
+        assert isinstance(step, PatchObject)
         assert step.patch.body["metadata"].keys() == {"annotations", "resourceVersion"}
 
 
@@ -381,7 +381,7 @@ def test_a_manifest_too_large_to_remember_is_applied_server_side_without_force()
     assert isinstance(step, Apply)
     assert not step.patch.force
     small = decide(facts(live, body(k="v")))
-    assert isinstance(small, Patch), "a small manifest is applied client-side again"
+    assert isinstance(small, PatchObject), "a small manifest is applied client-side again"
     assert small.patch.body["metadata"]["annotations"][ANNOTATION_LAST_APPLIED] != ""
 
 
@@ -452,14 +452,14 @@ def test_every_path_ends_and_only_writes_what_it_may(
         step = decide(replace(subject, live=stored(other, *references), dry_run=DryRun(live)))
         assert not isinstance(step, Adopt)
     assert not isinstance(step, Compare | Create)
-    writes = isinstance(step, Patch | Apply)
+    writes = isinstance(step, PatchObject | Apply)
     if strategy.type is ApplyStrategyType.REPORT_DIFF or ANOTHER in owners:
         assert not writes
     if REPLICA_SET in owners and not strategy.allow_co_ownership:
         assert not writes
     if OWNER.reference() not in owners and strategy.when_to_take_over is WhenToTakeOver.NEVER:
         assert not writes
-    if isinstance(step, Patch):
+    if isinstance(step, PatchObject):
         after = merge(live, dict(step.patch.body), shape(live["apiVersion"], live["kind"]))
         second = decide(replace(subject, live=after, dry_run=DryRun(after)))
         if isinstance(second, Finish):  # others added fields, which only a full comparison sees

@@ -9,11 +9,11 @@ import pytest
 
 from kubeocean.api.fleet.conditions import Availability, ManifestReason
 from kubeocean.api.fleet.limits import WORK_BYTES
-from kubeocean.fleet.applier.backoff import Backoff, Passes
 from kubeocean.fleet.applier.diff import WHOLE_OBJECT, FieldDifference
-from kubeocean.fleet.applier.leftovers import Delete, LeaveAlone, Release, left_overs, removal_of
+from kubeocean.fleet.applier.leftovers import Delete, DropOwner, LeaveAlone, left_overs, removal_of
 from kubeocean.fleet.applier.manifests import Identifier, Owner
 from kubeocean.fleet.applier.plan import Result
+from kubeocean.fleet.applier.records import Backoff, Passes
 from kubeocean.fleet.applier.report import (
     Processed,
     observed_status,
@@ -341,7 +341,7 @@ def test_how_a_left_over_is_removed() -> None:
     assert removal_of(owned(ours), OWNER) == Delete("u")
     assert removal_of(owned(ours, deletionTimestamp="t"), OWNER) == LeaveAlone()
     patch = MergePatch({"metadata": {"ownerReferences": [FOREIGN], "resourceVersion": "7"}})
-    assert removal_of(owned(FOREIGN, ours), OWNER) == Release(patch)
+    assert removal_of(owned(FOREIGN, ours), OWNER) == DropOwner(patch)
 
 
 # --- back-off

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.fleet.selection.rules import ApiFilter, GroupVersionKind, NamespaceFilter
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter
 from kubeocean.fleet.selection.select import HubKinds, Query, queries, selected
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 from kubeocean.runtime.selectors import LabelSelector
 
 NAMESPACE = GroupVersionKind("", "v1", "Namespace")
@@ -43,7 +44,7 @@ CRP, RP = Key("", "crp"), Key("web", "rp")
 
 
 def selector(kind: GroupVersionKind, **more: Any) -> Json:
-    return {**kind._asdict(), **more}
+    return {**msgspec.structs.asdict(kind), **more}
 
 
 def namespace(scope: str = "NamespaceWithResources", **more: Any) -> Json:

@@ -16,13 +16,8 @@ from kubeocean.api.fleet.limits import SNAPSHOT_BYTES
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.selection.cleaning import clean
 from kubeocean.fleet.selection.order import KINDS, in_order, rank, split
-from kubeocean.fleet.selection.rules import (
-    ApiFilter,
-    GroupVersionKind,
-    NamespaceFilter,
-    is_placeable,
-)
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter, is_placeable
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 from support.fleet_manifests import manifests
 
 # --- rules

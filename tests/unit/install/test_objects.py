@@ -21,11 +21,11 @@ from kubeocean.install.templates import proxier_deployment, proxier_files, synce
 from kubeocean.install.values import Size, Values, WorkerValues
 from kubeocean.install.worker_admission import PodLimits, read_limits
 from kubeocean.install.worker_objects import credential_secret, withdrawn_objects, worker_objects
-from kubeocean.proxier.settings import Settings as ProxierSettings
+from kubeocean.proxier.settings import ProxierSettings
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.settings import Settings as SyncerSettings
+from kubeocean.syncer.settings import SyncerSettings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EVERYTHING = [

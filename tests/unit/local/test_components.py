@@ -17,7 +17,7 @@ from kubeocean.local.components import (
     command,
     identities,
 )
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 
 
 def _plan(**changes: object) -> ControlPlanePlan:
@@ -81,7 +81,7 @@ def test_without_a_controller_manager_pods_need_no_service_account() -> None:
 
 
 def test_a_kubeconfig_holds_a_certificate_or_a_token() -> None:
-    identity = Authority.create("ca").issue(Subject("ann", client=True))
+    identity = LocalAuthority.create("ca").issue(Subject("ann", client=True))
     by_certificate = yaml.safe_load(
         kubeconfig("c", "https://x", b"ca", user="ann", credential=identity)
     )

@@ -11,19 +11,19 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kubeocean.errors import ConfigError
-from kubeocean.local.pki import Authority, Identity, ServiceAccountKeys, Subject
+from kubeocean.local.pki import LocalAuthority, LocalIdentity, ServiceAccountKeys, Subject
 from kubeocean.runtime.clock import RealClock, VirtualClock
 
 _USER = Subject("ann", ("team-a", "team-b"), client=True)
 _SERVER = Subject("server", sans=("localhost", "127.0.0.1", "::1"), server=True)
 
 
-def _read(identity: Identity) -> x509.Certificate:
+def _read(identity: LocalIdentity) -> x509.Certificate:
     return x509.load_pem_x509_certificate(identity.certificate)
 
 
 def test_a_client_certificate_names_the_user_and_the_groups() -> None:
-    certificate = _read(Authority.create("ca").issue(_USER))
+    certificate = _read(LocalAuthority.create("ca").issue(_USER))
     groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     assert [group.value for group in groups] == ["team-a", "team-b"]
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -33,7 +33,7 @@ def test_a_client_certificate_names_the_user_and_the_groups() -> None:
 
 
 def test_certificates_are_signed_by_their_authority_and_no_other() -> None:
-    ours, other = Authority.create("ca"), Authority.create("ca")
+    ours, other = LocalAuthority.create("ca"), LocalAuthority.create("ca")
     certificate = _read(ours.issue(_USER))
     certificate.verify_directly_issued_by(_read(ours.identity))
     with pytest.raises(Exception, match=r"^$"):
@@ -41,7 +41,7 @@ def test_certificates_are_signed_by_their_authority_and_no_other() -> None:
 
 
 def test_a_client_accepts_the_server_by_name_and_by_address(tmp_path: Path) -> None:
-    authority = Authority.create("ca")
+    authority = LocalAuthority.create("ca")
     authority.issue(_SERVER).save(tmp_path, "server")
     authority.issue(_USER).save(tmp_path, "ann")
     for host in _SERVER.sans:
@@ -50,7 +50,7 @@ def test_a_client_accepts_the_server_by_name_and_by_address(tmp_path: Path) -> N
         _handshake(tmp_path, authority, "elsewhere")
 
 
-def _handshake(directory: Path, authority: Authority, host: str) -> str:
+def _handshake(directory: Path, authority: LocalAuthority, host: str) -> str:
     """The common name that a server sees after a handshake in memory."""
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(directory / "server.crt", directory / "server.key")
@@ -72,7 +72,7 @@ def _handshake(directory: Path, authority: Authority, host: str) -> str:
 
 
 def test_files_are_private(tmp_path: Path) -> None:
-    authority = Authority.ensure(tmp_path, "ca")
+    authority = LocalAuthority.ensure(tmp_path, "ca")
     authority.ensure_issued(tmp_path, "ann", _USER)
     ServiceAccountKeys.ensure(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -82,8 +82,8 @@ def test_files_are_private(tmp_path: Path) -> None:
 
 
 def test_what_is_on_disk_is_used_again(tmp_path: Path) -> None:
-    first = Authority.ensure(tmp_path, "ca")
-    again = Authority.ensure(tmp_path, "ca")
+    first = LocalAuthority.ensure(tmp_path, "ca")
+    again = LocalAuthority.ensure(tmp_path, "ca")
     assert first.certificate == again.certificate
     issued = first.ensure_issued(tmp_path, "server", _SERVER)
     assert again.ensure_issued(tmp_path, "server", _SERVER) == issued
@@ -102,7 +102,7 @@ def test_what_is_on_disk_is_used_again(tmp_path: Path) -> None:
 def test_a_certificate_that_should_say_something_else_is_replaced(
     tmp_path: Path, changed: Subject
 ) -> None:
-    authority = Authority.ensure(tmp_path, "ca")
+    authority = LocalAuthority.ensure(tmp_path, "ca")
     old = authority.ensure_issued(tmp_path, "server", _SERVER)
     new = authority.ensure_issued(tmp_path, "server", changed)
     assert new != old
@@ -111,15 +111,17 @@ def test_a_certificate_that_should_say_something_else_is_replaced(
 
 def test_a_certificate_is_replaced_before_it_expires(tmp_path: Path) -> None:
     clock = VirtualClock(start=RealClock().now() + timedelta(days=3640))
-    Authority.ensure(tmp_path, "ca")
-    old = Authority.load(tmp_path, "ca").ensure_issued(tmp_path, "server", _SERVER)
-    new = Authority.load(tmp_path, "ca", clock=clock).ensure_issued(tmp_path, "server", _SERVER)
+    LocalAuthority.ensure(tmp_path, "ca")
+    old = LocalAuthority.load(tmp_path, "ca").ensure_issued(tmp_path, "server", _SERVER)
+    new = LocalAuthority.load(tmp_path, "ca", clock=clock).ensure_issued(
+        tmp_path, "server", _SERVER
+    )
     assert _read(new).not_valid_after_utc > _read(old).not_valid_after_utc
 
 
 def test_damaged_and_foreign_certificates_are_replaced(tmp_path: Path) -> None:
-    authority = Authority.ensure(tmp_path, "ca")
-    Authority.create("ca").issue(_USER).save(tmp_path, "ann")
+    authority = LocalAuthority.ensure(tmp_path, "ca")
+    LocalAuthority.create("ca").issue(_USER).save(tmp_path, "ann")
     issued = authority.ensure_issued(tmp_path, "ann", _USER)
     _read(issued).verify_directly_issued_by(_read(authority.identity))
     (tmp_path / "ann.crt").write_bytes(b"half")
@@ -133,19 +135,19 @@ def test_damaged_and_foreign_certificates_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_damaged_authority_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    Authority.ensure(tmp_path, "ca")
+    LocalAuthority.ensure(tmp_path, "ca")
     (tmp_path / "ca.key").write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"ca\.key"):
-        Authority.ensure(tmp_path, "ca")
+        LocalAuthority.ensure(tmp_path, "ca")
 
 
 def test_an_authority_that_was_never_made_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Authority.load(tmp_path, "ca")
+        LocalAuthority.load(tmp_path, "ca")
 
 
 def test_private_keys_are_not_shown() -> None:
-    assert "PRIVATE" not in repr(Authority.create("ca").issue(_USER))
+    assert "PRIVATE" not in repr(LocalAuthority.create("ca").issue(_USER))
 
 
 @pytest.mark.parametrize(
@@ -153,4 +155,4 @@ def test_private_keys_are_not_shown() -> None:
 )
 def test_a_name_that_fits_no_certificate_is_refused(subject: Subject) -> None:
     with pytest.raises(ConfigError, match="1 to 64"):
-        Authority.create("ca").issue(subject)
+        LocalAuthority.create("ca").issue(subject)

@@ -16,8 +16,9 @@ from kubeocean.errors import ApiError
 from kubeocean.install.credentials import kubeconfig, kubeconfig_secret, read_token
 from kubeocean.manager.credential_renewal import accepted, credential_of
 from kubeocean.runtime.access import Access
+from kubeocean.runtime.kinds import SecretWithData
 from kubeocean.runtime.objects import Json, Meta
-from kubeocean.worker_access.credentials import KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import SecretAccess
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 BINDING = ClusterBinding(metadata=Meta(name="berlin"))
@@ -38,14 +39,14 @@ def token(*, begins: datetime = NOW, days: float = 365, **own: object) -> str:
     return ".".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts)
 
 
-def secret(content: str = "", **metadata: object) -> KubeconfigSecret:
+def secret(content: str = "", **metadata: object) -> SecretWithData:
     text = content or kubeconfig(Access("https://w"), token(), namespace="m")
     body: Json = kubeconfig_secret("berlin", text, ends="2027-11-17T00:00:00Z", domain=DEFAULT)
     body["metadata"] |= metadata
-    return msgspec.convert(body, KubeconfigSecret)
+    return msgspec.convert(body, SecretWithData)
 
 
-def renews(stored: KubeconfigSecret) -> bool:
+def renews(stored: SecretWithData) -> bool:
     access = SecretAccess(stored).current()
     return credential_of(stored, access, BINDING, DEFAULT).renews is not None
 
@@ -72,7 +73,7 @@ def test_a_credential_is_renewed_in_the_last_third_of_its_lifetime() -> None:
         secret(kubeconfig(Access("https://w"), "opaque", namespace="m")),
     ],
 )
-def test_a_kubeconfig_that_join_did_not_make_is_not_renewed(other: KubeconfigSecret) -> None:
+def test_a_kubeconfig_that_join_did_not_make_is_not_renewed(other: SecretWithData) -> None:
     assert renews(secret())
     assert not renews(other)
 

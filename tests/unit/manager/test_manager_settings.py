@@ -8,12 +8,12 @@ import pytest
 
 from kubeocean.api.group import TAPESTRY, Domain
 from kubeocean.errors import ConfigError
-from kubeocean.manager.settings import Settings
+from kubeocean.manager.settings import ManagerSettings
 from kubeocean.runtime.flags import BindAddress, parse, usage
 
 
-def read(*words: str) -> Settings:
-    settings = parse(Settings, list(words))
+def read(*words: str) -> ManagerSettings:
+    settings = parse(ManagerSettings, list(words))
     assert settings is not None
     return settings
 
@@ -80,16 +80,16 @@ def test_the_ring_is_in_the_namespace_of_the_election() -> None:
 
 
 def test_template_directories_come_from_the_environment() -> None:
-    assert Settings.templates({}) == (
+    assert ManagerSettings.templates({}) == (
         Path("/etc/kubeocean/syncer-template"),
         Path("/etc/kubeocean/proxier-template"),
     )
     environ = {"KUBEOCEAN_SYNCER_TEMPLATE_DIR": "/s", "KUBEOCEAN_PROXIER_TEMPLATE_DIR": "/p"}
-    assert Settings.templates(environ) == (Path("/s"), Path("/p"))
+    assert ManagerSettings.templates(environ) == (Path("/s"), Path("/p"))
 
 
 def test_help_lists_the_flags_of_the_contract() -> None:
-    text = usage(Settings, program="kubeocean manager", about="")
+    text = usage(ManagerSettings, program="kubeocean manager", about="")
     for flag in (
         *("metrics-bind-address", "health-probe-bind-address", "leader-elect"),
         *("leader-election-id", "leader-election-namespace", "leader-election-lease-duration"),

@@ -14,7 +14,7 @@ from kubeocean.runtime.access_reviews import is_allowed
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import Request, Response
-from kubeocean.worker_access.versions import release_of
+from kubeocean.worker_access.identity import release_of
 from support.scripted_transport import Scripted, answer
 
 

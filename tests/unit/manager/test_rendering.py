@@ -14,10 +14,10 @@ from kubeocean.errors import ConfigError
 from kubeocean.install.templates import proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.manager.rendering import (
-    Component,
     Files,
     RenderedObject,
     Renderer,
+    RolloutComponent,
     TemplateFiles,
     names,
     render,
@@ -31,7 +31,7 @@ ADDED = {"SecretName": "b1", "OwnAccount": False}  # the earlier implementation 
 
 
 def rendered(
-    component: Component,
+    component: RolloutComponent,
     files: Files,
     binding: ClusterBinding | None = None,
     domain: Domain = DEFAULT,
@@ -42,7 +42,9 @@ def rendered(
     return tuple(each for each in objects if each.resource.kind != "PodDisruptionBudget")
 
 
-def complaint(component: Component, files: Files, binding: ClusterBinding | None = None) -> str:
+def complaint(
+    component: RolloutComponent, files: Files, binding: ClusterBinding | None = None
+) -> str:
     with pytest.raises(ConfigError) as caught:
         rendered(component, files, binding)
     return str(caught.value)
@@ -57,8 +59,8 @@ def arguments(wanted: RenderedObject) -> list[str]:
 
 
 def test_names_are_those_of_the_contract() -> None:
-    (syncer,) = rendered(Component.SYNCER, SYNCER)
-    service, proxier = rendered(Component.PROXIER, PROXIER)
+    (syncer,) = rendered(RolloutComponent.SYNCER, SYNCER)
+    service, proxier = rendered(RolloutComponent.PROXIER, PROXIER)
     assert syncer.key == Key("kubeocean-system", "kubeocean-syncer-w1")
     assert proxier.key == Key("kubeocean-system", "kubeocean-proxier-w1")
     assert service.key == Key("kubeocean-system", "kubeocean-proxier-w1-svc")
@@ -66,7 +68,7 @@ def test_names_are_those_of_the_contract() -> None:
 
 
 def test_variables_of_the_syncer_are_those_of_the_contract() -> None:
-    assert names(Component.SYNCER, {}, binding_of(), DEFAULT) == {
+    assert names(RolloutComponent.SYNCER, {}, binding_of(), DEFAULT) == {
         "ClusterBindingName": "b1",
         "ClusterID": "w1",
         "DeploymentName": "kubeocean-syncer-w1",
@@ -95,7 +97,7 @@ def test_variables_of_the_proxier_are_those_of_the_contract() -> None:
         **ADDED,
     }
     without_tls = {"TLSEnabled": False, "TLSSecretName": "", "TLSSecretNamespace": ""}
-    assert names(Component.PROXIER, {}, binding_of(), DEFAULT) == plain | without_tls
+    assert names(RolloutComponent.PROXIER, {}, binding_of(), DEFAULT) == plain | without_tls
     annotations = {
         DEFAULT.logs_proxy_enabled: "true",
         DEFAULT.logs_proxy_secret_name: "s",
@@ -103,11 +105,11 @@ def test_variables_of_the_proxier_are_those_of_the_contract() -> None:
     }
     with_tls = {"TLSEnabled": True, "TLSSecretName": "s", "TLSSecretNamespace": "n"}
     binding = binding_of(annotations=annotations)
-    assert names(Component.PROXIER, {}, binding, DEFAULT) == plain | with_tls
+    assert names(RolloutComponent.PROXIER, {}, binding, DEFAULT) == plain | with_tls
 
 
-@pytest.mark.parametrize("component", list(Component))
-def test_each_plain_file_sets_its_variable_and_no_other(component: Component) -> None:
+@pytest.mark.parametrize("component", list(RolloutComponent))
+def test_each_plain_file_sets_its_variable_and_no_other(component: RolloutComponent) -> None:
     variables = {
         "serviceAccountName": "ServiceAccountName",
         f"{component}Namespace": f"{component.capitalize()}Namespace",
@@ -123,7 +125,10 @@ def test_each_plain_file_sets_its_variable_and_no_other(component: Component) ->
 
 
 def test_the_binding_owns_rendered_objects() -> None:
-    for wanted in (*rendered(Component.SYNCER, SYNCER), *rendered(Component.PROXIER, PROXIER)):
+    for wanted in (
+        *rendered(RolloutComponent.SYNCER, SYNCER),
+        *rendered(RolloutComponent.PROXIER, PROXIER),
+    ):
         assert wanted.body["metadata"]["ownerReferences"] == [
             {
                 "apiVersion": "cloud.tencent.com/v1beta1",
@@ -141,7 +146,7 @@ def test_objects_of_a_template_without_labels_get_labels() -> None:
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x, uid: bad, finalizers: [a/b]}\n"
         "spec: {template: {spec: {containers: []}}}\nstatus: {replicas: 3}\n"
     )
-    (wanted,) = rendered(Component.SYNCER, {"deployment.yaml": bare})
+    (wanted,) = rendered(RolloutComponent.SYNCER, {"deployment.yaml": bare})
     labels = {
         group.APP_NAME: "kubeocean-syncer",
         group.APP_INSTANCE: "b1",
@@ -162,9 +167,9 @@ def test_objects_of_a_template_without_labels_get_labels() -> None:
 
 def test_a_budget_is_created_before_the_deployment_and_selects_its_pods() -> None:
     binding = binding_of()
-    variables = names(Component.SYNCER, SYNCER, binding, DEFAULT)
+    variables = names(RolloutComponent.SYNCER, SYNCER, binding, DEFAULT)
     budget, deployment = render(
-        Component.SYNCER, SYNCER, variables, binding=binding, domain=DEFAULT
+        RolloutComponent.SYNCER, SYNCER, variables, binding=binding, domain=DEFAULT
     )
     assert (budget.resource.kind, budget.key) == ("PodDisruptionBudget", deployment.key)
     assert budget.body["spec"]["selector"] == deployment.body["spec"]["selector"]
@@ -174,13 +179,13 @@ def test_a_template_cannot_set_the_owner() -> None:
     text = SYNCER["deployment.yaml"].replace(
         "app.kubernetes.io/managed-by: kubeocean-manager", "app.kubernetes.io/managed-by: helm", 1
     )
-    (wanted,) = rendered(Component.SYNCER, SYNCER | {"deployment.yaml": text})
+    (wanted,) = rendered(RolloutComponent.SYNCER, SYNCER | {"deployment.yaml": text})
     assert wanted.body["metadata"]["labels"][group.APP_MANAGED_BY] == "kubeocean-manager"
 
 
 def test_plain_files_name_account_and_namespace() -> None:
     files = PROXIER | {"serviceAccountName": "me\n", "proxierNamespace": " there\n"}
-    service, proxier = rendered(Component.PROXIER, files)
+    service, proxier = rendered(RolloutComponent.PROXIER, files)
     assert service.key.namespace == proxier.key.namespace == "there"
     assert proxier.body["spec"]["template"]["spec"]["serviceAccountName"] == "me"
 
@@ -189,9 +194,9 @@ def test_an_account_and_a_role_are_created_before_the_deployment() -> None:
     account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: 's-{{.ClusterID}}'}\n"
     role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"
     files = SYNCER | {"role.yaml": role, "serviceaccount.yaml": account}
-    kinds = [each.resource.kind for each in rendered(Component.SYNCER, files)]
+    kinds = [each.resource.kind for each in rendered(RolloutComponent.SYNCER, files)]
     assert kinds == ["ServiceAccount", "Role", "Deployment"]
-    assert rendered(Component.SYNCER, files)[0].key.name == "s-w1"
+    assert rendered(RolloutComponent.SYNCER, files)[0].key.name == "s-w1"
 
 
 def own(*, secret: str = "b1", namespace: str = "kubeocean-system") -> ClusterBinding:
@@ -202,7 +207,7 @@ def own(*, secret: str = "b1", namespace: str = "kubeocean-system") -> ClusterBi
     return msgspec.structs.replace(binding, spec=spec)
 
 
-def account(component: Component, files: Files, binding: ClusterBinding) -> str:
+def account(component: RolloutComponent, files: Files, binding: ClusterBinding) -> str:
     deployment = rendered(component, files, binding)[-1]
     name: str = deployment.body["spec"]["template"]["spec"]["serviceAccountName"]
     return name
@@ -210,7 +215,7 @@ def account(component: Component, files: Files, binding: ClusterBinding) -> str:
 
 def test_a_binding_has_accounts_and_roles_of_its_own() -> None:
     binding = own()
-    titles = [each.title for each in rendered(Component.SYNCER, SYNCER, binding)]
+    titles = [each.title for each in rendered(RolloutComponent.SYNCER, SYNCER, binding)]
     name = "kubeocean-syncer-w1"
     assert titles == [
         f"ServiceAccount kubeocean-system/{name}",
@@ -223,9 +228,9 @@ def test_a_binding_has_accounts_and_roles_of_its_own() -> None:
         f"ClusterRoleBinding {name}-shared",
         f"Deployment kubeocean-system/{name}",
     ]
-    assert account(Component.SYNCER, SYNCER, binding) == name
-    assert account(Component.PROXIER, PROXIER, binding) == "kubeocean-proxier-w1"
-    for each in rendered(Component.SYNCER, SYNCER, binding):
+    assert account(RolloutComponent.SYNCER, SYNCER, binding) == name
+    assert account(RolloutComponent.PROXIER, PROXIER, binding) == "kubeocean-proxier-w1"
+    for each in rendered(RolloutComponent.SYNCER, SYNCER, binding):
         assert each.body["metadata"]["ownerReferences"][0]["uid"] == "u1"
 
 
@@ -236,7 +241,7 @@ def test_the_role_of_a_proxier_names_its_secrets_only() -> None:
         binding = msgspec.structs.replace(own(), metadata=metadata)
         role = next(
             each
-            for each in rendered(Component.PROXIER, PROXIER, binding)
+            for each in rendered(RolloutComponent.PROXIER, PROXIER, binding)
             if each.resource.kind == "Role"
         )
         (rule,) = role.body["rules"]
@@ -244,7 +249,7 @@ def test_the_role_of_a_proxier_names_its_secrets_only() -> None:
     elsewhere = annotations | {DEFAULT.logs_proxy_secret_namespace: "n"}
     metadata = msgspec.structs.replace(own().metadata, annotations=elsewhere)
     binding = msgspec.structs.replace(own(), metadata=metadata)
-    assert account(Component.PROXIER, PROXIER, binding) == "kubeocean-proxier"
+    assert account(RolloutComponent.PROXIER, PROXIER, binding) == "kubeocean-proxier"
 
 
 def test_templates_that_name_an_account_and_secrets_elsewhere_get_the_shared_account() -> None:
@@ -256,24 +261,26 @@ def test_templates_that_name_an_account_and_secrets_elsewhere_get_the_shared_acc
         (earlier, own(), "kubeocean-syncer"),
         (theirs, own(), "theirs"),
     ):
-        assert account(Component.SYNCER, files, binding) == name
-        assert len(rendered(Component.SYNCER, files, binding)) == 1
+        assert account(RolloutComponent.SYNCER, files, binding) == name
+        assert len(rendered(RolloutComponent.SYNCER, files, binding)) == 1
 
 
 def test_the_name_of_a_secret_cannot_inject_yaml() -> None:
     binding = own(secret="a']\nx: ['b")
-    assert "spec.secretRef.name" in complaint(Component.SYNCER, SYNCER, binding)
+    assert "spec.secretRef.name" in complaint(RolloutComponent.SYNCER, SYNCER, binding)
 
 
 def test_another_domain_has_other_names() -> None:
-    (wanted,) = rendered(Component.SYNCER, syncer_files(Values(domain=TAPESTRY)), domain=TAPESTRY)
+    (wanted,) = rendered(
+        RolloutComponent.SYNCER, syncer_files(Values(domain=TAPESTRY)), domain=TAPESTRY
+    )
     assert wanted.key == Key("tapestry-system", "tapestry-syncer-w1")
     assert "tapestry.io/rollout-digest" in wanted.body["metadata"]["annotations"]
 
 
 def test_a_long_name_is_shortened_in_labels_only() -> None:
     name = "b" + "-long" * 20
-    service, proxier = rendered(Component.PROXIER, PROXIER, binding_of(name))
+    service, proxier = rendered(RolloutComponent.PROXIER, PROXIER, binding_of(name))
     fitting = naming.label_value(name)
     spec = proxier.body["spec"]
     for labels in (
@@ -291,11 +298,11 @@ def test_a_long_name_is_shortened_in_labels_only() -> None:
 
 
 def test_a_digest_changes_with_the_template_and_the_binding_only() -> None:
-    (first,) = rendered(Component.SYNCER, SYNCER)
-    (again,) = rendered(Component.SYNCER, SYNCER, binding_of(annotations={"other": "thing"}))
-    (other,) = rendered(Component.SYNCER, SYNCER, binding_of(uid="u2"))
+    (first,) = rendered(RolloutComponent.SYNCER, SYNCER)
+    (again,) = rendered(RolloutComponent.SYNCER, SYNCER, binding_of(annotations={"other": "thing"}))
+    (other,) = rendered(RolloutComponent.SYNCER, SYNCER, binding_of(uid="u2"))
     edited = SYNCER["deployment.yaml"].replace("replicas: 2", "replicas: 3")
-    (changed,) = rendered(Component.SYNCER, SYNCER | {"deployment.yaml": edited})
+    (changed,) = rendered(RolloutComponent.SYNCER, SYNCER | {"deployment.yaml": edited})
     assert first == again
     assert first.body["metadata"]["annotations"] == {DEFAULT.rollout_digest: first.digest}
     assert len({first.digest, other.digest, changed.digest}) == 3
@@ -326,7 +333,7 @@ def test_a_digest_changes_with_the_template_and_the_binding_only() -> None:
     ],
 )
 def test_annotations_name_the_certificate(annotations: dict[str, str], wanted: list[str]) -> None:
-    _, proxier = rendered(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
+    _, proxier = rendered(RolloutComponent.PROXIER, PROXIER, binding_of(annotations=annotations))
     assert [each for each in arguments(proxier) if each.startswith("--tls")] == wanted
 
 
@@ -343,7 +350,7 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
         DEFAULT.logs_proxy_secret_namespace: "n",
         annotation: value,
     }
-    message = complaint(Component.PROXIER, PROXIER, binding_of(annotations=annotations))
+    message = complaint(RolloutComponent.PROXIER, PROXIER, binding_of(annotations=annotations))
     assert message.startswith(f"metadata.annotations[{annotation}]: ")
 
 
@@ -375,17 +382,17 @@ def test_an_annotation_cannot_inject_yaml_into_a_deployment(annotation: str, val
     ],
 )
 def test_a_template_without_a_valid_object_is_refused(text: str, reported: str) -> None:
-    assert reported in complaint(Component.SYNCER, SYNCER | {"deployment.yaml": text})
+    assert reported in complaint(RolloutComponent.SYNCER, SYNCER | {"deployment.yaml": text})
 
 
 def test_a_missing_template_is_named() -> None:
     files = {name: text for name, text in PROXIER.items() if name != "service.yaml"}
-    assert complaint(Component.PROXIER, files) == "proxier template service.yaml: is missing"
+    assert complaint(RolloutComponent.PROXIER, files) == "proxier template service.yaml: is missing"
 
 
 def test_a_plain_file_with_an_invalid_name_is_refused() -> None:
     files = SYNCER | {"serviceAccountName": "a b"}
-    assert "serviceAccountName" in complaint(Component.SYNCER, files)
+    assert "serviceAccountName" in complaint(RolloutComponent.SYNCER, files)
 
 
 # Files and plans
@@ -393,18 +400,18 @@ def test_a_plain_file_with_an_invalid_name_is_refused() -> None:
 
 def mounts(root: Path) -> tuple[Mounted, Mounted, TemplateFiles]:
     syncers, proxiers = Mounted.syncers(root / "s"), Mounted.proxiers(root / "p")
-    directories = {Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}
+    directories = {RolloutComponent.SYNCER: syncers.path, RolloutComponent.PROXIER: proxiers.path}
     return syncers, proxiers, TemplateFiles(directories)
 
 
 def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     syncers, _, files = mounts(tmp_path)
     assert files.refresh()
-    assert files[Component.SYNCER].files == SYNCER
+    assert files[RolloutComponent.SYNCER].files == SYNCER
     assert not files.refresh()
     syncers.write(roleName="other")
     assert files.refresh()
-    assert files[Component.SYNCER].files["roleName"] == "other"
+    assert files[RolloutComponent.SYNCER].files["roleName"] == "other"
     assert files.revision == 2
 
 
@@ -423,8 +430,8 @@ def test_files_that_are_added_or_removed_are_noticed(tmp_path: Path) -> None:
     assert files.refresh()
     proxiers.write(service__yaml=None)
     assert files.refresh()
-    assert "service.yaml" in files[Component.PROXIER].problem
-    assert files[Component.SYNCER].problem == ""
+    assert "service.yaml" in files[RolloutComponent.PROXIER].problem
+    assert files[RolloutComponent.SYNCER].problem == ""
 
 
 @pytest.mark.parametrize("name", ["role.yaml", "syncerNamespace"])
@@ -432,41 +439,46 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_absent(tmp_path: Path, name
     syncers, _, files = mounts(tmp_path)
     syncers.write(role__yaml="kind: Role", syncerNamespace="elsewhere")
     files.refresh()
-    before = files[Component.SYNCER].files
+    before = files[RolloutComponent.SYNCER].files
     unreadable = syncers.path / name
     unreadable.unlink()
     unreadable.write_bytes("# Müller".encode("latin-1"))
     assert files.refresh()
-    problem = files[Component.SYNCER].problem
+    problem = files[RolloutComponent.SYNCER].problem
     assert problem == f"cannot read {unreadable}: it is not UTF-8"
-    assert files[Component.SYNCER].files == before
+    assert files[RolloutComponent.SYNCER].files == before
     unreadable.unlink()
     assert files.refresh()
-    assert (files[Component.SYNCER].problem, name in files[Component.SYNCER].files) == ("", False)
+    assert (
+        files[RolloutComponent.SYNCER].problem,
+        name in files[RolloutComponent.SYNCER].files,
+    ) == ("", False)
 
 
 def test_a_missing_directory_is_a_problem_and_not_an_exception(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    files = TemplateFiles({Component.SYNCER: nowhere})
+    files = TemplateFiles({RolloutComponent.SYNCER: nowhere})
     assert files.refresh()
-    assert files[Component.SYNCER].problem == f"cannot read {nowhere / 'deployment.yaml'}"
-    assert files[Component.PROXIER].problem
+    assert files[RolloutComponent.SYNCER].problem == f"cannot read {nowhere / 'deployment.yaml'}"
+    assert files[RolloutComponent.PROXIER].problem
 
 
 def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> None:
     syncers, proxiers = Mounted.syncers(tmp_path / "s"), Mounted.proxiers(tmp_path / "p")
-    plans = Renderer({Component.SYNCER: syncers.path, Component.PROXIER: proxiers.path}, DEFAULT)
+    plans = Renderer(
+        {RolloutComponent.SYNCER: syncers.path, RolloutComponent.PROXIER: proxiers.path}, DEFAULT
+    )
     assert plans.refresh()
-    assert set(plans.namespaces()) == {(each, "kubeocean-system") for each in Component}
-    first = plans.objects(Component.SYNCER, binding_of())
-    assert plans.objects(Component.SYNCER, binding_of()) is first
-    assert plans.objects(Component.SYNCER, binding_of(uid="u2")) != first
+    assert set(plans.namespaces()) == {(each, "kubeocean-system") for each in RolloutComponent}
+    first = plans.objects(RolloutComponent.SYNCER, binding_of())
+    assert plans.objects(RolloutComponent.SYNCER, binding_of()) is first
+    assert plans.objects(RolloutComponent.SYNCER, binding_of(uid="u2")) != first
     syncers.write(deployment__yaml="{{end}}")
     plans.refresh()
     with pytest.raises(ConfigError):
-        plans.objects(Component.SYNCER, binding_of())
-    assert [each.key for each in plans.known(Component.SYNCER, "b1")] == [
+        plans.objects(RolloutComponent.SYNCER, binding_of())
+    assert [each.key for each in plans.known(RolloutComponent.SYNCER, "b1")] == [
         each.key for each in first
     ]
     plans.forget("b1")
-    assert plans.known(Component.SYNCER, "b1") == ()
+    assert plans.known(RolloutComponent.SYNCER, "b1") == ()

@@ -10,12 +10,12 @@ from kubeocean.api.group import API_VERSION, DEFAULT
 from kubeocean.manager.rollout_state import (
     ComponentPhase,
     ComponentState,
-    Deployment,
     RolloutResult,
     component_state,
 )
 from kubeocean.manager.rollout_watch import binding_of as owner_of
 from kubeocean.manager.rollout_watch import ownership_of
+from kubeocean.runtime.kinds import Deployment
 from kubeocean.runtime.objects import Json, Untyped
 from support.rollout_env import binding_of
 

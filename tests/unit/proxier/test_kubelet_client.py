@@ -12,7 +12,7 @@ import pytest
 
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import ApiError, Refusal, Unauthorized
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.proxier import kubelet_client
 from kubeocean.proxier.kubelet_client import KubeletClient
 from kubeocean.proxier.metrics_text import PodName
@@ -64,7 +64,7 @@ class _Kubelets(KubeletClient):
 @asynccontextmanager
 async def kubelets(
     *servers: Server,
-    authority: Authority,
+    authority: LocalAuthority,
     worker: TokenIssuer | None = None,
     clock: VirtualClock | None = None,
 ) -> AsyncIterator[_Kubelets]:
@@ -87,7 +87,7 @@ async def kubelets(
         await client.close()
 
 
-def tls(authority: Authority) -> ssl.SSLContext:
+def tls(authority: LocalAuthority) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pair = pair_of(authority)
     load_pair(context, pair.certificate, pair.key)
@@ -118,7 +118,7 @@ def page(body: bytes) -> bytes:
 
 
 async def test_kubelets_that_do_not_answer_hold_up_no_request_to_others() -> None:
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
     body = b'container_x{namespace="worker",pod="web-1"} 1\n'
     async with (
         serving(silent, tls=tls(authority)) as dead,
@@ -141,7 +141,7 @@ async def test_kubelets_that_do_not_answer_hold_up_no_request_to_others() -> Non
 
 
 async def test_the_cpu_seconds_of_a_node_survive_a_scrape_without_its_pod() -> None:
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
     pod = b'pod_cpu_usage_seconds_total{namespace="worker",pod="web-1"} %d %d\n'
     scrapes = [pod % (10_000, 1_000), b"", pod % (10_001, 31_000)]
 
@@ -164,7 +164,7 @@ async def test_the_cpu_seconds_of_a_node_survive_a_scrape_without_its_pod() -> N
 
 
 async def test_a_redirect_of_a_kubelet_is_not_followed() -> None:
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
     async with serving(answering(page(b"")), tls=tls(authority)) as other:
         moved = f"HTTP/1.1 302 Found\r\nLocation: {other.url}/\r\nContent-Length: 0\r\n\r\n"
         async with (
@@ -188,7 +188,7 @@ async def read_page(client: _Kubelets) -> bytes:
 async def test_a_hostile_kubelet_never_sees_the_bindings_own_token() -> None:
     """Whatever the kubelet answers, while the worker fails and loses the account."""
     authority, clock, worker = (
-        Authority.create("kubelets"),
+        LocalAuthority.create("kubelets"),
         VirtualClock(),
         TokenIssuer(may_read=True),
     )
@@ -220,7 +220,7 @@ async def test_a_hostile_kubelet_never_sees_the_bindings_own_token() -> None:
 
 
 async def test_a_kubelet_is_not_requested_without_a_credential() -> None:
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
     async with (
         serving(answering(page(b"")), tls=tls(authority)) as one,
         kubelets(one, authority=authority, worker=TokenIssuer(status=403)) as client,
@@ -232,7 +232,7 @@ async def test_a_kubelet_is_not_requested_without_a_credential() -> None:
 
 
 async def test_a_token_that_a_kubelet_refuses_is_replaced_within_the_request() -> None:
-    authority, clock = Authority.create("kubelets"), VirtualClock()
+    authority, clock = LocalAuthority.create("kubelets"), VirtualClock()
 
     async def refusing_first_token(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -254,9 +254,9 @@ async def test_a_token_that_a_kubelet_refuses_is_replaced_within_the_request() -
 
 
 async def test_a_kubelet_with_a_certificate_of_another_ca_sees_no_token() -> None:
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
     async with (
-        serving(answering(page(b"")), tls=tls(Authority.create("other"))) as one,
+        serving(answering(page(b"")), tls=tls(LocalAuthority.create("other"))) as one,
         kubelets(one, authority=authority) as client,
     ):
         client.addresses = iter(["k0"])
@@ -270,7 +270,7 @@ async def test_a_kubelet_that_stops_in_the_middle_of_a_page_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kubelet_client, "_TIMEOUT_S", 0.3)
-    authority = Authority.create("kubelets")
+    authority = LocalAuthority.create("kubelets")
 
     async def begins(
         server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

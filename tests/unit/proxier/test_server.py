@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.proxier import connection_limits
 from kubeocean.proxier import server as server_module
 from kubeocean.proxier.http import Exchange
@@ -160,7 +160,7 @@ async def test_a_certificate_of_a_replaced_client_ca_is_rejected(proxier: Runnin
     reader, writer = await proxier.connect(proxier.context())
     writer.write(GET)
     await reader.readuntil(b"GET /x")
-    other = Authority.create("other")
+    other = LocalAuthority.create("other")
     proxier.tls.trust_clients(other.certificate)
     writer.write(GET)
     assert await reader.read() == b""

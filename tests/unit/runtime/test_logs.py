@@ -243,7 +243,7 @@ def leak_context(log: logs.Logger, library: logging.Logger) -> None:
     "leak", [leak_field, leak_value, leak_nested, leak_secret, leak_exception, leak_context]
 )
 def test_a_secret_never_reaches_the_output(
-    leak: Callable[[logs.Logger, logging.Logger], None], format: logs.Format
+    leak: Callable[[logs.Logger, logging.Logger], None], format: logs.LogFormat
 ) -> None:
     out = io.StringIO()
     restore = logs.configure(format, "debug", out)

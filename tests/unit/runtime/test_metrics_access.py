@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubeocean.errors import ConfigError, Refusal
-from kubeocean.local.pki import Authority
+from kubeocean.local.pki import LocalAuthority
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.flags import BindAddress
@@ -77,7 +77,7 @@ async def test_a_self_signed_certificate_is_replaced_before_it_expires() -> None
 
 
 async def test_changed_certificate_files_are_used_and_invalid_ones_are_not(tmp_path: Path) -> None:
-    authority = Authority.create("metrics")
+    authority = LocalAuthority.create("metrics")
     files = CertificateFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
 
     def write() -> bytes:

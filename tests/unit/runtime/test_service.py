@@ -21,7 +21,7 @@ from aiohttp import ClientSession
 from kubeocean.errors import InvariantError
 from kubeocean.runtime import logs
 from kubeocean.runtime.clock import VirtualClock
-from kubeocean.runtime.components import Component, Part
+from kubeocean.runtime.components import Component, ServicePart
 from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.service import Service, freeze, run
 from support.wait import until
@@ -56,7 +56,7 @@ class Diary:
         return Component(name, how.pop("run", live), ready=lambda: ready, **how)
 
 
-def service(*parts: Part, **settings: Any) -> Service:
+def service(*parts: ServicePart, **settings: Any) -> Service:
     return Service("test", parts, **{"signals": False, "on_ready": lambda: None} | settings)
 
 

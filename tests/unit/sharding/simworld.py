@@ -20,7 +20,7 @@ from typing import Any
 
 from kubeocean.sharding.balance import Policy
 from kubeocean.sharding.members import MemberRecord, MemberState
-from kubeocean.sharding.planner import Decision, Planner
+from kubeocean.sharding.planner import Planner, PlanningResult
 from kubeocean.sharding.slot_lease import SlotLeases
 from kubeocean.sharding.table import SlotState, Table, empty_table
 from kubeocean.sharding.timing import Timing
@@ -429,7 +429,7 @@ class World:
                 raise Violation(f"slot {slot} was {old} and is nobody's")
 
     def look_at_moves(
-        self, planner: Planner, table: Table, decision: Decision, clock: float
+        self, planner: Planner, table: Table, decision: PlanningResult, clock: float
     ) -> None:
         """At most what had to move, and one slot for each replica."""
         if decision.table is None:

@@ -261,15 +261,16 @@ async def test_a_deletion_is_handled_by_a_replica_that_never_saw_the_object() ->
     assert world.writes == ["remove 3"]
 
 
-async def test_a_deletion_is_not_repeated_if_the_finalizer_could_not_be_removed() -> None:
+async def test_a_deletion_is_not_repeated_if_the_finalizer_could_not_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(FINALIZER)
     await world.sees(version(2, finalizers=(FINALIZER,)))
     world.cached = version(3, finalizers=(FINALIZER,), deleting=True)
-    removed, world.set_finalizer = world.set_finalizer, failing  # type: ignore[method-assign]
-    with pytest.raises(OSError, match="refused"):
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="refused"):
+        patched.setattr(world, "set_finalizer", failing)
         await world.sees(world.cached)
     assert world.handler.calls == ["delete 3"]
-    world.set_finalizer = removed  # type: ignore[method-assign]
     assert await world.sees(world.cached) == []
     assert world.writes == ["remove 3"]
 

@@ -12,7 +12,7 @@ from kubeocean.errors import InvariantError
 from kubeocean.sharding.algorithms import Custom, Hash
 from kubeocean.sharding.balance import Policy
 from kubeocean.sharding.members import MemberRecord, MemberState
-from kubeocean.sharding.planner import Decision, Planner, SlotMove
+from kubeocean.sharding.planner import Planner, PlanningResult, SlotMove
 from kubeocean.sharding.table import SlotEntry, SlotState, empty_table
 from kubeocean.sharding.table_operations import drain, freeze, move, pin, release
 from kubeocean.sharding.timing import Timing
@@ -29,7 +29,7 @@ class Ring:
         self.table = empty_table("ring", slots)
         self.members: dict[str, MemberRecord] = {}
         self.now = 0.0
-        self.last: Decision | None = None
+        self.last: PlanningResult | None = None
 
     def say(self, member: str, **fields: object) -> None:
         old = self.members.get(member) or MemberRecord(id=member, pulse="0", lease_s=15)
@@ -40,7 +40,7 @@ class Ring:
         for member in members or list(self.members):
             self.say(member)
 
-    def decide(self) -> Decision:
+    def decide(self) -> PlanningResult:
         self.planner.observe(
             self.members.values(), started=self.now, now=self.now, table=self.table
         )

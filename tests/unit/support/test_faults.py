@@ -13,7 +13,7 @@ from kubeocean.errors import ConfigError, Forbidden, Unreachable
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.sockets import connect
 from kubeocean.runtime.transport import Request, Stream, Transport
-from kubeocean.runtime.tunnel import Line, SocketPipe, Tunnel
+from kubeocean.runtime.tunnel import PipeReader, SocketPipe, Tunnel
 from support.faults import Crashed, Faults, SkewedClock, anything, reads, watches, writes
 from support.scripted_transport import Scripted, ScriptedStream, answer
 from support.servers import Server, echo, serving
@@ -378,7 +378,7 @@ async def real_tunnel() -> AsyncIterator[Tunnel]:
 
     async with serving(handle) as server:
         pipe = SocketPipe(await connect("127.0.0.1", server.port))
-        yield Tunnel(Line(pipe), {})
+        yield Tunnel(PipeReader(pipe), {})
         pipe.close()
 
 

@@ -13,7 +13,7 @@ from kubeocean.api.group import TAPESTRY, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.election import Campaign, LockEntry, Record
 from kubeocean.runtime.flags import BindAddress, parse, usage
-from kubeocean.syncer.settings import Address, Given, Settings
+from kubeocean.syncer.settings import Address, Given, SyncerSettings
 
 
 class NoLock:
@@ -27,8 +27,8 @@ class NoLock:
         raise AssertionError
 
 
-def read(*words: str) -> Settings:
-    settings = parse(Settings, ["--cluster-binding-name=b", *words])
+def read(*words: str) -> SyncerSettings:
+    settings = parse(SyncerSettings, ["--cluster-binding-name=b", *words])
     assert settings is not None
     return settings
 
@@ -159,13 +159,13 @@ def test_timings_of_the_election_are_validated(
         return True
 
     times = {"lease_s": lease_s, "renew_s": renew_s, "retry_s": retry_s}
-    assert taken(lambda: Settings(cluster_binding_name="b", **times)) == taken(
+    assert taken(lambda: SyncerSettings(cluster_binding_name="b", **times)) == taken(
         lambda: Campaign(NoLock(), name="b", **times)
     )
 
 
 def test_help_describes_every_flag() -> None:
-    shown = usage(Settings, program="kubeocean syncer", about="Lends.")
+    shown = usage(SyncerSettings, program="kubeocean syncer", about="Lends.")
     for line in (
         "--cluster-binding-name (required)",
         "--leader-elect (default true)",

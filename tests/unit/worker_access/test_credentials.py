@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from kubeocean.errors import ConfigError
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
+from kubeocean.runtime.kinds import SecretWithData
 from kubeocean.runtime.objects import Json, Meta
-from kubeocean.worker_access.credentials import ENV_WORKER_FILES, KubeconfigSecret, SecretAccess
+from kubeocean.worker_access.credentials import ENV_WORKER_FILES, SecretAccess
 
 
-def secret(user: Json, *, name: str = "w1", **cluster: object) -> KubeconfigSecret:
+def secret(user: Json, *, name: str = "w1", **cluster: object) -> SecretWithData:
     config = {
         "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"} | cluster}],
         "users": [{"name": "u", "user": user}],
@@ -25,7 +26,7 @@ def secret(user: Json, *, name: str = "w1", **cluster: object) -> KubeconfigSecr
         "current-context": "x",
     }
     data = {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()}
-    return KubeconfigSecret(metadata=Meta(namespace="system", name=name), data=data)
+    return SecretWithData(metadata=Meta(namespace="system", name=name), data=data)
 
 
 def token_of(access: SecretAccess) -> str:
@@ -49,7 +50,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def test_a_kubeconfig_may_hold_a_token_or_a_certificate() -> None:
     assert token_of(SecretAccess(secret({"token": "t"}), environ={})) == "t"
-    issued = Authority.create("a").issue(Subject("u", (), client=True))
+    issued = LocalAuthority.create("a").issue(Subject("u", (), client=True))
     inline = {
         "client-certificate-data": base64.b64encode(issued.certificate).decode(),
         "client-key-data": base64.b64encode(issued.private_key).decode(),

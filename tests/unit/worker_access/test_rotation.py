@@ -11,7 +11,8 @@ from kubeocean.api.bindings import ClusterBinding, SecretReference
 from kubeocean.api.group import DEFAULT
 from kubeocean.errors import ConfigError
 from kubeocean.runtime.client import Client
-from kubeocean.worker_access.credentials import KubeconfigSecret, SecretAccess
+from kubeocean.runtime.kinds import SecretWithData
+from kubeocean.worker_access.credentials import SecretAccess
 from kubeocean.worker_access.rotation import ANY_NAMESPACE, Rotation, kubeconfig_namespaces
 from support.scripted_transport import Scripted
 
@@ -39,7 +40,7 @@ class EditedBinding:
 
     def __init__(self, *named: str) -> None:
         content = base64.b64encode(KUBECONFIG).decode()
-        secret = KubeconfigSecret(data={"kubeconfig": content})
+        secret = SecretWithData(data={"kubeconfig": content})
         self.refused: list[str] = []
         self.rotation = Rotation(
             Client(Scripted()),

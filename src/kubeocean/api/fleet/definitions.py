@@ -13,19 +13,13 @@ import yaml
 
 from kubeocean.api.fleet.kinds import KINDS, Column, Kind
 from kubeocean.api.fleet.schema import object_schema
+from kubeocean.runtime.documents import PlainDumper
 from kubeocean.runtime.objects import Json
 
 __all__ = ["definition", "definitions", "hub_definitions", "member_definitions", "render", "write"]
 
 _DIRECTORY: Final = Path(__file__).parent / "crds"
 _NOTE: Final = "# Made from kubeocean.api.fleet by scripts/crds; do not edit.\n"
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that repeats values instead of writing anchors, which are hard to read."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
 
 
 def definitions() -> tuple[Json, ...]:
@@ -108,7 +102,7 @@ def render() -> dict[str, str]:
     """Return the CustomResourceDefinitions as YAML, by file name."""
     return {
         f"{each['spec']['names']['plural']}.yaml": _NOTE
-        + yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=100)
+        + yaml.dump(each, Dumper=PlainDumper, sort_keys=False, width=100)
         for each in definitions()
     }
 

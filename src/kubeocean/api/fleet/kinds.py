@@ -11,7 +11,6 @@ from kubeocean.api.fleet.clusters import (
     INTERNAL_MEMBER_CLUSTERS,
     MEMBER_CLUSTERS,
 )
-from kubeocean.api.fleet.envelopes import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.api.fleet.evictions import DISRUPTION_BUDGETS, EVICTIONS
 from kubeocean.api.fleet.inventory import CLUSTER_PROFILES
 from kubeocean.api.fleet.networking import (
@@ -53,7 +52,12 @@ from kubeocean.api.fleet.staged import (
     UpdateRun,
     UpdateStrategy,
 )
-from kubeocean.api.fleet.works import APPLIED_WORKS, WORKS
+from kubeocean.api.fleet.works import (
+    APPLIED_WORKS,
+    CLUSTER_RESOURCE_ENVELOPES,
+    RESOURCE_ENVELOPES,
+    WORKS,
+)
 from kubeocean.runtime.objects import Json, Key, ObjectT, Resource
 
 __all__ = ["CLUSTER", "KINDS", "NAMESPACED", "Column", "Kind", "PlacementScope", "scope_of"]

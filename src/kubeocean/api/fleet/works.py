@@ -1,8 +1,10 @@
-"""Work and AppliedWork: manifests for one member, and the objects that its agent applied."""
+"""Work, AppliedWork and envelopes: manifests for members, and the objects that agents applied."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final
+
+import msgspec
 
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP, PatchDetail
 from kubeocean.api.fleet.schema import (
@@ -19,6 +21,8 @@ from kubeocean.runtime.objects import Object, Resource
 
 __all__ = [
     "APPLIED_WORKS",
+    "CLUSTER_RESOURCE_ENVELOPES",
+    "RESOURCE_ENVELOPES",
     "WORKS",
     "AppliedResource",
     "AppliedWork",
@@ -27,6 +31,7 @@ __all__ = [
     "BackReportedStatus",
     "DiffDetails",
     "DriftDetails",
+    "Envelope",
     "ManifestCondition",
     "Work",
     "WorkResourceIdentifier",
@@ -175,7 +180,32 @@ class AppliedWork(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     status: Annotated[AppliedWorkStatus, field("Objects that were written.")] = AppliedWorkStatus()
 
 
+class Envelope(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Manifests that are placed on members and do not take effect on the hub."""
+
+    data: Annotated[
+        dict[str, EmbeddedObject],
+        field(
+            "Manifests, each under a name of its own.",
+            required=True,
+            minProperties=1,
+            maxProperties=50,
+        ),
+    ] = msgspec.field(default_factory=dict)
+
+
 WORKS: Final = Resource(PLACEMENT_GROUP, V1BETA1, "works", "Work", True, Work)
 APPLIED_WORKS: Final = Resource(
     PLACEMENT_GROUP, V1BETA1, "appliedworks", "AppliedWork", False, AppliedWork
+)
+CLUSTER_RESOURCE_ENVELOPES: Final = Resource(
+    PLACEMENT_GROUP,
+    V1BETA1,
+    "clusterresourceenvelopes",
+    "ClusterResourceEnvelope",
+    False,
+    Envelope,
+)
+RESOURCE_ENVELOPES: Final = Resource(
+    PLACEMENT_GROUP, V1BETA1, "resourceenvelopes", "ResourceEnvelope", True, Envelope
 )

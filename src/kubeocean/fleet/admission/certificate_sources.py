@@ -5,35 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.admission.certificates import CertificateSet
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.files import FileSet
 from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import get_logger
-from kubeocean.runtime.objects import Key, Object, Resource
+from kubeocean.runtime.objects import Key
 from kubeocean.runtime.server_tls import CertificateTls, ServerCertificate
 
-__all__ = ["CERTIFICATE_SECRETS", "CertificateFiles", "CertificateSecret", "SharedCertificate"]
+__all__ = ["CertificateDirectory", "SharedCertificate"]
 
 _LOOK_S: Final = 10.0
 
 _log = get_logger(__name__)
-
-
-class CertificateSecret(Object, frozen=True, gc=False, rename="camel", kw_only=True):
-    """The Secret of the webhook server's certificates; its data is not printed."""
-
-    data: dict[str, str] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"CertificateSecret({self.key})"
-
-
-CERTIFICATE_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, CertificateSecret)
 
 
 class SharedCertificate:
@@ -41,9 +28,9 @@ class SharedCertificate:
 
     def __init__(self, client: Client, secret: Key, tls: CertificateTls) -> None:
         self._tls = tls
-        self._informer: Informer[CertificateSecret] = Informer(
+        self._informer: Informer[SecretWithData] = Informer(
             client,
-            CERTIFICATE_SECRETS,
+            SECRETS_WITH_DATA,
             namespace=secret.namespace,
             fields=f"metadata.name={secret.name}",
         )
@@ -53,7 +40,7 @@ class SharedCertificate:
         """Watch the Secret and load its certificate after each change, until cancelled."""
         await self._informer.run()
 
-    def _changed(self, old: CertificateSecret | None, new: CertificateSecret | None) -> None:
+    def _changed(self, old: SecretWithData | None, new: SecretWithData | None) -> None:
         if new is None:
             return  # the certificate in use stays; the leader writes a new one
         certificates = CertificateSet.from_data(new.data)
@@ -66,7 +53,7 @@ class SharedCertificate:
             _log.error("Could not use certificate of webhooks", error=str(error))
 
 
-class CertificateFiles:
+class CertificateDirectory:
     """Loads the webhook server's certificate from `tls.crt` and `tls.key` of a directory.
 
     cert-manager maintains the files.

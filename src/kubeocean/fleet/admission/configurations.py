@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "GUARD_RAIL_PATH",
     "MUTATING_PATH",
-    "Endpoint",
+    "WebhookEndpoint",
     "WebhookSet",
     "configurations",
     "validating_path",
@@ -74,7 +74,7 @@ _OF_MEMBERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class WebhookEndpoint:
     """Address of the webhook server for API servers: a Service, or `url` if that is given.
 
     `bundle` holds the authorities that API servers trust; None leaves `caBundle` to cert-manager.
@@ -116,7 +116,7 @@ def validating_path(group: str, version: str, kind: str) -> str:
     return f"/validate-{group}-{version}-{kind.lower()}"
 
 
-def configurations(endpoint: Endpoint, webhooks: WebhookSet) -> list[Json]:
+def configurations(endpoint: WebhookEndpoint, webhooks: WebhookSet) -> list[Json]:
     """Return all webhook configurations of a hub."""
     documents = [
         _configuration("MutatingWebhookConfiguration", MUTATING_WEBHOOKS, [_mutating(endpoint)]),
@@ -186,7 +186,7 @@ def _selector(key: str, operator: str, values: Iterable[str]) -> Json:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def _mutating(endpoint: Endpoint) -> Json:
+def _mutating(endpoint: WebhookEndpoint) -> Json:
     rule = _rule(PLACEMENT_GROUP, V1BETA1, ["clusterresourceplacements"], _WRITE, _CLUSTER)
     return _webhook(
         "fleet.clusterresourceplacementv1beta1.mutating",
@@ -197,7 +197,7 @@ def _mutating(endpoint: Endpoint) -> Json:
     ) | {"reinvocationPolicy": "Never"}
 
 
-def _validating(endpoint: Endpoint, webhooks: WebhookSet) -> Iterable[Json]:
+def _validating(endpoint: WebhookEndpoint, webhooks: WebhookSet) -> Iterable[Json]:
     def webhook(
         name: str,
         group: str,
@@ -245,7 +245,7 @@ def _validating(endpoint: Endpoint, webhooks: WebhookSet) -> Iterable[Json]:
         yield webhook(kind, PLACEMENT_GROUP, V1BETA1, kind, f"{kind}s", operations, scope=scope)
 
 
-def _guard_rail(endpoint: Endpoint) -> Iterable[Json]:
+def _guard_rail(endpoint: WebhookEndpoint) -> Iterable[Json]:
     def webhook(
         subject: str,
         rules: list[Json],

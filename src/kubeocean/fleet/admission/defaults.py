@@ -16,7 +16,7 @@ from kubeocean.api.fleet.strategies import (
     WhenToApply,
     WhenToTakeOver,
 )
-from kubeocean.fleet.admission.reviews import ALLOWED, Decision, Request
+from kubeocean.fleet.admission.reviews import ALLOWED, AdmissionDecision, AdmissionRequest
 from kubeocean.runtime.objects import Json
 
 __all__ = ["decide_defaults", "defaulted_spec"]
@@ -33,7 +33,7 @@ _SPREAD: Final = {"maxSkew": 1, "whenUnsatisfiable": str(UnsatisfiableAction.DO_
 _TOLERATION: Final = {"operator": str(TolerationOperator.EQUAL)}
 
 
-def decide_defaults(request: Request) -> Decision:
+def decide_defaults(request: AdmissionRequest) -> AdmissionDecision:
     """Return a patch that adds the defaults which a ClusterResourcePlacement lacks.
 
     :raises BadReview: the object in the request cannot be read.
@@ -45,7 +45,7 @@ def decide_defaults(request: Request) -> Decision:
     spec = document.get("spec")
     if not isinstance(spec, dict):
         return ALLOWED  # the schema refuses such an object
-    return Decision(True, patch=tuple(_additions(spec, defaulted_spec(spec), "/spec")))
+    return AdmissionDecision(True, patch=tuple(_additions(spec, defaulted_spec(spec), "/spec")))
 
 
 def defaulted_spec(spec: Json) -> Json:

@@ -15,6 +15,9 @@
 *Administrators* are the groups `system:masters` and `kubeadm:cluster-admins`, and users that are
 listed by name. *Allowed users* are administrators, service accounts, nodes, the scheduler, the
 controller manager, and `aks-support`.
+
+Workloads are banned on a hub that runs none, if flags enable that: no user creates Pods,
+ReplicaSets or PodDisruptionBudgets outside of reserved namespaces.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -28,10 +31,16 @@ from kubeocean.api.fleet.inventory import INVENTORY_GROUP
 from kubeocean.api.fleet.names import PREFIX, SYSTEM_NAMESPACE, member_of_namespace
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
-from kubeocean.fleet.admission.reviews import ALLOWED, Decision, Operation, Request, denied
+from kubeocean.fleet.admission.reviews import (
+    ALLOWED,
+    AdmissionDecision,
+    AdmissionRequest,
+    Operation,
+    denied,
+)
 from kubeocean.runtime.objects import Json
 
-__all__ = ["RESERVED_PREFIXES", "GuardRail", "is_reserved"]
+__all__ = ["RESERVED_PREFIXES", "GuardRail", "decide_workload", "is_reserved"]
 
 RESERVED_PREFIXES: Final = ("fleet-", "kube-")
 _FLEET_ANNOTATION: Final = "fleet.azure.com"
@@ -80,6 +89,18 @@ _REMOVE_ANNOTATIONS: Final = (
     "no user is allowed to remove all fleet pre-fixed annotations from a fleet member cluster"
 )
 _LABELS: Final = "users are not allowed to modify labels through hub cluster directly"
+_WORKLOAD_REFUSAL: Final = (
+    "{kind} {namespace}/{name} creation is disallowed in the fleet hub cluster."
+)
+_BUDGET_REFUSAL: Final = (
+    "PDBs {namespace}/{name} cannot be directly created in the hub cluster due to potential side"
+    " effects; to place a PDB to member clusters, consider wrapping it in a resource envelope."
+)
+_WORKLOAD_REFUSALS: Final = {
+    "Pod": _WORKLOAD_REFUSAL,
+    "ReplicaSet": _WORKLOAD_REFUSAL,
+    "PodDisruptionBudget": _BUDGET_REFUSAL,
+}
 
 
 def is_reserved(namespace: str) -> bool:
@@ -98,7 +119,9 @@ class GuardRail:
     whitelisted: frozenset[str] = frozenset()
     deny_labels: bool = False
 
-    def decide(self, request: Request, identity_of: Callable[[str], str | None]) -> Decision:
+    def decide(
+        self, request: AdmissionRequest, identity_of: Callable[[str], str | None]
+    ) -> AdmissionDecision:
         """Allow or deny a request to the API server.
 
         :param identity_of: returns the name in `spec.identity` of a MemberCluster, None if there is
@@ -121,7 +144,7 @@ class GuardRail:
             return ALLOWED
         return self._allowed_users(request)
 
-    def _member_cluster(self, request: Request) -> Decision:
+    def _member_cluster(self, request: AdmissionRequest) -> AdmissionDecision:
         if request.operation is Operation.UPDATE:
             old, new = request.old_document(), request.document()
             if _has_fleet_annotation(old):
@@ -134,7 +157,9 @@ class GuardRail:
         content = request.old_document() if is_deletion else request.document()
         return self._allowed_users(request) if _has_fleet_annotation(content) else ALLOWED
 
-    def _fleet_member_cluster(self, request: Request, old: Json, new: Json) -> Decision:
+    def _fleet_member_cluster(
+        self, request: AdmissionRequest, old: Json, new: Json
+    ) -> AdmissionDecision:
         if not _has_fleet_annotation(new):
             return denied(_REMOVE_ANNOTATIONS)
         if self.deny_labels and self._changes_denied_label(request, old, new):
@@ -149,7 +174,7 @@ class GuardRail:
             return ALLOWED
         return self._allowed_users(request)
 
-    def _changes_denied_label(self, request: Request, old: Json, new: Json) -> bool:
+    def _changes_denied_label(self, request: AdmissionRequest, old: Json, new: Json) -> bool:
         groups = request.user_info.groups
         if _MASTERS in groups:
             return False
@@ -161,8 +186,8 @@ class GuardRail:
         )
 
     def _member_object(
-        self, request: Request, identity_of: Callable[[str], str | None]
-    ) -> Decision:
+        self, request: AdmissionRequest, identity_of: Callable[[str], str | None]
+    ) -> AdmissionDecision:
         if not is_reserved(request.namespace):
             return ALLOWED
         member = member_of_namespace(request.namespace)
@@ -175,7 +200,7 @@ class GuardRail:
         account = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{identity}"
         return ALLOWED if request.user_info.username in (identity, account) else decision
 
-    def _allowed_users(self, request: Request) -> Decision:
+    def _allowed_users(self, request: AdmissionRequest) -> AdmissionDecision:
         user = request.user_info
         is_allowed = (
             self._is_admin(request)
@@ -184,12 +209,12 @@ class GuardRail:
         )
         return ALLOWED if is_allowed else _refusal(request)
 
-    def _is_admin(self, request: Request) -> bool:
+    def _is_admin(self, request: AdmissionRequest) -> bool:
         user = request.user_info
         return user.username in self.whitelisted or not _ADMIN_GROUPS.isdisjoint(user.groups)
 
 
-def _refusal(request: Request) -> Decision:
+def _refusal(request: AdmissionRequest) -> AdmissionDecision:
     user = request.user_info
     # Requests about a Namespace name it as their namespace, too.
     namespace = "" if request.kind.kind == "Namespace" else request.namespace
@@ -229,3 +254,12 @@ def _guarded_part(content: Json) -> Json:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def decide_workload(request: AdmissionRequest) -> AdmissionDecision:
+    """Allow or deny the creation of a Pod, ReplicaSet or PodDisruptionBudget."""
+    text = _WORKLOAD_REFUSALS.get(request.kind.kind)
+    if text is None or request.operation is not Operation.CREATE or is_reserved(request.namespace):
+        return ALLOWED
+    name, namespace = request.name, request.namespace
+    return denied(text.format(kind=request.kind.kind, namespace=namespace, name=name))

@@ -30,31 +30,36 @@ from kubeocean.fleet.admission.configurations import (
     validating_path,
 )
 from kubeocean.fleet.admission.defaults import decide_defaults
-from kubeocean.fleet.admission.evictions import decide_budget, decide_eviction, evicted_placement
-from kubeocean.fleet.admission.guard_rail import GuardRail
+from kubeocean.fleet.admission.guard_rail import GuardRail, decide_workload
 from kubeocean.fleet.admission.members import decide_member, needs_service_exports
 from kubeocean.fleet.admission.overrides import decide_override, summary_of
-from kubeocean.fleet.admission.placements import decide_placement, needs_kinds, selected_kinds
-from kubeocean.fleet.admission.reviews import Decision, GroupVersionKind, Request
-from kubeocean.fleet.admission.workloads import decide_workload
+from kubeocean.fleet.admission.placements import (
+    decide_budget,
+    decide_eviction,
+    decide_placement,
+    evicted_placement,
+    needs_kinds,
+    selected_kinds,
+)
+from kubeocean.fleet.admission.reviews import AdmissionDecision, AdmissionRequest
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.discovery import Discovery
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Key, Object, Resource
+from kubeocean.runtime.objects import GroupVersionKind, Key, Object, Resource
 
-__all__ = ["Handler", "Handlers"]
+__all__ = ["AdmissionHandler", "Handlers"]
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Decision]]
+AdmissionHandler: TypeAlias = Callable[[AdmissionRequest], Awaitable[AdmissionDecision]]
 
 
-class _Identity(msgspec.Struct, frozen=True, gc=False):
+class _MemberIdentity(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
 
 
 class _MemberSpec(msgspec.Struct, frozen=True, gc=False):
-    identity: _Identity = _Identity()
+    identity: _MemberIdentity = _MemberIdentity()
 
 
 class _Member(Object, frozen=True, gc=False, rename="camel", kw_only=True):
@@ -103,7 +108,7 @@ class Handlers:
         return self.members is None or self.members.has_synced
 
     @property
-    def by_path(self) -> Mapping[str, Handler]:
+    def by_path(self) -> Mapping[str, AdmissionHandler]:
         """Return the webhook handlers by URL path."""
 
         def path(kind: str, group: str = PLACEMENT_GROUP, version: str = V1BETA1) -> str:
@@ -123,13 +128,13 @@ class Handlers:
             **({GUARD_RAIL_PATH: self._guarded} if self._guard_rail is not None else {}),
         }
 
-    async def _defaults(self, request: Request) -> Decision:
+    async def _defaults(self, request: AdmissionRequest) -> AdmissionDecision:
         return decide_defaults(request)
 
-    async def _workload(self, request: Request) -> Decision:
+    async def _workload(self, request: AdmissionRequest) -> AdmissionDecision:
         return decide_workload(request)
 
-    async def _guarded(self, request: Request) -> Decision:
+    async def _guarded(self, request: AdmissionRequest) -> AdmissionDecision:
         assert self._guard_rail is not None
         return self._guard_rail.decide(request, self._identity_of)
 
@@ -138,7 +143,7 @@ class Handlers:
         cached = self.members.get(Key("", member))
         return cached.spec.identity.name if cached is not None else None
 
-    async def _placement(self, request: Request) -> Decision:
+    async def _placement(self, request: AdmissionRequest) -> AdmissionDecision:
         kinds: dict[GroupVersionKind, bool | None] = {}
         if needs_kinds(request):
             for kind in selected_kinds(request.decoded(Placement)):
@@ -150,22 +155,22 @@ class Handlers:
         resource = await self._discovery.find(api_version, kind.kind)
         return resource.namespaced if resource is not None else None
 
-    async def _cluster_override(self, request: Request) -> Decision:
+    async def _cluster_override(self, request: AdmissionRequest) -> AdmissionDecision:
         stored = await self._client.list(CLUSTER_RESOURCE_OVERRIDES)
         return decide_override(
             request, ClusterResourceOverride, [summary_of(each) for each in stored.items]
         )
 
-    async def _override(self, request: Request) -> Decision:
+    async def _override(self, request: AdmissionRequest) -> AdmissionDecision:
         stored = await self._client.list(RESOURCE_OVERRIDES, request.namespace)
         return decide_override(
             request, ResourceOverride, [summary_of(each) for each in stored.items]
         )
 
-    async def _eviction(self, request: Request) -> Decision:
+    async def _eviction(self, request: AdmissionRequest) -> AdmissionDecision:
         return decide_eviction(await self._find_placement(evicted_placement(request)))
 
-    async def _budget(self, request: Request) -> Decision:
+    async def _budget(self, request: AdmissionRequest) -> AdmissionDecision:
         return decide_budget(request, await self._find_placement(request.name))
 
     async def _find_placement(self, name: str) -> Placement | None:
@@ -174,7 +179,7 @@ class Handlers:
         except NotFound:
             return None
 
-    async def _member(self, request: Request) -> Decision:
+    async def _member(self, request: AdmissionRequest) -> AdmissionDecision:
         exports: list[str] = []
         if self._networking and needs_service_exports(request):
             exports = await self._service_exports(request.name)

@@ -20,9 +20,9 @@ from kubeocean.api.fleet.names import MEMBER_NAMESPACE_PREFIX
 from kubeocean.fleet.admission.go_names import label_value_problems, qualified_name_problems
 from kubeocean.fleet.admission.reviews import (
     ALLOWED,
-    Decision,
+    AdmissionDecision,
+    AdmissionRequest,
     Operation,
-    Request,
     aggregate,
     denied,
 )
@@ -32,7 +32,7 @@ __all__ = ["LONGEST_MEMBER_NAME", "decide_member", "needs_service_exports"]
 LONGEST_MEMBER_NAME: Final = LONGEST_NAME - len(MEMBER_NAMESPACE_PREFIX)
 
 
-def needs_service_exports(request: Request) -> bool:
+def needs_service_exports(request: AdmissionRequest) -> bool:
     """Whether the decision on a MemberCluster depends on the Services that the member exports.
 
     :raises BadReview: the object in the request cannot be read.
@@ -43,7 +43,9 @@ def needs_service_exports(request: Request) -> bool:
     return options is None or options.validation_mode != DeleteValidationMode.SKIP
 
 
-def decide_member(request: Request, service_exports: Sequence[str] = ()) -> Decision:
+def decide_member(
+    request: AdmissionRequest, service_exports: Sequence[str] = ()
+) -> AdmissionDecision:
     """Allow or deny the creation, update or deletion of a MemberCluster.
 
     :param service_exports: services, as NAMESPACE/NAME, that the member exports; only looked up

@@ -24,9 +24,9 @@ from kubeocean.api.fleet.placements import ResourceSelector
 from kubeocean.fleet.admission.go_names import label_selector_problem, print_selector
 from kubeocean.fleet.admission.reviews import (
     ALLOWED,
-    Decision,
+    AdmissionDecision,
+    AdmissionRequest,
     Operation,
-    Request,
     aggregate,
     denied,
 )
@@ -59,8 +59,8 @@ def summary_of(override: Override) -> OverrideSummary:
 
 
 def decide_override(
-    request: Request, type_: type[Override], others: Sequence[OverrideSummary]
-) -> Decision:
+    request: AdmissionRequest, type_: type[Override], others: Sequence[OverrideSummary]
+) -> AdmissionDecision:
     """Allow or deny the creation or update of an override.
 
     :param others: overrides of the same kind that exist; of ResourceOverrides those in the

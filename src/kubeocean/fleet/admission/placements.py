@@ -1,7 +1,11 @@
-"""Rules for ClusterResourcePlacements that the schema cannot express. Pure.
+"""Rules for ClusterResourcePlacements, and for their evictions and disruption budgets, that the
+schema cannot express. Pure.
 
 An update that does not change the spec, and every update of a placement that is being deleted, is
 allowed: controllers must be able to write finalizers of a placement that was valid once.
+
+An eviction or a budget without a ClusterResourcePlacement is allowed: the placement may be created
+later, and the controller of evictions reports a missing placement.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubeocean.api.fleet.clusters import LONGEST_NAME
+from kubeocean.api.fleet.evictions import DisruptionBudget, PlacementEviction
 from kubeocean.api.fleet.placements import (
     Placement,
     PlacementSpec,
@@ -35,15 +40,22 @@ from kubeocean.fleet.admission.go_names import (
 from kubeocean.fleet.admission.property_rules import requirements_problems, sorter_problems
 from kubeocean.fleet.admission.reviews import (
     ALLOWED,
-    Decision,
-    GroupVersionKind,
+    AdmissionDecision,
+    AdmissionRequest,
     Operation,
-    Request,
     aggregate,
     denied,
 )
+from kubeocean.runtime.objects import GroupVersionKind
 
-__all__ = ["decide_placement", "needs_kinds", "selected_kinds"]
+__all__ = [
+    "decide_budget",
+    "decide_eviction",
+    "decide_placement",
+    "evicted_placement",
+    "needs_kinds",
+    "selected_kinds",
+]
 
 _WRAPPER: Final = "deny create/update v1beta1 CRP has invalid fields"
 
@@ -53,7 +65,7 @@ def selected_kinds(placement: Placement) -> list[GroupVersionKind]:
     return list(dict.fromkeys(_kind(each) for each in placement.spec.resource_selectors))
 
 
-def needs_kinds(request: Request) -> bool:
+def needs_kinds(request: AdmissionRequest) -> bool:
     """Whether the decision on a ClusterResourcePlacement depends on the kinds that the hub serves.
 
     :raises BadReview: an object in the request cannot be read.
@@ -62,8 +74,8 @@ def needs_kinds(request: Request) -> bool:
 
 
 def decide_placement(
-    request: Request, namespaced: Mapping[GroupVersionKind, bool | None]
-) -> Decision:
+    request: AdmissionRequest, namespaced: Mapping[GroupVersionKind, bool | None]
+) -> AdmissionDecision:
     """Allow or deny the creation or update of a ClusterResourcePlacement.
 
     :param namespaced: of each selected kind whether its objects are namespaced; None if the hub
@@ -85,7 +97,7 @@ def decide_placement(
     return denied(f"{_WRAPPER} {aggregate(problems)}") if problems else ALLOWED
 
 
-def _is_exempt(request: Request) -> bool:
+def _is_exempt(request: AdmissionRequest) -> bool:
     if request.operation is not Operation.UPDATE:
         return False
     old, new = request.old(Placement), request.decoded(Placement)
@@ -252,3 +264,42 @@ def _strategy_problems(strategy: RolloutStrategy) -> list[str]:
     if apply.server_side_apply_config is not None and not is_server_side:
         problems.append("serverSideApplyConfig is only valid for ServerSideApply strategy type")
     return problems
+
+
+def evicted_placement(request: AdmissionRequest) -> str:
+    """Return the name of the placement that the eviction in a request names.
+
+    :raises BadReview: the object in the request cannot be read.
+    """
+    return request.decoded(PlacementEviction).spec.placement_name
+
+
+def decide_eviction(placement: Placement | None) -> AdmissionDecision:
+    """Allow or deny the creation of an eviction of `placement`."""
+    if placement is None:
+        return ALLOWED
+    if placement.deleting:
+        return denied(f"cluster resource placement {placement.name} is being deleted")
+    if placement.spec.policy.placement_type == PlacementType.PICK_FIXED:
+        return denied("cluster resource placement policy type PickFixed is not supported")
+    return ALLOWED
+
+
+def decide_budget(request: AdmissionRequest, placement: Placement | None) -> AdmissionDecision:
+    """Allow or deny a disruption budget for `placement`, which has the same name.
+
+    A placement of type PickAll has no target number of clusters, so its budget can only set
+    minAvailable, as a number of clusters.
+
+    :raises BadReview: the object in the request cannot be read.
+    """
+    spec = request.decoded(DisruptionBudget).spec
+    if placement is None or placement.spec.policy.placement_type != PlacementType.PICK_ALL:
+        return ALLOWED
+    problems = []
+    prefix = "cluster resource placement policy type PickAll is not supported with"
+    if spec.max_unavailable is not None:
+        problems.append(f"{prefix} any specified max unavailable {spec.max_unavailable}")
+    if isinstance(spec.min_available, str):
+        problems.append(f"{prefix} min available as a percentage {spec.min_available}")
+    return denied(aggregate(problems)) if problems else ALLOWED

@@ -21,7 +21,6 @@ from kubeocean.api.fleet.names import (
     VALIDATING_WEBHOOKS,
 )
 from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from kubeocean.fleet.admission.certificate_sources import CERTIFICATE_SECRETS, CertificateSecret
 from kubeocean.fleet.admission.certificates import CertificateSet, renew
 from kubeocean.fleet.admission.configurations import configurations
 from kubeocean.fleet.admission.policies import POLICY_LABELS, policy_objects
@@ -30,7 +29,7 @@ from kubeocean.runtime.client import ApplyPatch, Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.informer import Informer
-from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.kinds import NAMESPACES, SECRETS_WITH_DATA, SecretWithData
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
@@ -108,12 +107,12 @@ class Registration:
             for resource, names in _NAMES.items()
             if resource in _used(settings)
         }
-        self._secrets: Informer[CertificateSecret] | None = None
+        self._secrets: Informer[SecretWithData] | None = None
         webhooks = settings.webhooks
         if webhooks is not None and not webhooks.certificate_directory:
             self._secrets = Informer(
                 client,
-                CERTIFICATE_SECRETS,
+                SECRETS_WITH_DATA,
                 namespace=webhooks.secret.namespace,
                 fields=f"metadata.name={webhooks.secret.name}",
                 clock=self._clock,
@@ -186,7 +185,7 @@ class Registration:
     # Certificates
 
     async def _certificates(
-        self, settings: WebhookSettings, secrets: Informer[CertificateSecret]
+        self, settings: WebhookSettings, secrets: Informer[SecretWithData]
     ) -> tuple[bytes, float]:
         """Renew certificates that are due, and store them in the Secret.
 
@@ -202,8 +201,8 @@ class Registration:
         return renewal.certificates.bundle, max(1.0, wait)
 
     async def _store(
-        self, key: Key, stored: CertificateSecret | None, certificates: CertificateSet
-    ) -> CertificateSecret:
+        self, key: Key, stored: SecretWithData | None, certificates: CertificateSet
+    ) -> SecretWithData:
         metadata: Json = {"name": key.name, "namespace": key.namespace}
         body: Json = {
             "apiVersion": "v1",
@@ -214,14 +213,14 @@ class Registration:
         }
         if stored is None:
             try:
-                written = await self._client.create(CERTIFICATE_SECRETS, body)
+                written = await self._client.create(SECRETS_WITH_DATA, body)
             except AlreadyExists as error:
                 # Another replica was faster; the next reconcile reads its certificates.
                 raise Conflict(str(error), status=error.status) from error
         else:
             metadata["resourceVersion"] = stored.resource_version
             metadata["uid"] = stored.uid
-            written = await self._client.update(CERTIFICATE_SECRETS, body)
+            written = await self._client.update(SECRETS_WITH_DATA, body)
         _log.info("Stored certificates of webhooks", secret=str(key))
         return written
 

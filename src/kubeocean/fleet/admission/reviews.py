@@ -9,21 +9,20 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from kubeocean.errors import KubeoceanError
-from kubeocean.runtime.objects import Json, Object
+from kubeocean.runtime.objects import GroupVersionKind, Json, ObjectT
 
 __all__ = [
     "ALLOWED",
     "REVIEW_VERSIONS",
+    "AdmissionDecision",
+    "AdmissionRequest",
     "BadReview",
-    "Decision",
-    "GroupVersionKind",
     "Operation",
-    "Request",
     "Review",
     "UserInfo",
     "aggregate",
@@ -35,8 +34,6 @@ _API_VERSIONS: Final = frozenset(f"admission.k8s.io/{version}" for version in RE
 _KIND: Final = "AdmissionReview"
 _LONGEST_MESSAGE: Final = 16 * 1024  # characters; the API server repeats the text to its user
 _FORBIDDEN: Final = 403
-
-ObjectT = TypeVar("ObjectT", bound=Object)
 
 
 class BadReview(KubeoceanError):
@@ -52,17 +49,6 @@ class Operation(StrEnum):
     CONNECT = "CONNECT"
 
 
-class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
-    """Group, version and kind of an object; `str()` gives the text of Go's GroupVersionKind."""
-
-    group: str = ""
-    version: str = ""
-    kind: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.group}/{self.version}, Kind={self.kind}"
-
-
 class UserInfo(msgspec.Struct, frozen=True, gc=False):
     """The user who sent a request to the API server."""
 
@@ -70,7 +56,7 @@ class UserInfo(msgspec.Struct, frozen=True, gc=False):
     groups: tuple[str, ...] = ()
 
 
-class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
+class AdmissionRequest(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
     """The request in an AdmissionReview; `request_kind` is the kind that the user wrote."""
 
     uid: str
@@ -119,7 +105,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=Tru
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AdmissionDecision:
     """Answer to an admission request; `patch` holds JSON Patch operations for the object."""
 
     allowed: bool
@@ -127,18 +113,18 @@ class Decision:
     patch: tuple[Json, ...] = ()
 
 
-ALLOWED: Final = Decision(True)
+ALLOWED: Final = AdmissionDecision(True)
 
 
-def denied(message: str) -> Decision:
+def denied(message: str) -> AdmissionDecision:
     """Return a Decision that denies the request, with a message for the user."""
-    return Decision(False, message)
+    return AdmissionDecision(False, message)
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    request: Request | None = None
+    request: AdmissionRequest | None = None
 
 
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
@@ -149,7 +135,7 @@ class Review:
     """A received AdmissionReview."""
 
     api_version: str
-    request: Request
+    request: AdmissionRequest
 
     @classmethod
     def parse(cls, body: bytes) -> Review:
@@ -169,7 +155,7 @@ class Review:
             raise BadReview("not an AdmissionReview: request.uid is missing")
         return cls(envelope.api_version, envelope.request)
 
-    def answer(self, decision: Decision) -> bytes:
+    def answer(self, decision: AdmissionDecision) -> bytes:
         """Return the AdmissionReview, as JSON, that answers this review with `decision`."""
         response: Json = {"uid": self.request.uid, "allowed": decision.allowed}
         if not decision.allowed:

@@ -13,8 +13,14 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from kubeocean.errors import KubeoceanError
-from kubeocean.fleet.admission.handlers import Handler, Handlers
-from kubeocean.fleet.admission.reviews import BadReview, Decision, Request, Review, denied
+from kubeocean.fleet.admission.handlers import AdmissionHandler, Handlers
+from kubeocean.fleet.admission.reviews import (
+    AdmissionDecision,
+    AdmissionRequest,
+    BadReview,
+    Review,
+    denied,
+)
 from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import SECONDS, Metrics
@@ -96,7 +102,7 @@ class WebhookServer:
                 finally:
                     self._listens = False
 
-    async def review(self, webhook: str, handler: Handler, body: bytes) -> bytes:
+    async def review(self, webhook: str, handler: AdmissionHandler, body: bytes) -> bytes:
         """Return the answer of `handler` to the AdmissionReview in `body`.
 
         :raises BadReview: the body is not an AdmissionReview.
@@ -130,7 +136,7 @@ class WebhookServer:
 class _Endpoint:
     """The HTTP endpoint of one webhook."""
 
-    def __init__(self, server: WebhookServer, webhook: str, handler: Handler) -> None:
+    def __init__(self, server: WebhookServer, webhook: str, handler: AdmissionHandler) -> None:
         self._server, self._webhook, self._handler = server, webhook, handler
 
     async def serve(self, request: web.Request) -> web.Response:
@@ -159,7 +165,9 @@ class _Endpoint:
             return await request.read()
 
 
-async def _decide(handler: Handler, request: Request) -> tuple[Decision, str]:
+async def _decide(
+    handler: AdmissionHandler, request: AdmissionRequest
+) -> tuple[AdmissionDecision, str]:
     try:
         async with asyncio.timeout(_DECIDING_S):
             decision = await handler(request)

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubeocean.api.fleet.names import WEBHOOK_CERTIFICATES
-from kubeocean.fleet.admission.configurations import Endpoint, WebhookSet
+from kubeocean.fleet.admission.configurations import WebhookEndpoint, WebhookSet
 from kubeocean.fleet.admission.guard_rail import GuardRail
 from kubeocean.fleet.admission.policies import PolicyConfig
 from kubeocean.runtime.flags import BindAddress
@@ -63,9 +63,9 @@ class WebhookSettings:
         """Optional webhooks that the settings enable."""
         return WebhookSet(self.guard_rail is not None, self.ban_workloads, self.ban_budgets)
 
-    def endpoint(self, bundle: bytes | None) -> Endpoint:
+    def endpoint(self, bundle: bytes | None) -> WebhookEndpoint:
         """Return the address of the webhook server, and `bundle`, the authorities to trust."""
-        return Endpoint(self.service, self.namespace, self.address.port, self.url, bundle)
+        return WebhookEndpoint(self.service, self.namespace, self.address.port, self.url, bundle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound
 from kubeocean.fleet.agent import report
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
-from kubeocean.fleet.agent.protocols import Applier, NewApplier
+from kubeocean.fleet.agent.protocols import MemberApplier, NewApplier
 from kubeocean.fleet.health import member_agent
 from kubeocean.fleet.writes import replace_status
 from kubeocean.runtime.client import Client, MergePatch
@@ -64,7 +64,7 @@ _audit = get_logger("kubeocean.audit")
 class _RunningApplier:
     """A started applier, its task, and the error that ended the task."""
 
-    applier: Applier
+    applier: MemberApplier
     task: asyncio.Task[None]
     error: str = ""
 
@@ -226,7 +226,7 @@ class MemberAgent:
             return report.failed_to_join(f"the applier ended and was restarted: {before.error}")
         return report.joined()
 
-    async def _run_applier(self, applier: Applier) -> None:
+    async def _run_applier(self, applier: MemberApplier) -> None:
         error = "it ended by itself"
         try:
             await applier.run()
@@ -237,7 +237,7 @@ class MemberAgent:
         if running is not None and running.applier is applier:
             running.error = error
 
-    async def _stop_applier(self) -> Applier | None:
+    async def _stop_applier(self) -> MemberApplier | None:
         """Cancel the applier and wait until it has ended; return None if no applier ran."""
         running, self._running = self._running, None
         if running is None:

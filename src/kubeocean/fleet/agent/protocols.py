@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 from kubeocean.api.fleet.clusters import PropertyValue, ResourceUsage
 from kubeocean.runtime.objects import Condition
 
-__all__ = ["Applier", "Collection", "NewApplier", "PropertyProvider"]
+__all__ = ["Collection", "MemberApplier", "NewApplier", "PropertyProvider"]
 
 
-class Applier(Protocol):
+class MemberApplier(Protocol):
     """Applies the Works of the hub in the member while the member has joined."""
 
     async def run(self) -> None:
@@ -25,7 +25,7 @@ class Applier(Protocol):
         """
 
 
-NewApplier: TypeAlias = Callable[[], Applier]
+NewApplier: TypeAlias = Callable[[], MemberApplier]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _SHORTEST_S: Final = 1.0  # between two reads, also if a token expires sooner or
 _log = get_logger(__name__)
 
 
-class _Claims(msgspec.Struct, frozen=True):
+class _TokenTimes(msgspec.Struct, frozen=True):
     exp: float | None = None
     iat: float | None = None
     nbf: float | None = None
@@ -62,7 +62,7 @@ def token_life(token: str, now: datetime) -> TokenLife | None:
         return None
     padded = parts[1] + "=" * (-len(parts[1]) % 4)
     try:
-        claims = msgspec.json.decode(urlsafe_b64decode(padded), type=_Claims)
+        claims = msgspec.json.decode(urlsafe_b64decode(padded), type=_TokenTimes)
         if claims.exp is None:
             return None
         issued = claims.iat if claims.iat is not None else claims.nbf

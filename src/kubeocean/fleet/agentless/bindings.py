@@ -18,7 +18,7 @@ from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.fleet.conditions import MemberCondition
 from kubeocean.api.group import DEFAULT, FLEET_LEFT, FLEET_MEMBER, Domain
 from kubeocean.errors import NotFound
-from kubeocean.fleet.agentless.plan import Step, member_spec, plan_binding
+from kubeocean.fleet.agentless.plan import BindingStep, member_spec, plan_binding
 from kubeocean.fleet.optional_kind import WhileDefined
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
@@ -125,18 +125,18 @@ class BindingMembers:
             binding = await self._write_condition(binding, plan.condition)
         with suppress(NotFound):  # an event of the deletion follows
             match plan.step:
-                case Step.NOTHING:
+                case BindingStep.NOTHING:
                     pass
-                case Step.ANNOTATE:
+                case BindingStep.ANNOTATE:
                     await self._annotate(binding, FLEET_MEMBER)
-                case Step.MARK_LEFT:
+                case BindingStep.MARK_LEFT:
                     await self._annotate(binding, FLEET_LEFT)
-                case Step.CREATE:
+                case BindingStep.CREATE:
                     await self._create(binding)
-                case Step.UPDATE:
+                case BindingStep.UPDATE:
                     assert member is not None
                     await self._update(binding, member)
-                case Step.DELETE:
+                case BindingStep.DELETE:
                     assert member is not None
                     await self._client.delete(MEMBER_CLUSTERS, member.name, uid=member.uid)
                     _audit.info("Asked binding to leave the fleet", binding=binding.name)

@@ -30,7 +30,7 @@ from kubeocean.runtime.objects import Condition, Json, controller_of, find_condi
 
 __all__ = [
     "BindingPlan",
-    "Step",
+    "BindingStep",
     "identity_of_user",
     "is_member_of",
     "member_spec",
@@ -43,7 +43,7 @@ _SHORTEST_S: Final = 1
 _LONGEST_S: Final = 600
 
 
-class Step(Enum):
+class BindingStep(Enum):
     """Action of the hub for one ClusterBinding, after the binding's condition is written."""
 
     NOTHING = auto()
@@ -58,7 +58,7 @@ class Step(Enum):
 class BindingPlan:
     """Next step for a ClusterBinding, and its condition `FleetMember`; None: do not write it."""
 
-    step: Step
+    step: BindingStep
     condition: Condition | None = None
 
 
@@ -107,13 +107,13 @@ def plan_binding(
     wish = binding.annotations.get(domain.fleet)
     if binding.deleting or wish != FLEET_MEMBER:
         if wish is None and everyone and not binding.deleting:
-            return BindingPlan(Step.ANNOTATE)
+            return BindingPlan(BindingStep.ANNOTATE)
         return _plan_leave(binding, ours)
     if ours is not None and ours.deleting:
         before = find_condition(binding.status.conditions, conditions.FLEET_MEMBERSHIP)
         is_leaving = before is not None and before.reason == conditions.FLEET_LEAVING.reason
         # The annotation comes first: with the condition alone, the member would join again.
-        return BindingPlan(Step.NOTHING if is_leaving else Step.MARK_LEFT)
+        return BindingPlan(BindingStep.NOTHING if is_leaving else BindingStep.MARK_LEFT)
     if problem := name_problem(binding.name):
         return _refusal(binding, problem)
     if member is not None and ours is None:
@@ -122,24 +122,28 @@ def plan_binding(
     if not binding.annotations.get(domain.fleet_identity):
         annotation = domain.fleet_identity
         waiting = _condition(binding, conditions.FLEET_AWAITS_SYNCER, annotation=annotation)
-        return BindingPlan(Step.NOTHING, waiting)
+        return BindingPlan(BindingStep.NOTHING, waiting)
     if ours is None:
-        return BindingPlan(Step.CREATE, _condition(binding, conditions.FLEET_JOINING, waits=""))
-    step = Step.NOTHING if _is_up_to_date(ours, binding, domain) else Step.UPDATE
+        return BindingPlan(
+            BindingStep.CREATE, _condition(binding, conditions.FLEET_JOINING, waits="")
+        )
+    step = BindingStep.NOTHING if _is_up_to_date(ours, binding, domain) else BindingStep.UPDATE
     return BindingPlan(step, _progress(binding, ours))
 
 
 def _plan_leave(binding: ClusterBinding, ours: MemberCluster | None) -> BindingPlan:
     if ours is not None:
-        step = Step.NOTHING if ours.deleting else Step.DELETE
+        step = BindingStep.NOTHING if ours.deleting else BindingStep.DELETE
         return BindingPlan(step, _condition(binding, conditions.FLEET_LEAVING))
     if find_condition(binding.status.conditions, conditions.FLEET_MEMBERSHIP) is None:
-        return BindingPlan(Step.NOTHING)
-    return BindingPlan(Step.NOTHING, _condition(binding, conditions.FLEET_HAS_LEFT))
+        return BindingPlan(BindingStep.NOTHING)
+    return BindingPlan(BindingStep.NOTHING, _condition(binding, conditions.FLEET_HAS_LEFT))
 
 
 def _refusal(binding: ClusterBinding, problem: str) -> BindingPlan:
-    return BindingPlan(Step.NOTHING, _condition(binding, conditions.FLEET_REFUSED, problem=problem))
+    return BindingPlan(
+        BindingStep.NOTHING, _condition(binding, conditions.FLEET_REFUSED, problem=problem)
+    )
 
 
 def _progress(binding: ClusterBinding, member: MemberCluster) -> Condition:

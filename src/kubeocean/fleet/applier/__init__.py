@@ -13,8 +13,7 @@ Pure, functions of the manifest, of the object in the member and of the apply st
     applied_work            builds the AppliedWork, the member's record of the objects of a Work
     finished_jobs           records Jobs that have finished, so that they are not created again
     leftovers               finds objects that a Work placed and no longer names
-    backoff                 computes when a Work is processed again
-    records                 the state that the applier keeps between two passes
+    records                 the state that the applier keeps between two passes, and their delay
 
 Reading and writing:
 
@@ -36,15 +35,15 @@ from kubeocean.runtime._exports import lazy_exports
 
 if TYPE_CHECKING:
     from kubeocean.fleet.applier.availability import extended_tracker, kubefleet_tracker
-    from kubeocean.fleet.applier.backoff import Backoff
     from kubeocean.fleet.applier.controller import WorkApplier
+    from kubeocean.fleet.applier.records import Backoff
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "availability": ("extended_tracker", "kubefleet_tracker"),
-            "backoff": ("Backoff",),
             "controller": ("WorkApplier",),
+            "records": ("Backoff",),
         },
     )
 

@@ -42,7 +42,6 @@ from kubeocean.fleet.applier.applied_work import (
     write_ahead,
 )
 from kubeocean.fleet.applier.availability import TrackerOf, extended_tracker
-from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.fleet.applier.deletion import DELETION_WAIT_S, WorkDeletion
 from kubeocean.fleet.applier.finished_jobs import note_of, notes_after, notes_of
 from kubeocean.fleet.applier.leftovers import left_overs
@@ -51,10 +50,10 @@ from kubeocean.fleet.applier.manifests import Identifier, Owner, Rejected
 from kubeocean.fleet.applier.metrics import ApplierMetrics
 from kubeocean.fleet.applier.objects import MemberObjects, PassFacts
 from kubeocean.fleet.applier.plan import Result, check_strategy, rejected
-from kubeocean.fleet.applier.records import WorkRecord
+from kubeocean.fleet.applier.records import Backoff, WorkRecord
 from kubeocean.fleet.applier.report import Processed, work_status
 from kubeocean.fleet.applier.stores import AppliedWorks, HubWorks, version_of
-from kubeocean.fleet.pool import Change, ObjectRef, WatchPool
+from kubeocean.fleet.pool import ChangedPart, ObjectRef, WatchPool
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import Controller, Done, Outcome
@@ -225,7 +224,9 @@ class WorkApplier:
         if new is None or version_of(new) > record.applied_work_written:
             self._controller.enqueue(key, priority=_WORK if new is None else _OBJECT)
 
-    def _on_object(self, owner: str, ref: ObjectRef, change: Change, obj: Untyped | None) -> None:
+    def _on_object(
+        self, owner: str, ref: ObjectRef, change: ChangedPart, obj: Untyped | None
+    ) -> None:
         key = Key(self.namespace, owner)
         record = self._records.get(key)
         if record is None:
@@ -234,7 +235,7 @@ class WorkApplier:
             record.finished_jobs |= [note]
         if record.is_busy:
             return
-        if change is not Change.STATUS:
+        if change is not ChangedPart.STATUS:
             wait_s = record.passed_at + OBJECT_INTERVAL_S - self._clock.monotonic()
             self._controller.queue.add_after(key, wait_s, priority=_OBJECT)
         elif self._is_outdated(record, ref):
@@ -353,7 +354,7 @@ class WorkApplier:
         work: Json,
         applied_work: Json,
         read: ReadManifests,
-        settings: _Settings,
+        settings: _ApplySettings,
         record: WorkRecord,
     ) -> tuple[ManifestOutcomes, list[Identifier]]:
         """Apply or compare the manifests; return the outcomes and the left-overs not removed."""
@@ -503,7 +504,7 @@ def _is_newer(now: Untyped, before: Untyped | None, written: int) -> bool:
     return version_of(now) > max(version_of(before), written)
 
 
-class _Settings(NamedTuple):
+class _ApplySettings(NamedTuple):
     """Apply strategy of a Work, and whether statuses of its objects are reported back."""
 
     strategy: ApplyStrategy = ApplyStrategy()
@@ -514,7 +515,7 @@ class _Settings(NamedTuple):
         return self.strategy.type == ApplyStrategyType.REPORT_DIFF
 
 
-def _settings_of(spec: Json) -> tuple[_Settings, str]:
+def _settings_of(spec: Json) -> tuple[_ApplySettings, str]:
     """Return the settings in a Work's spec, and their problem; empty if they are valid."""
     try:
         strategy = _converted(spec.get("applyStrategy"), ApplyStrategy, "applyStrategy")
@@ -522,8 +523,8 @@ def _settings_of(spec: Json) -> tuple[_Settings, str]:
         field = "reportBackStrategy"
         report_back = _converted(spec.get(field), ReportBackStrategy, field)
     except ConfigError as error:
-        return _Settings(), str(error)
-    return _Settings(strategy, report_back.type == ReportBackType.MIRROR), ""
+        return _ApplySettings(), str(error)
+    return _ApplySettings(strategy, report_back.type == ReportBackType.MIRROR), ""
 
 
 def _converted(value: Any, type_: type[PartT], field: str) -> PartT:

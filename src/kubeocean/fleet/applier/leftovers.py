@@ -17,7 +17,7 @@ from kubeocean.fleet.applier.manifests import Identifier, Owner
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.objects import Json
 
-__all__ = ["Delete", "LeaveAlone", "Release", "Removal", "left_overs", "removal_of"]
+__all__ = ["Delete", "DropOwner", "LeaveAlone", "Removal", "left_overs", "removal_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class DropOwner:
     """Removal of a left-over: drop the AppliedWork's owner reference with this patch."""
 
     patch: MergePatch
@@ -39,7 +39,7 @@ class LeaveAlone:
     """No removal: the left-over is gone, being deleted, or not owned by the AppliedWork."""
 
 
-Removal: TypeAlias = Delete | Release | LeaveAlone
+Removal: TypeAlias = Delete | DropOwner | LeaveAlone
 
 
 def left_overs(
@@ -93,6 +93,6 @@ def removal_of(live: Json | None, owner: Owner) -> Removal:
     if not others:
         return LeaveAlone() if metadata.get("deletionTimestamp") else Delete(metadata["uid"])
     version = metadata.get("resourceVersion")
-    return Release(
+    return DropOwner(
         MergePatch({"metadata": {"ownerReferences": others, "resourceVersion": version}})
     )

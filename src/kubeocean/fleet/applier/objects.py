@@ -31,7 +31,7 @@ from kubeocean.errors import (
     Unauthorized,
     Unreachable,
 )
-from kubeocean.fleet.applier.leftovers import Delete, LeaveAlone, Release, removal_of
+from kubeocean.fleet.applier.leftovers import Delete, DropOwner, LeaveAlone, removal_of
 from kubeocean.fleet.applier.manifests import Identifier, Manifest, Owner
 from kubeocean.fleet.applier.plan import (
     Adopt,
@@ -43,7 +43,7 @@ from kubeocean.fleet.applier.plan import (
     Keep,
     ManifestFacts,
     NextStep,
-    Patch,
+    PatchObject,
     Result,
     applied,
     decide,
@@ -145,7 +145,7 @@ class MemberObjects:
                         continue
                     case Create(body):
                         return applied(facts, await self._create(ref, body))
-                    case Patch() | Apply():
+                    case PatchObject() | Apply():
                         return applied(facts, await self._patch(ref, step.patch))
             except NO_ANSWER:
                 raise
@@ -202,7 +202,7 @@ class MemberObjects:
                         uid=uid,
                         propagation="Background",
                     )
-                case Release(patch):
+                case DropOwner(patch):
                     await self._patch(ref, patch)
                 case LeaveAlone():
                     pass

@@ -72,7 +72,7 @@ __all__ = [
     "Keep",
     "ManifestFacts",
     "NextStep",
-    "Patch",
+    "PatchObject",
     "Result",
     "applied",
     "check_strategy",
@@ -146,7 +146,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class PatchObject:
     """Step of a plan: send this patch, the result of a three-way merge."""
 
     patch: StrategicPatch | MergePatch
@@ -171,7 +171,7 @@ class Finish:
     result: Result
 
 
-NextStep: TypeAlias = Compare | Adopt | Create | Patch | Apply | Keep | Finish
+NextStep: TypeAlias = Compare | Adopt | Create | PatchObject | Apply | Keep | Finish
 
 
 def check_strategy(strategy: ApplyStrategy) -> None:
@@ -372,7 +372,7 @@ def _write(facts: ManifestFacts, live: Json, others: list[Json]) -> NextStep:
     return Apply(ApplyPatch(desired, force=configured or _is_managed_by_us_alone(live)))
 
 
-def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> Patch | Keep:
+def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> PatchObject | Keep:
     """Return the three-way merge patch, with the resourceVersion that it was computed from.
 
     Owner references that `desired` does not have are removed from the object.
@@ -390,7 +390,7 @@ def _three_way(facts: ManifestFacts, live: Json, desired: Json) -> Patch | Keep:
         return Keep()
     version = live["metadata"].get("resourceVersion")
     patch["metadata"] = {**patch.get("metadata", {}), "resourceVersion": version}
-    return Patch(StrategicPatch(patch) if shape is not None else MergePatch(patch))
+    return PatchObject(StrategicPatch(patch) if shape is not None else MergePatch(patch))
 
 
 def _with_foreign_finalizers(last: Json, desired: Json, live: Json) -> Json:

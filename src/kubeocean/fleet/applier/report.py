@@ -89,11 +89,11 @@ def _last_entry(each: Processed, known: Mapping[Identifier, Json]) -> Json:
     return known.get(in_place) or known.get(each.identifier.unplaced) or {}
 
 
-Judgement = tuple[str, str, str, str]  # type, status, reason, message
+_ConditionText = tuple[str, str, str, str]  # type, status, reason, message
 
 
 def _status(
-    conditions: Iterable[Judgement], entries: list[Json], old: Json, generation: int, now: str
+    conditions: Iterable[_ConditionText], entries: list[Json], old: Json, generation: int, now: str
 ) -> Json:
     settled = _settled(conditions, old.get("conditions") or (), generation, now)
     status: Json = {"conditions": settled}
@@ -102,7 +102,7 @@ def _status(
     return status
 
 
-def _work_conditions(processed: Sequence[Processed], reports_diff: bool) -> list[Judgement]:
+def _work_conditions(processed: Sequence[Processed], reports_diff: bool) -> list[_ConditionText]:
     total = len(processed)
     if reports_diff:
         reported = sum(each.result.reason.is_diff_reported for each in processed)
@@ -122,7 +122,7 @@ def _work_conditions(processed: Sequence[Processed], reports_diff: bool) -> list
     ]
 
 
-def _work_availability(processed: Sequence[Processed]) -> Judgement:
+def _work_availability(processed: Sequence[Processed]) -> _ConditionText:
     total = len(processed)
     available = sum(
         each.availability is not None and each.availability.counts_as_available
@@ -171,14 +171,14 @@ def _manifest_entry(each: Processed, old: Json, reports_diff: bool, now: str) ->
     return entry
 
 
-def _applied(each: Processed) -> list[Judgement]:
+def _applied(each: Processed) -> list[_ConditionText]:
     result = each.result
     if not result.reason.is_applied:
         message = APPLY_FAILED.format(error=result.error)
         if result.reason is ManifestReason.PREPARING:
             message = "the manifest is about to be processed"
         return [(WorkCondition.APPLIED, "False", result.reason, message)]
-    judgements: list[Judgement] = [
+    judgements: list[_ConditionText] = [
         (WorkCondition.APPLIED, "True", result.reason, "the manifest is applied")
     ]
     match each.availability:
@@ -201,7 +201,7 @@ def _applied(each: Processed) -> list[Judgement]:
     return judgements
 
 
-def _diff_reported(result: Result) -> Judgement:
+def _diff_reported(result: Result) -> _ConditionText:
     """Return the condition DiffReported; False for any reason that prevents a comparison."""
     if not result.reason.is_diff_reported:
         message = f"Failed to compare the manifest ({result.reason}, error: {result.error})"
@@ -213,7 +213,7 @@ def _diff_reported(result: Result) -> Judgement:
 
 
 def _settled(
-    judgements: Iterable[Judgement], old: Iterable[Any], generation: int, now: str
+    judgements: Iterable[_ConditionText], old: Iterable[Any], generation: int, now: str
 ) -> list[Json]:
     """Return conditions with the transition times of the old ones whose status is the same."""
     before: dict[str, Mapping[str, Any]] = {

@@ -51,7 +51,7 @@ from kubeocean.fleet.membership.forge import (
     member_metadata,
     object_writes,
 )
-from kubeocean.fleet.membership.plan import Plan, Step, plan_member
+from kubeocean.fleet.membership.plan import MembershipPlan, MembershipStep, plan_member
 from kubeocean.fleet.membership.status import (
     copy_report,
     hub_conditions,
@@ -182,27 +182,27 @@ class MemberClusters:
     async def _step(self, member: MemberCluster, objects: HubObjects) -> Outcome:
         plan = plan_member(member, objects, self._expected, self._force_wait, self._clock.now())
         match plan.step:
-            case Step.NOTHING:
+            case MembershipStep.NOTHING:
                 return Done()
-            case Step.REFUSE:
+            case MembershipStep.REFUSE:
                 member = await self._complete_metadata(member)
                 await self._report(member, None, problem=plan.message)
                 return Stuck(MemberReason.NOT_READY_TO_JOIN, plan.message)
-            case Step.AWAIT_NAMESPACE:
+            case MembershipStep.AWAIT_NAMESPACE:
                 return await self._await_namespace(member, objects, plan)
-            case Step.JOIN:
+            case MembershipStep.JOIN:
                 return await self._join(member, objects)
-            case Step.ASK_TO_LEAVE:
+            case MembershipStep.ASK_TO_LEAVE:
                 return await self._ask_to_leave(member, objects)
-            case Step.AWAIT_LEAVE:
+            case MembershipStep.AWAIT_LEAVE:
                 await self._report(member, objects.internal)
                 assert plan.again_in is not None
                 return After(plan.again_in.total_seconds())
-            case Step.REMOVE:
+            case MembershipStep.REMOVE:
                 return await self._remove(member, objects, plan)
-            case Step.AWAIT_REMOVAL:
+            case MembershipStep.AWAIT_REMOVAL:
                 return await self._await_removal(member, objects, plan)
-            case Step.FINALIZE:
+            case MembershipStep.FINALIZE:
                 return await self._finalize(member)
 
     async def _report_failure(
@@ -213,7 +213,7 @@ class MemberClusters:
             await self._report(member, internal, problem=problem)
 
     async def _await_namespace(
-        self, member: MemberCluster, objects: HubObjects, plan: Plan
+        self, member: MemberCluster, objects: HubObjects, plan: MembershipPlan
     ) -> Outcome:
         member = await self._complete_metadata(member)
         await self._report(member, None, problem=plan.message)
@@ -285,7 +285,9 @@ class MemberClusters:
         await self._report(member, internal)
         return Done()  # the event of this write leads to the next step
 
-    async def _remove(self, member: MemberCluster, objects: HubObjects, plan: Plan) -> Outcome:
+    async def _remove(
+        self, member: MemberCluster, objects: HubObjects, plan: MembershipPlan
+    ) -> Outcome:
         await self._report(member, objects.internal)
         if plan.message:
             self._emit(member, "Warning", "MemberClusterForceDeleted", plan.message)
@@ -304,7 +306,7 @@ class MemberClusters:
         return After(_RECHECK_S)
 
     async def _await_removal(
-        self, member: MemberCluster, objects: HubObjects, plan: Plan
+        self, member: MemberCluster, objects: HubObjects, plan: MembershipPlan
     ) -> Outcome:
         namespace = objects.namespace
         assert namespace is not None

@@ -53,11 +53,11 @@ __all__ = [
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
-class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class _RolePart(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Base of structs that are fields of Roles and RoleBindings."""
 
 
-class PolicyRule(_Part, frozen=True):
+class PolicyRule(_RolePart, frozen=True):
     """A rule of a Role."""
 
     api_groups: tuple[str, ...] | None = None
@@ -72,7 +72,7 @@ class Role(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     rules: tuple[PolicyRule, ...] | None = None
 
 
-class RoleReference(_Part, frozen=True):
+class RoleReference(_RolePart, frozen=True):
     """The reference of a RoleBinding to the Role that it grants."""
 
     api_group: str = ""

@@ -49,8 +49,8 @@ from kubeocean.runtime.objects import controller_of, find_condition
 
 __all__ = [
     "LONGEST_MEMBER_NAME",
-    "Plan",
-    "Step",
+    "MembershipPlan",
+    "MembershipStep",
     "agents_have_joined",
     "agents_have_left",
     "name_problem",
@@ -61,7 +61,7 @@ LONGEST_MEMBER_NAME: Final = 63 - len(MEMBER_NAMESPACE_PREFIX)
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
-class Step(Enum):
+class MembershipStep(Enum):
     """The action that the hub takes for a MemberCluster."""
 
     NOTHING = auto()
@@ -76,10 +76,10 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MembershipPlan:
     """The next step for a MemberCluster, a message, and when to plan again without an event."""
 
-    step: Step
+    step: MembershipStep
     message: str = ""
     again_in: timedelta | None = None
 
@@ -90,12 +90,12 @@ def plan_member(
     expected: Collection[str],
     force_wait: timedelta,
     now: datetime,
-) -> Plan:
+) -> MembershipPlan:
     """Return the next step for a MemberCluster; `expected` are the types of a member's agents."""
     if member.deleting:
         return _plan_leave(member, objects, expected, force_wait, now)
     if problem := name_problem(member.name):
-        return Plan(Step.REFUSE, problem)
+        return MembershipPlan(MembershipStep.REFUSE, problem)
     return _plan_join(member, objects.namespace)
 
 
@@ -114,25 +114,25 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def _plan_join(member: MemberCluster, namespace: Namespace | None) -> Plan:
+def _plan_join(member: MemberCluster, namespace: Namespace | None) -> MembershipPlan:
     if namespace is None:
-        return Plan(Step.JOIN)
+        return MembershipPlan(MembershipStep.JOIN)
     if _belonged_to_earlier(namespace, member):
         message = (
             f"the namespace {namespace.name} belongs to an earlier MemberCluster of this name;"
             " waiting until it is deleted"
         )
-        return Plan(Step.AWAIT_NAMESPACE, message)
+        return MembershipPlan(MembershipStep.AWAIT_NAMESPACE, message)
     if _is_foreign(namespace, member):
         message = (
             f"the namespace {namespace.name} exists and does not belong to the fleet;"
             " delete it, or join with another name"
         )
-        return Plan(Step.REFUSE, message)
+        return MembershipPlan(MembershipStep.REFUSE, message)
     if namespace.deleting:
         message = f"the namespace {namespace.name} is being deleted; waiting to create it anew"
-        return Plan(Step.AWAIT_NAMESPACE, message)
-    return Plan(Step.JOIN)
+        return MembershipPlan(MembershipStep.AWAIT_NAMESPACE, message)
+    return MembershipPlan(MembershipStep.JOIN)
 
 
 def _plan_leave(
@@ -141,28 +141,30 @@ def _plan_leave(
     expected: Collection[str],
     force_wait: timedelta,
     now: datetime,
-) -> Plan:
+) -> MembershipPlan:
     namespace, internal = objects.namespace, objects.internal
     if FINALIZER_MEMBER not in (member.metadata.finalizers or ()):
-        return Plan(Step.NOTHING)
+        return MembershipPlan(MembershipStep.NOTHING)
     if (
         namespace is None
         or _is_foreign(namespace, member)
         or _belonged_to_earlier(namespace, member)
     ):
-        return Plan(Step.FINALIZE)
+        return MembershipPlan(MembershipStep.FINALIZE)
     if namespace.deleting:
-        return Plan(Step.AWAIT_REMOVAL, f"waiting until namespace {namespace.name} is deleted")
+        return MembershipPlan(
+            MembershipStep.AWAIT_REMOVAL, f"waiting until namespace {namespace.name} is deleted"
+        )
     if internal is None or agents_have_left(internal.status.agent_status, expected):
-        return Plan(Step.REMOVE)
+        return MembershipPlan(MembershipStep.REMOVE)
     if internal.spec.state != MembershipState.LEAVE:
-        return Plan(Step.ASK_TO_LEAVE)
+        return MembershipPlan(MembershipStep.ASK_TO_LEAVE)
     since = stored_instant(member.metadata.deletion_timestamp) or now
     left = since + force_wait - now
     if left <= timedelta():
         message = f"the agents have not left within {force_wait.total_seconds():g} s"
-        return Plan(Step.REMOVE, message)
-    return Plan(Step.AWAIT_LEAVE, again_in=left)
+        return MembershipPlan(MembershipStep.REMOVE, message)
+    return MembershipPlan(MembershipStep.AWAIT_LEAVE, again_in=left)
 
 
 def agents_have_left(agents: Collection[AgentStatus], expected: Collection[str]) -> bool:

@@ -33,7 +33,7 @@ from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Json, Key, Object, set_condition
 
-__all__ = ["Rollout"]
+__all__ = ["PlacementRollout"]
 
 _NAME: Final = "fleet-rollout"
 _WORKERS: Final = 8
@@ -41,7 +41,7 @@ _HELD: Final = "The limits of the rolling update do not allow this cluster yet"
 _STARTED: Final = "The rollout has started"
 
 
-class Rollout:
+class PlacementRollout:
     """Reconciles the releases of ClusterResourcePlacements and ResourcePlacements."""
 
     def __init__(

@@ -54,7 +54,7 @@ from kubeocean.fleet.scheduler.documents import (
     unschedule_patch,
 )
 from kubeocean.fleet.scheduler.eligibility import ineligibility
-from kubeocean.fleet.scheduler.explanation import Explanation, Outcome
+from kubeocean.fleet.scheduler.explanation import ClusterExplanation, ClusterOutcome
 from kubeocean.fleet.scheduler.framework import Rejection
 from kubeocean.fleet.scheduler.model import (
     AgentView,
@@ -74,11 +74,11 @@ __all__ = [
     "BindingChanges",
     "BindingPatch",
     "BindingView",
+    "ClusterExplanation",
+    "ClusterOutcome",
     "ClusterTerm",
-    "Explanation",
     "MemberView",
     "NewBinding",
-    "Outcome",
     "PolicyView",
     "PreferredTerm",
     "Rejection",

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from kubeocean.api.fleet.policies import PlacementType
 from kubeocean.fleet.scheduler.bindings import UnscheduleCause, unschedule
-from kubeocean.fleet.scheduler.explanation import Explanation, complete
+from kubeocean.fleet.scheduler.explanation import ClusterExplanation, complete
 from kubeocean.fleet.scheduler.framework import Cycle, start_cycle
 from kubeocean.fleet.scheduler.model import (
     BindingView,
@@ -44,7 +44,7 @@ def explain(
     clusters: Iterable[MemberView],
     bindings: Iterable[BindingView],
     now: datetime,
-) -> tuple[Explanation, ...]:
+) -> tuple[ClusterExplanation, ...]:
     """Explain the decision of `schedule` on each cluster, with the results of every filter."""
     cycle = start_cycle(policy, clusters, bindings, now)
     return complete(cycle, _run(cycle).explanations)

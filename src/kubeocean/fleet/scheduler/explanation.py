@@ -18,10 +18,10 @@ from kubeocean.fleet.scheduler.model import (
 )
 from kubeocean.fleet.scheduler.profile import all_rejections, prepare_scorer
 
-__all__ = ["Explanation", "Outcome", "complete", "explain_clusters"]
+__all__ = ["ClusterExplanation", "ClusterOutcome", "complete", "explain_clusters"]
 
 
-class Outcome(StrEnum):
+class ClusterOutcome(StrEnum):
     """The decision of a scheduling cycle on a cluster."""
 
     PICKED = "Picked"  # gets a binding, new or patched
@@ -34,11 +34,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ClusterExplanation:
     """The decision of a scheduling cycle on one cluster, with its reasons and score."""
 
     cluster: str
-    outcome: Outcome
+    outcome: ClusterOutcome
     text: str
     rejections: tuple[Rejection, ...] = ()
     score: ClusterScore | None = None
@@ -55,7 +55,7 @@ def explain_clusters(
     removed: Mapping[str, str] | None = None,
     notes: Mapping[str, tuple[str, ...]] | None = None,
     otherwise: str = "",
-) -> tuple[Explanation, ...]:
+) -> tuple[ClusterExplanation, ...]:
     """Return an explanation of every cluster of `cycle`; the first argument that names it counts.
 
     :param removed: why the binding of a cluster is marked Unscheduled.
@@ -66,17 +66,17 @@ def explain_clusters(
     decided = {
         decision.cluster_name: (outcome, decision)
         for outcome, decisions in (
-            (Outcome.NOT_PICKED, not_picked),
-            (Outcome.KEPT, [decide_kept(binding) for binding in kept]),
-            (Outcome.PICKED, picked),
+            (ClusterOutcome.NOT_PICKED, not_picked),
+            (ClusterOutcome.KEPT, [decide_kept(binding) for binding in kept]),
+            (ClusterOutcome.PICKED, picked),
         )
         for decision in decisions
     }
 
-    def explain_one(name: str) -> Explanation:
+    def explain_one(name: str) -> ClusterExplanation:
         if name in decided:
             outcome, decision = decided[name]
-            return Explanation(
+            return ClusterExplanation(
                 name,
                 outcome,
                 decision.reason,
@@ -85,20 +85,24 @@ def explain_clusters(
                 notes.get(name, ()),
             )
         if name in rejected:
-            return Explanation(name, Outcome.REJECTED, rejected[name].text, (rejected[name],))
+            return ClusterExplanation(
+                name, ClusterOutcome.REJECTED, rejected[name].text, (rejected[name],)
+            )
         if name in removed:
-            return Explanation(name, Outcome.REMOVED, removed[name])
-        return Explanation(name, Outcome.NOT_CONSIDERED, otherwise)
+            return ClusterExplanation(name, ClusterOutcome.REMOVED, removed[name])
+        return ClusterExplanation(name, ClusterOutcome.NOT_CONSIDERED, otherwise)
 
     return tuple(explain_one(cluster.name) for cluster in cycle.clusters)
 
 
-def complete(cycle: Cycle, explanations: Iterable[Explanation]) -> tuple[Explanation, ...]:
+def complete(
+    cycle: Cycle, explanations: Iterable[ClusterExplanation]
+) -> tuple[ClusterExplanation, ...]:
     """Add the refusals of all filters, and a present score to clusters without a score."""
     rejections, scorer = all_rejections(cycle), prepare_scorer(cycle, per_batch=True)
     clusters = {cluster.name: cluster for cluster in cycle.clusters}
 
-    def complete_one(explanation: Explanation) -> Explanation:
+    def complete_one(explanation: ClusterExplanation) -> ClusterExplanation:
         cluster = clusters.get(explanation.cluster)
         if cluster is None:
             return explanation

@@ -33,7 +33,11 @@ from kubeocean.fleet.scheduler.decisions import (
     scheduled_condition,
 )
 from kubeocean.fleet.scheduler.eligibility import ineligibility
-from kubeocean.fleet.scheduler.explanation import Explanation, Outcome, explain_clusters
+from kubeocean.fleet.scheduler.explanation import (
+    ClusterExplanation,
+    ClusterOutcome,
+    explain_clusters,
+)
 from kubeocean.fleet.scheduler.framework import Cycle, Rejection, Score
 from kubeocean.fleet.scheduler.model import (
     BindingView,
@@ -56,7 +60,7 @@ class Schedule:
 
     changes: BindingChanges
     status: SnapshotStatus | None  # None: leave the status as it is
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[ClusterExplanation, ...]
     problem: str = ""  # why there is no status
 
     @property
@@ -165,23 +169,25 @@ def pick_fixed(cycle: Cycle, names: Iterable[str]) -> Schedule:
     valid: list[ClusterDecision] = []
     invalid: list[ClusterDecision] = []
     not_found: list[ClusterDecision] = []
-    explanations: list[Explanation] = []
+    explanations: list[ClusterExplanation] = []
     listed = dict.fromkeys(names)
     for name in listed:
         if name not in clusters:
             not_found.append(decide_not_found(name))
-            explanations.append(Explanation(name, Outcome.NOT_FOUND, not_found[-1].reason))
+            explanations.append(
+                ClusterExplanation(name, ClusterOutcome.NOT_FOUND, not_found[-1].reason)
+            )
         elif why := ineligibility(clusters[name], cycle.now):
             invalid.append(decide_ineligible(name, why))
             rejection = Rejection(CLUSTER_ELIGIBILITY, (why,))
             explanations.append(
-                Explanation(name, Outcome.REJECTED, invalid[-1].reason, (rejection,))
+                ClusterExplanation(name, ClusterOutcome.REJECTED, invalid[-1].reason, (rejection,))
             )
         else:
             valid.append(decide_selected(name, None))
             kept = name in cycle.bindings.current_clusters
-            outcome = Outcome.KEPT if kept else Outcome.PICKED
-            explanations.append(Explanation(name, outcome, valid[-1].reason))
+            outcome = ClusterOutcome.KEPT if kept else ClusterOutcome.PICKED
+            explanations.append(ClusterExplanation(name, outcome, valid[-1].reason))
     changes = settle(cycle.bindings, cycle.policy, valid)
     unlisted = [item for item in cycle.bindings.current if item.target_cluster not in listed]
     changes = BindingChanges(

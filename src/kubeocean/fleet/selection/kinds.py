@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kubeocean.fleet.selection.rules import GroupVersionKind
-from kubeocean.runtime.objects import Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Resource, Untyped
 
 __all__ = ["ServedKinds"]
 

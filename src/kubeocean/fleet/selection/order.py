@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from kubeocean.api.fleet.limits import SNAPSHOT_BYTES
-from kubeocean.fleet.selection.rules import GroupVersionKind
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.objects import GroupVersionKind, Json
 
 __all__ = ["KINDS", "Rank", "in_order", "rank", "split"]
 
@@ -67,8 +66,7 @@ def rank(kind: GroupVersionKind, namespace: str, name: str) -> Rank:
     """
     place = _PLACE.get(kind.kind)
     if place is None:
-        text = f"{kind.group}/{kind.version}, Kind={kind.kind}"
-        return len(KINDS), text, namespace, name
+        return len(KINDS), str(kind), namespace, name
     version = f"{kind.group}/{kind.version}" if kind.group else kind.version
     return place, version, namespace, name
 

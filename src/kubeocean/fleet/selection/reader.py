@@ -29,24 +29,19 @@ from kubeocean.fleet.selection.matching import (
     metadata_document,
     with_digest,
 )
-from kubeocean.fleet.selection.rules import (
-    ApiFilter,
-    GroupVersionKind,
-    NamespaceFilter,
-    is_placeable,
-)
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter, is_placeable
 from kubeocean.fleet.selection.select import NAMESPACE, HubKinds, Query, queries, selected
 from kubeocean.fleet.writes import in_parallel, in_thread
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, within
-from kubeocean.runtime.components import Part
+from kubeocean.runtime.components import ServicePart
 from kubeocean.runtime.discovery import ApiResource, Discovery
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.informer_pool import BY_NAMESPACE, InformerPool, Need
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES, Namespace
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key, Resource, Untyped
 
 __all__ = ["SelectionReader", "SelectionSettings"]
 
@@ -128,7 +123,7 @@ class SelectionReader:
         self._api_services.on_change(lambda old, new: self._stale.set())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ServicePart, ...]:
         """Return the informers and loops of the reader, for a service to run."""
         return (
             self._namespaces,

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from kubeocean.api.fleet.clusters import CLUSTER_GROUP
-from kubeocean.api.fleet.envelopes import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
+from kubeocean.api.fleet.works import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.errors import ConfigError
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 
-__all__ = ["ApiFilter", "GroupVersionKind", "NamespaceFilter", "is_placeable"]
+__all__ = ["ApiFilter", "NamespaceFilter", "is_placeable"]
 
 _RESERVED_PREFIXES: Final = ("kube-", "fleet-")
 _ENVELOPES: Final = frozenset({CLUSTER_RESOURCE_ENVELOPES.kind, RESOURCE_ENVELOPES.kind})
@@ -33,19 +33,6 @@ _NEVER_GROUPS: Final = frozenset(
     }
 )
 _NEVER_KINDS: Final = frozenset({("", "Event"), ("", "Node"), ("", "Pod")})
-
-
-class GroupVersionKind(NamedTuple):
-    """Group, version and kind of objects."""
-
-    group: str
-    version: str
-    kind: str
-
-    @classmethod
-    def of(cls, obj: Json) -> GroupVersionKind:
-        group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
-        return cls(group, version, str(obj.get("kind", "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +91,9 @@ class ApiFilter:
 
 def _matches(kind: GroupVersionKind, entries: tuple[GroupVersionKind, ...]) -> bool:
     return any(
-        all(want in ("*", have) for want, have in zip(entry, kind, strict=True))
+        entry.group in ("*", kind.group)
+        and entry.version in ("*", kind.version)
+        and entry.kind in ("*", kind.kind)
         for entry in entries
     )
 
@@ -146,19 +135,19 @@ def is_placeable(obj: Json, *, hub_runs_workloads: bool, services: Container[Key
         return False
     name = metadata.get("name", "")
     match GroupVersionKind.of(obj):
-        case ("apps", _, "ReplicaSet" | "ControllerRevision"):
+        case GroupVersionKind("apps", _, "ReplicaSet" | "ControllerRevision"):
             return not metadata.get("ownerReferences")
-        case ("", _, "ConfigMap"):
+        case GroupVersionKind("", _, "ConfigMap"):
             return bool(name != "kube-root-ca.crt")
-        case ("", _, "ServiceAccount"):
+        case GroupVersionKind("", _, "ServiceAccount"):
             return bool(name != "default")
-        case ("", _, "Secret"):
+        case GroupVersionKind("", _, "Secret"):
             return obj.get("type") != "kubernetes.io/service-account-token"
-        case ("", _, "PersistentVolumeClaim"):
+        case GroupVersionKind("", _, "PersistentVolumeClaim"):
             return not hub_runs_workloads
-        case ("", _, "Endpoints"):
+        case GroupVersionKind("", _, "Endpoints"):
             return Key(metadata.get("namespace", ""), name) not in services
-        case ("discovery.k8s.io", _, "EndpointSlice"):
+        case GroupVersionKind("discovery.k8s.io", _, "EndpointSlice"):
             labels = metadata.get("labels") or {}
             return "endpointslice.kubernetes.io/managed-by" not in labels
         case _:

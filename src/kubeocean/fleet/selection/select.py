@@ -23,13 +23,8 @@ from kubeocean.api.fleet.placements import SelectionScope
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.selection.cleaning import clean
 from kubeocean.fleet.selection.order import in_order
-from kubeocean.fleet.selection.rules import (
-    ApiFilter,
-    GroupVersionKind,
-    NamespaceFilter,
-    is_placeable,
-)
-from kubeocean.runtime.objects import Json, Key
+from kubeocean.fleet.selection.rules import ApiFilter, NamespaceFilter, is_placeable
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key
 from kubeocean.runtime.selectors import EVERYTHING, LabelSelector
 
 __all__ = ["HubKinds", "Query", "queries", "selected"]

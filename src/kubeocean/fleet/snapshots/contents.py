@@ -15,10 +15,9 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import ResourceIdentifier
 from kubeocean.api.fleet.schema import Part
 from kubeocean.fleet.caches import RecentContents
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.snapshots.plan import Group
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.objects import Meta, Object, Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Meta, Object, Resource, Untyped
 
 __all__ = ["SnapshotContent", "SnapshotContents", "identifiers"]
 
@@ -33,13 +32,13 @@ class _RawSnapshot(Object, frozen=True, gc=False, rename="camel", kw_only=True):
     spec: _RawSpec = _RawSpec()
 
 
-class _Identity(msgspec.Struct, frozen=True, rename="camel"):
+class _ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     metadata: Meta = Meta()
 
 
-_decode_identity = msgspec.json.Decoder(_Identity).decode
+_decode_identity = msgspec.json.Decoder(_ObjectIdentity).decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound
 from kubeocean.fleet.caches import HubCaches, ScopedCache, parent_of
 from kubeocean.fleet.metrics import measured
 from kubeocean.fleet.selection.reader import SelectionReader
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.selection.select import NAMESPACE
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.documents import (
@@ -45,7 +44,7 @@ from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome
 from kubeocean.runtime.metrics import Metrics
-from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
+from kubeocean.runtime.objects import GroupVersionKind, Json, Key, Object, ObjectT, Resource
 
 __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 

@@ -9,15 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from kubeocean.api.fleet import names
-from kubeocean.api.fleet.envelopes import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.api.fleet.hashes import canonical, content_hash, hash_bytes, policy_hash
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.schema import document
+from kubeocean.api.fleet.works import CLUSTER_RESOURCE_ENVELOPES, RESOURCE_ENVELOPES
 from kubeocean.fleet.selection.order import split
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.snapshots.plan import policy_annotations
-from kubeocean.runtime.objects import Json, Object, Resource
+from kubeocean.runtime.objects import GroupVersionKind, Json, Object, Resource
 
 __all__ = [
     "SelectedContent",

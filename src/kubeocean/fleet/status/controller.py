@@ -60,7 +60,7 @@ _INTERVAL_PER_CLUSTER_S: Final = 0.002
 
 
 @dataclass(slots=True)
-class _Record:
+class _PlacementRecord:
     """State that the controller keeps of a placement."""
 
     wrote_at: float
@@ -83,7 +83,7 @@ class Statuses:
         self._snapshots, self._contents = snapshots, contents
         self._clock = clock or RealClock()
         self._metrics = PlacementMetrics(metrics, self._clock)
-        self._records: dict[Key, _Record] = {}
+        self._records: dict[Key, _PlacementRecord] = {}
         self.controller: Controller[Key] = Controller(
             _NAME,
             measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
@@ -173,7 +173,7 @@ class Statuses:
         resource = scope_of(placement.key).placements
         written = await write_status(self._client, resource, placement, status)
         if written is not None:
-            self._records[placement.key] = _Record(self._clock.monotonic())
+            self._records[placement.key] = _PlacementRecord(self._clock.monotonic())
             self._caches.placements.wrote(written)
         self._metrics.reported(
             placement.key,

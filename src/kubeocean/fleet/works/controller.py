@@ -56,7 +56,7 @@ _DELIVERED_STATES: Final = (BindingState.BOUND, BindingState.UNSCHEDULED)
 
 
 @dataclass(slots=True)
-class _Record:
+class _BindingRecord:
     """State that the controller keeps of a binding."""
 
     wrote_works_at: float  # by the clock's monotonic time
@@ -76,7 +76,7 @@ class Works:
     ) -> None:
         self._client, self._caches, self._contents = client, caches, contents
         self._clock = clock or RealClock()
-        self._records: dict[Key, _Record] = {}
+        self._records: dict[Key, _BindingRecord] = {}
         self.controller: Controller[Key] = Controller(
             _NAME,
             measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
@@ -187,7 +187,7 @@ class Works:
                 if not is_refusal(error):
                     raise
                 return await self._report_failure(placement, binding, str(error))
-            self._records[binding.key] = _Record(self._clock.monotonic())
+            self._records[binding.key] = _BindingRecord(self._clock.monotonic())
             return Done()  # events of the Works follow
         return await self._refresh(placement, binding)
 

@@ -13,12 +13,11 @@ from kubeocean.inspect.doctor.left_over import gone_finalizers, lost_nodes
 from kubeocean.inspect.doctor.server_checks import check_clock, check_definitions, check_version
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.snapshot import Snapshot, known, require
 from kubeocean.install.wait import rollout
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import instant_of
-from kubeocean.runtime.kinds import Lease
+from kubeocean.runtime.kinds import Deployment, Lease
 from kubeocean.runtime.objects import Json, find_condition
 
 __all__ = ["CHECKS", "has_flag"]

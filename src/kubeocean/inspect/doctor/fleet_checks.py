@@ -21,7 +21,7 @@ from kubeocean.fleet.settings import HUB_LEASE
 from kubeocean.inspect.doctor.server_checks import compare_definitions
 from kubeocean.inspect.explain.member import MemberDetails, explain_member, silence
 from kubeocean.inspect.explain.placement import PlacementDetails, explain_placement
-from kubeocean.inspect.explain.report import Rule
+from kubeocean.inspect.explain.report import ExplanationRule
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.fleet.progress import NOT_REPORTED, placement_problem
 from kubeocean.inspect.format import few
@@ -37,11 +37,11 @@ _INSTALL: Final = "install the fleet's definitions again, as with the chart kube
 _RELEASE: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _FAULTS: Final = frozenset(
     {
-        Rule.NOT_ADMITTED,
-        Rule.AGENT_NEVER_SEEN,
-        Rule.HEARTBEAT_LOST,
-        Rule.NOT_JOINED,
-        Rule.MEMBER_UNHEALTHY,
+        ExplanationRule.NOT_ADMITTED,
+        ExplanationRule.AGENT_NEVER_SEEN,
+        ExplanationRule.HEARTBEAT_LOST,
+        ExplanationRule.NOT_JOINED,
+        ExplanationRule.MEMBER_UNHEALTHY,
     }
 )
 
@@ -81,16 +81,20 @@ def _check_members(fleet: FleetSnapshot, at: datetime) -> Iterator[Finding]:
         explanation = explain_member(MemberDetails(member.name, at, member, internal))
         message = "; ".join((explanation.verdict, *explanation.reasons))
         remedy = few(explanation.remedies) or f"kubeocean explain member {member.name}"
-        if explanation.rule is Rule.MEMBER_LEAVING:
+        if explanation.rule is ExplanationRule.MEMBER_LEAVING:
             if _has_passed(member.metadata.deletion_timestamp, _LEAVING, at):
                 yield Finding(Severity.WARNING, about, message, remedy, check="fleet members")
         elif explanation.rule in _FAULTS and not _is_new(member, explanation.rule, at):
             yield Finding(Severity.ERROR, about, message, remedy, check="fleet members")
 
 
-def _is_new(member: MemberCluster, rule: Rule, at: datetime) -> bool:
+def _is_new(member: MemberCluster, rule: ExplanationRule, at: datetime) -> bool:
     """Whether a member that has not reported yet may still be joining."""
-    is_joining = rule in (Rule.NOT_ADMITTED, Rule.AGENT_NEVER_SEEN, Rule.NOT_JOINED)
+    is_joining = rule in (
+        ExplanationRule.NOT_ADMITTED,
+        ExplanationRule.AGENT_NEVER_SEEN,
+        ExplanationRule.NOT_JOINED,
+    )
     return is_joining and not _has_passed(member.metadata.creation_timestamp, _JOINING, at)
 
 

@@ -18,7 +18,7 @@ from kubeocean.errors import ApiError, NotFound
 from kubeocean.inspect.fleet.progress import NOT_REPORTED, placement_problem
 from kubeocean.inspect.fleet.reading import list_served, read_placements
 from kubeocean.inspect.reader import concurrently
-from kubeocean.inspect.snapshot import FleetSnapshot, NotRead, Part, known, read_part
+from kubeocean.inspect.snapshot import FleetSnapshot, NotRead, SnapshotPart, known, read_part
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, LEASES, Lease
@@ -95,7 +95,7 @@ async def _internals(client: Client) -> dict[str, InternalMemberCluster]:
     return {each.name: each for each in await list_served(client, INTERNAL_MEMBER_CLUSTERS)}
 
 
-async def _placements(client: Client) -> Part[tuple[Placement, ...]]:
+async def _placements(client: Client) -> SnapshotPart[tuple[Placement, ...]]:
     placements: list[Placement] = []
     for part in await read_placements(client):
         if isinstance(part, NotRead):
@@ -105,8 +105,8 @@ async def _placements(client: Client) -> Part[tuple[Placement, ...]]:
 
 
 async def _unseen(
-    client: Client, first: Part[tuple[Placement, ...]], clock: Clock, pause_s: float
-) -> Part[frozenset[str]]:
+    client: Client, first: SnapshotPart[tuple[Placement, ...]], clock: Clock, pause_s: float
+) -> SnapshotPart[frozenset[str]]:
     """Return the UIDs of placements on whose spec the hub has not reported in two reads."""
     candidates = _unreported(known(first, ()))
     if not candidates:

@@ -28,8 +28,8 @@ from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
 from kubeocean.inspect.snapshot import (
     NOT_REQUESTED,
     NotRead,
-    Part,
     Snapshot,
+    SnapshotPart,
     WorkerSnapshot,
     WorkerState,
     failures,
@@ -172,7 +172,7 @@ class DoctorReader(SnapshotReader):
         )
         return replace(snapshot, unread=unread)
 
-    async def _left_over(self, first: Snapshot) -> Part[frozenset[str]]:
+    async def _left_over(self, first: Snapshot) -> SnapshotPart[frozenset[str]]:
         """Return the UIDs of objects that are left over in each of two successive reads."""
         candidates = left_over(first)
         if not candidates:
@@ -188,7 +188,7 @@ class DoctorReader(SnapshotReader):
         second = replace(first, bindings=bindings, nodes=nodes, marked=marked)
         return candidates & left_over(second)
 
-    async def _bindings(self) -> Part[tuple[ClusterBinding, ...]]:
+    async def _bindings(self) -> SnapshotPart[tuple[ClusterBinding, ...]]:
         """List all bindings; a NotRead if their kind is not served, which `definitions` reports.
 
         :raises ApiError: they could not be listed.
@@ -198,7 +198,7 @@ class DoctorReader(SnapshotReader):
         except NotFound as error:
             return NotRead("bindings", str(error))
 
-    async def _marked(self) -> dict[str, Part[tuple[Untyped, ...]]]:
+    async def _marked(self) -> dict[str, SnapshotPart[tuple[Untyped, ...]]]:
         """List the objects that may have a finalizer of ours, by kind."""
         return {
             each.kind: await read_part(f"{each.kind}s", self._managed(each)) for each in _MARKED
@@ -306,9 +306,9 @@ class DoctorReader(SnapshotReader):
         self,
         worker: Client,
         ids: Ids,
-        policies: Part[tuple[ResourceLeasingPolicy, ...]],
+        policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]],
         snapshot: Snapshot,
-    ) -> Part[frozenset[str]]:
+    ) -> SnapshotPart[frozenset[str]]:
         """Return the UIDs of policies that are left over in each of two successive reads."""
         if isinstance(policies, NotRead):
             return NOT_REQUESTED
@@ -364,7 +364,9 @@ class DoctorReader(SnapshotReader):
         return tuple(each for each in second if each.identity in first)
 
 
-async def _definition(client: Client, name: str, definition: Json) -> Part[dict[str, Json | None]]:
+async def _definition(
+    client: Client, name: str, definition: Json
+) -> SnapshotPart[dict[str, Json | None]]:
     """Return one of our CustomResourceDefinitions as the API server has it."""
     crd = definition["metadata"]["name"]
     reading = client.get(CUSTOM_RESOURCE_DEFINITIONS, crd, keep_raw=True)

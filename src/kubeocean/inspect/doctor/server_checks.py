@@ -11,7 +11,7 @@ from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import ServerSnapshot, require
 from kubeocean.runtime.objects import Json
-from kubeocean.worker_access.versions import OLDEST, release_of
+from kubeocean.worker_access.identity import OLDEST, release_of
 
 __all__ = ["check_clock", "check_definitions", "check_version", "compare_definitions"]
 

@@ -13,7 +13,7 @@ from kubeocean.api.conditions import DRAINED, READY
 from kubeocean.api.validation import blocking, describe
 from kubeocean.inspect.explain.node import is_ready
 from kubeocean.inspect.explain.node_decision import own_policies, window_text
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
 from kubeocean.inspect.explain.snapshots import BindingDetails
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import NotRead, WorkerSnapshot, WorkerState, known
@@ -32,7 +32,7 @@ def explain_binding(details: BindingDetails) -> Explanation:
     worker = details.binding.present
     if worker is None:
         missing = not_read((details.binding.worker,))
-        answer = missing or Answer(Rule.NOT_FOUND, "there is no such binding")
+        answer = missing or Answer(ExplanationRule.NOT_FOUND, "there is no such binding")
         return Explanation.of(about, answer, unread=unread)
     rules: tuple[Callable[[BindingDetails, WorkerSnapshot], Answer | None], ...] = (
         _draining,
@@ -75,7 +75,7 @@ def _draining(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     if details.binding.problem:
         reasons.append(f"its worker cannot be read: {details.binding.problem}")
     remedy = f"kubeocean leave {binding.name} --force gives up what cannot be confirmed"
-    return Answer(Rule.DRAINING, verdict, tuple(reasons), (remedy,))
+    return Answer(ExplanationRule.DRAINING, verdict, tuple(reasons), (remedy,))
 
 
 def _invalid(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
@@ -83,7 +83,7 @@ def _invalid(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     if not wrong:
         return None
     verdict = f"its spec is not valid: {describe(wrong)}"
-    return Answer(Rule.INVALID, verdict, remedies=("correct these fields",))
+    return Answer(ExplanationRule.INVALID, verdict, remedies=("correct these fields",))
 
 
 def _duplicate(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
@@ -94,7 +94,7 @@ def _duplicate(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None
     cluster_id = binding.spec.cluster_id
     verdict = f"its clusterID {cluster_id} belongs to binding {holder.name}, the older one"
     remedy = "delete this one, and bind the worker with another clusterID"
-    return Answer(Rule.DUPLICATE, verdict, remedies=(remedy,))
+    return Answer(ExplanationRule.DUPLICATE, verdict, remedies=(remedy,))
 
 
 def _without_credential(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
@@ -106,7 +106,9 @@ def _without_credential(details: BindingDetails, worker: WorkerSnapshot) -> Answ
     if worker.state is not WorkerState.UNUSABLE:
         return None
     verdict = f"{secret} holds no usable credential: {worker.message}"
-    return Answer(Rule.NO_CREDENTIAL, verdict, remedies=(join_command(binding, "--renew"),))
+    return Answer(
+        ExplanationRule.NO_CREDENTIAL, verdict, remedies=(join_command(binding, "--renew"),)
+    )
 
 
 def _unreachable(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
@@ -115,19 +117,19 @@ def _unreachable(details: BindingDetails, worker: WorkerSnapshot) -> Answer | No
     verdict = f"its worker does not answer: {details.binding.problem}"
     reasons = ("nothing is deleted meanwhile; its nodes get no heartbeats",)
     remedy = "the worker's API server, or the network to it"
-    return Answer(Rule.UNREACHABLE, verdict, reasons, (remedy,))
+    return Answer(ExplanationRule.UNREACHABLE, verdict, reasons, (remedy,))
 
 
 def _powerless(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
     if missing := known(worker.missing, ()):
         verdict = f"its credential lacks {counted(len(missing), 'right')} in the worker"
         reasons = tuple(f"it may not {each}" for each in missing[:20])
-        return Answer(Rule.RIGHTS, verdict, reasons, (join_command(worker.binding),))
+        return Answer(ExplanationRule.RIGHTS, verdict, reasons, (join_command(worker.binding),))
     if worker.namespace is False:
         mount = details.binding.mount
         verdict = f"namespace {mount} does not exist in the worker: pods have no place"
         remedy = f"create it, or {join_command(worker.binding)}"
-        return Answer(Rule.NO_NAMESPACE, verdict, remedies=(remedy,))
+        return Answer(ExplanationRule.NO_NAMESPACE, verdict, remedies=(remedy,))
     return None
 
 
@@ -142,13 +144,13 @@ def _lends_nothing(details: BindingDetails, worker: WorkerSnapshot) -> Answer | 
         others = sorted({each.spec.cluster for each in known(worker.policies, ())})
         reasons = (f"its policies name {few(others)}",) if others else ()
         remedy = f"a policy with spec.cluster: {worker.name}"
-        return Answer(Rule.NO_POLICY, verdict, reasons, (remedy,))
+        return Answer(ExplanationRule.NO_POLICY, verdict, reasons, (remedy,))
     invalid = [each for each in own if each.parsed is None]
     if len(invalid) < len(own):
         return None
     verdict = f"it lends nothing new: none of its policies is valid: {invalid[0].problem}"
     remedy = "correct the policies; pods that run stay meanwhile"
-    return Answer(Rule.POLICY_INVALID, verdict, remedies=(remedy,))
+    return Answer(ExplanationRule.POLICY_INVALID, verdict, remedies=(remedy,))
 
 
 def _unfinished(details: BindingDetails, worker: WorkerSnapshot) -> Answer | None:
@@ -162,10 +164,12 @@ def _unfinished(details: BindingDetails, worker: WorkerSnapshot) -> Answer | Non
         verdict = f"it is {status.phase or 'new'}: {message}"
         logs = f"deployment/{domain.manager} in {domain.system_namespace}"
         remedy = f"a manager at work; see its logs: {logs}"
-        return Answer(Rule.UNFINISHED, verdict, tuple(waits), (remedy,))
+        return Answer(ExplanationRule.UNFINISHED, verdict, tuple(waits), (remedy,))
     if waits:
         verdict = f"its programs are not all available: {'; '.join(waits)}"
-        return Answer(Rule.UNFINISHED, verdict, remedies=("see the pods of these Deployments",))
+        return Answer(
+            ExplanationRule.UNFINISHED, verdict, remedies=("see the pods of these Deployments",)
+        )
     return None
 
 
@@ -183,7 +187,7 @@ def _works(details: BindingDetails) -> Answer:
     verdict = f"it works: {ready} of {counted(len(nodes), 'virtual node')} Ready; {lending}"
     invalid = (each for each in own if each.parsed is None)
     reasons = tuple(f"policy {each.policy.name}: {each.problem}" for each in invalid)
-    return Answer(Rule.WORKS, verdict, reasons)
+    return Answer(ExplanationRule.WORKS, verdict, reasons)
 
 
 # Sections

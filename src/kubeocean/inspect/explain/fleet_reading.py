@@ -1,20 +1,24 @@
-"""Reads a Work or a member of a fleet from the hub, with the objects that explain it."""
+"""Reads a placement, a Work or a member of a fleet from the hub, with what explains its state."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.clusters import INTERNAL_MEMBER_CLUSTERS, MEMBER_CLUSTERS
+from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.works import WORKS
 from kubeocean.errors import ConfigError
 from kubeocean.inspect.explain.member import MemberDetails
+from kubeocean.inspect.explain.placement import PlacementDetails
 from kubeocean.inspect.explain.work import WorkDetails
 from kubeocean.inspect.fleet.reading import get_served, list_served
-from kubeocean.inspect.snapshot import read_object, read_part
+from kubeocean.inspect.snapshot import NotRead, read_object, read_part
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.objects import Key
+from kubeocean.runtime.objects import Key, ObjectT, Resource
 
-__all__ = ["find_work", "read_member", "read_work"]
+__all__ = ["find_work", "read_member", "read_placement", "read_work"]
 
 
 async def find_work(client: Client, name: str) -> Key:
@@ -61,3 +65,29 @@ async def read_member(client: Client, name: str, clock: Clock | None = None) -> 
     )
     works = await read_part(f"Works in {namespace}", list_served(client, WORKS, namespace))
     return MemberDetails(name, now, member, internal, works)
+
+
+async def read_placement(client: Client, key: Key, clock: Clock | None = None) -> PlacementDetails:
+    """Read a placement: a ResourcePlacement if the key has a namespace, else a cluster-wide one."""
+    scope, now = scope_of(key), (clock or RealClock()).now()
+    placement = await read_object(
+        f"{scope.placements} {key}", client.get(scope.placements, key.name, key.namespace)
+    )
+    if placement is None or isinstance(placement, NotRead):
+        return PlacementDetails(key, now, placement)
+
+    async def listed(resource: Resource[ObjectT], **options: Any) -> tuple[ObjectT, ...]:
+        return tuple((await client.list(resource, **options)).items)
+
+    children = {
+        "namespace": key.namespace,
+        "labels": f"{names.LABEL_PARENT_PLACEMENT}={key.name}",
+    }
+    return PlacementDetails(
+        key,
+        now,
+        placement,
+        await read_part(str(scope.policy_snapshots), listed(scope.policy_snapshots, **children)),
+        await read_part(str(MEMBER_CLUSTERS), listed(MEMBER_CLUSTERS)),
+        await read_part(str(scope.bindings), listed(scope.bindings, **children)),
+    )

@@ -22,11 +22,17 @@ from kubeocean.fleet.health import (
     unhealthy_threshold,
 )
 from kubeocean.fleet.works.views import placement_of_work
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.fleet.clusters import cluster_view
 from kubeocean.inspect.fleet.progress import condition_text, work_problem
 from kubeocean.inspect.format import age, few, span
-from kubeocean.inspect.snapshot import NotRead, Part, failures, known
+from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.runtime.objects import find_condition
 
 __all__ = ["MemberDetails", "explain_member", "silence"]
@@ -43,7 +49,7 @@ class MemberDetails:
     now: datetime
     member: MemberCluster | NotRead | None
     internal: InternalMemberCluster | NotRead | None = None
-    works: Part[tuple[Work, ...]] = ()
+    works: SnapshotPart[tuple[Work, ...]] = ()
 
     @property
     def unread(self) -> tuple[NotRead, ...]:
@@ -55,8 +61,7 @@ def explain_member(details: MemberDetails) -> Explanation:
     about = f"member {details.name}"
     member = details.member
     if member is None or isinstance(member, NotRead):
-        answer = not_read((member,)) or Answer(Rule.NOT_FOUND, "there is no such MemberCluster")
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, "MemberCluster", member, details.unread)
     return Explanation.of(
         about,
         _answer(member, details),
@@ -82,10 +87,10 @@ def _answer(member: MemberCluster, details: MemberDetails) -> Answer:
     conditions = member.status.conditions
     ready = find_condition(conditions, MemberCondition.READY_TO_JOIN)
     if ready is not None and ready.status == "False":
-        return Answer(Rule.NOT_ADMITTED, ready.message or ready.reason)
+        return Answer(ExplanationRule.NOT_ADMITTED, ready.message or ready.reason)
     if ready is None:
         verdict = "the hub has not created its namespace and its InternalMemberCluster"
-        return Answer(Rule.NOT_ADMITTED, verdict, remedies=(_HUB,))
+        return Answer(ExplanationRule.NOT_ADMITTED, verdict, remedies=(_HUB,))
     if silent := silence(member, details.now):
         return _silent(member, details, silent)
     agent = member_agent(member.status.agent_status)
@@ -93,20 +98,22 @@ def _answer(member: MemberCluster, details: MemberDetails) -> Answer:
     joined = find_condition(agent.conditions, AgentCondition.JOINED)
     if joined is None or joined.status != "True":
         reasons = (condition_text(joined),) if joined is not None else ()
-        return Answer(Rule.NOT_JOINED, "its agent reports that it has not joined", reasons)
+        return Answer(
+            ExplanationRule.NOT_JOINED, "its agent reports that it has not joined", reasons
+        )
     healthy = find_condition(agent.conditions, AgentCondition.HEALTHY)
     if healthy is None or healthy.status != "True":
         reasons = (condition_text(healthy),) if healthy is not None else ()
         verdict = "its agent reports that its API server is not healthy"
-        return Answer(Rule.MEMBER_UNHEALTHY, verdict, reasons)
+        return Answer(ExplanationRule.MEMBER_UNHEALTHY, verdict, reasons)
     if member.spec.taints:
         taints = few(cluster_view(member, details.now).taints)
         return Answer(
-            Rule.MEMBER_TAINTED,
+            ExplanationRule.MEMBER_TAINTED,
             f"it has joined and is healthy; placements that do not tolerate {taints} skip it",
             remedies=(f"kubeocean fleet uncordon {member.name}, or other spec.taints",),
         )
-    return Answer(Rule.JOINED, "it has joined and is healthy")
+    return Answer(ExplanationRule.JOINED, "it has joined and is healthy")
 
 
 def _leaving(member: MemberCluster, details: MemberDetails) -> Answer:
@@ -119,7 +126,7 @@ def _leaving(member: MemberCluster, details: MemberDetails) -> Answer:
     if silent := silence(member, details.now):
         reasons.append(silent)
     return Answer(
-        Rule.MEMBER_LEAVING,
+        ExplanationRule.MEMBER_LEAVING,
         f"it leaves the fleet since {member.metadata.deletion_timestamp}",
         tuple(reasons),
         (f"{_AGENT}; without one the hub removes it after its --force-delete-wait-time",),
@@ -133,12 +140,16 @@ def _silent(member: MemberCluster, details: MemberDetails, silent: str) -> Answe
         reported = _silence(internal.status, _threshold(member), details.now)
         if not reported:
             verdict = "its agent sends heartbeats, and the hub does not copy them"
-            return Answer(Rule.HUB_SILENT, verdict, (f"MemberCluster: {silent}",), (_HUB,))
+            return Answer(
+                ExplanationRule.HUB_SILENT, verdict, (f"MemberCluster: {silent}",), (_HUB,)
+            )
     if member_agent(member.status.agent_status) is None:
         remedy = f"{_AGENT}, as kubeocean fleet join {member.name} starts it"
-        return Answer(Rule.AGENT_NEVER_SEEN, "its agent has never reported", remedies=(remedy,))
+        return Answer(
+            ExplanationRule.AGENT_NEVER_SEEN, "its agent has never reported", remedies=(remedy,)
+        )
     limit = f"heartbeats are lost after {span(_threshold(member))}"
-    return Answer(Rule.HEARTBEAT_LOST, silent, (limit,), (_AGENT,))
+    return Answer(ExplanationRule.HEARTBEAT_LOST, silent, (limit,), (_AGENT,))
 
 
 def _silence(status: MemberStatus, threshold: timedelta, now: datetime) -> str:

@@ -20,7 +20,7 @@ from kubeocean.inspect.explain.node_decision import (
     own_policies,
     window_text,
 )
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
 from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot, is_fresh
 from kubeocean.inspect.format import age, few, in_order, moment, taint_text
 from kubeocean.inspect.snapshot import NotRead, known
@@ -96,7 +96,7 @@ def explain_node(node: NodeSnapshot) -> Explanation:
     """Return the explanation of a virtual node, or of a worker's node."""
     about, unread = f"node {node.name}", node.unread
     if (answer := _without_worker(node)) is not None:
-        sections = (_taints(node),) if answer.rule is Rule.WORKER_UNREAD else ()
+        sections = (_taints(node),) if answer.rule is ExplanationRule.WORKER_UNREAD else ()
         return Explanation.of(about, answer, sections=sections, unread=unread)
     evaluation = evaluate(node)
     rules: tuple[Callable[[NodeSnapshot, Evaluation], Answer | None], ...] = (
@@ -138,18 +138,18 @@ def _without_worker(node: NodeSnapshot) -> Answer | None:
             (node.pnode, *node.searched), "it was not found, and not everything could be searched"
         )
         verdict = "there is no such node, neither here nor in a worker"
-        return missing or Answer(Rule.NOT_FOUND, verdict)
+        return missing or Answer(ExplanationRule.NOT_FOUND, verdict)
     domain = binding.domain
     if node.virtual is not None and node.virtual.labels.get(domain.managed_by) != domain.product:
         verdict = "it is a node of the computing cluster itself; Kubeocean does not manage it"
-        return Answer(Rule.NOT_OURS, verdict)
+        return Answer(ExplanationRule.NOT_OURS, verdict)
     worker = binding.present
     if worker is None:
         verdict = (
             f"it is left over: the binding {binding.name}, which it belongs to, does not exist"
         )
         remedy = "remove its finalizer, or create the binding again: its syncer adopts the node"
-        return Answer(Rule.BINDING_GONE, verdict, remedies=(remedy,))
+        return Answer(ExplanationRule.BINDING_GONE, verdict, remedies=(remedy,))
     if binding.problem:
         answer = silent_worker(binding, "this is how the node was when it could be read")
         last = "while a worker does not answer nothing is deleted: its pods may well run"
@@ -166,7 +166,7 @@ def silent_worker(binding: BindingSnapshot, consequence: str) -> Answer:
     if connected is not None and connected.status != "True":
         reasons.append(f"the syncer says: {connected.message}")
     remedy = "an API server of the worker that runs, and answers here"
-    return Answer(Rule.WORKER_UNREAD, verdict, tuple(reasons), (remedy,))
+    return Answer(ExplanationRule.WORKER_UNREAD, verdict, tuple(reasons), (remedy,))
 
 
 # The rules, in order
@@ -179,7 +179,7 @@ def _leaving(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     held = few(meta.finalizers or ()) or "nothing"
     verdict = f"it is being deleted since {meta.deletion_timestamp}; it is held by {held}"
     again = "the syncer removes its finalizer, and creates it again if a policy lends the node"
-    return Answer(Rule.TAKEN_BACK, verdict, remedies=(again,))
+    return Answer(ExplanationRule.TAKEN_BACK, verdict, remedies=(again,))
 
 
 def _held(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -187,7 +187,7 @@ def _held(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         return None
     verdict = f"it stays as it is: {evaluation.decision.why}"
     reason = "an invalid policy changes nothing that runs; its last valid form counts"
-    return Answer(Rule.POLICY_INVALID, verdict, (reason,), ("correct the policy",))
+    return Answer(ExplanationRule.POLICY_INVALID, verdict, (reason,), ("correct the policy",))
 
 
 def _reclaimed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -202,7 +202,7 @@ def _reclaimed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         ReclaimCause.BINDING_DELETED: "nothing: the binding is being deleted",
     }.get(decision.cause, "a policy that selects the node")
     reasons = _reclaim_text(decision.rules, evaluation.plan)
-    return Answer(Rule.TAKEN_BACK, f"it is being reclaimed: {cause}", reasons, (remedy,))
+    return Answer(ExplanationRule.TAKEN_BACK, f"it is being reclaimed: {cause}", reasons, (remedy,))
 
 
 def _not_lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -212,18 +212,18 @@ def _not_lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     assert worker is not None
     if node.physical is not None and not is_lendable(node.physical.labels):
         verdict = "it is not lent: it is itself a virtual node, and those are not lent again"
-        return Answer(Rule.NO_POLICY, verdict)
+        return Answer(ExplanationRule.NO_POLICY, verdict)
     own = own_policies(binding)
     if not own:
         verdict = f"it is not lent: no policy of the worker names the binding {binding.name}"
         others = sorted({each.spec.cluster for each in known(worker.policies, ())})
         reasons = (f"its policies name {few(others)}",) if others else ()
         remedy = f"a policy with spec.cluster: {binding.name}"
-        return Answer(Rule.NO_POLICY, verdict, reasons, (remedy,))
+        return Answer(ExplanationRule.NO_POLICY, verdict, reasons, (remedy,))
     names = few(each.policy.name for each in own)
     both = "both the binding and a policy have to select a node; see their nodeSelector"
     return Answer(
-        Rule.NO_POLICY,
+        ExplanationRule.NO_POLICY,
         f"it is not lent: no policy applies to it ({names})",
         (both,) if worker.binding.spec.node_selector else (),
         ("labels that match the selectors, or selectors that match the node",),
@@ -239,7 +239,7 @@ def _closed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     verdict = f"it takes no new pods: the window of policy {decision.policy.name} is {window}"
     remedy = "the next edge of the window; or other timeWindows in the policy"
     reasons = _reclaim_text(decision.rules, evaluation.plan)
-    return Answer(Rule.WINDOW_CLOSED, verdict, reasons, (remedy,))
+    return Answer(ExplanationRule.WINDOW_CLOSED, verdict, reasons, (remedy,))
 
 
 def _not_created(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -258,7 +258,7 @@ def _not_created(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         syncer_text(node.binding),
     )
     remedy = "a syncer at work creates it within a second"
-    return Answer(Rule.SYNCER_SILENT, verdict, reasons, (remedy,))
+    return Answer(ExplanationRule.SYNCER_SILENT, verdict, reasons, (remedy,))
 
 
 def _cooling(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -277,7 +277,7 @@ def _cooling(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         syncer_text(node.binding),
     )
     remedy = "the syncer removes the taint when that time is over"
-    return Answer(Rule.COOLING, verdict, reasons, (remedy,))
+    return Answer(ExplanationRule.COOLING, verdict, reasons, (remedy,))
 
 
 def _without_heartbeat(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -286,7 +286,7 @@ def _without_heartbeat(node: NodeSnapshot, evaluation: Evaluation) -> Answer | N
         return None
     verdict = "it has no heartbeat, though the worker answers: its syncer is not at work"
     reasons = (syncer_text(node.binding),)
-    return Answer(Rule.SYNCER_SILENT, verdict, reasons, (syncer_logs(node.binding),))
+    return Answer(ExplanationRule.SYNCER_SILENT, verdict, reasons, (syncer_logs(node.binding),))
 
 
 def _not_ready(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
@@ -295,7 +295,9 @@ def _not_ready(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         if ready is not None and ready.status != "True":
             verdict = f"{name} is not Ready: {ready.reason or ready.status}"
             reasons = (ready.message,) if ready.message else ()
-            return Answer(Rule.NOT_READY, verdict, reasons, ("the kubelet of the worker's node",))
+            return Answer(
+                ExplanationRule.NOT_READY, verdict, reasons, ("the kubelet of the worker's node",)
+            )
     return None
 
 
@@ -310,7 +312,7 @@ def _cordoned(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
         return None
     policy = decision.policy.name
     verdict = f"it is lent by policy {policy}, but takes no new pods: {what} is cordoned"
-    return Answer(Rule.CORDONED, verdict, remedies=(remedy,))
+    return Answer(ExplanationRule.CORDONED, verdict, remedies=(remedy,))
 
 
 def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
@@ -326,7 +328,7 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
         )
     if capacity is None:
         verdict = f"it is lent by policy {policy}; how much it offers is not known"
-        return Answer(Rule.LENT, verdict, tuple(reasons))
+        return Answer(ExplanationRule.LENT, verdict, tuple(reasons))
     names = in_order(capacity.base)
     # The number of pods of others is in the table; it hardly ever is the limit that matters.
     bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
@@ -339,7 +341,7 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):
         remedies.append("fewer pods of others on the worker's node")
     verdict = f"it is lent by policy {policy} and offers {offered or 'nothing: it has nothing'}"
-    return Answer(Rule.LENT, verdict, tuple(reasons), tuple(remedies))
+    return Answer(ExplanationRule.LENT, verdict, tuple(reasons), tuple(remedies))
 
 
 # Reasons and sections that several rules share

@@ -21,7 +21,7 @@ from kubeocean.inspect.explain.node_decision import (
     offered_text,
     window_text,
 )
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
 from kubeocean.inspect.explain.snapshots import NodeSnapshot, PodSnapshot
 from kubeocean.inspect.format import amounts, few, taint_text
 from kubeocean.inspect.snapshot import NotRead, known
@@ -36,7 +36,7 @@ from kubeocean.runtime.objects import Json, decode_object, find_condition
 from kubeocean.runtime.quantity import ZERO, Quantity
 from kubeocean.syncer.pods.views import VirtualPod
 
-__all__ = ["Filter", "FilteredNodes", "closest_node", "explain_pending", "filter_nodes"]
+__all__ = ["FilteredNodes", "NodeFilter", "closest_node", "explain_pending", "filter_nodes"]
 
 _SHOWN: Final = 10
 _BUILT_IN: Final = "node.kubernetes.io/"  # taints that Kubernetes sets and removes
@@ -52,10 +52,10 @@ _SINGULAR: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class NodeFilter:
     """The nodes that passed one filter, and why each other node was rejected."""
 
-    rule: Rule
+    rule: ExplanationRule
     label: str
     passed: tuple[Node, ...]
     rejected: dict[str, str]  # by node
@@ -66,17 +66,17 @@ class FilteredNodes:
     """The results of all filters, up to the first filter that no node passed."""
 
     total: int
-    filters: tuple[Filter, ...]
+    filters: tuple[NodeFilter, ...]
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ExplanationRule:
         """The rule of the filter that no node passed; FITS if some nodes passed all filters."""
         if not self.total:
-            return Rule.NO_NODE
-        return Rule.FITS if self.last.passed else self.last.rule
+            return ExplanationRule.NO_NODE
+        return ExplanationRule.FITS if self.last.passed else self.last.rule
 
     @property
-    def last(self) -> Filter:
+    def last(self) -> NodeFilter:
         return self.filters[-1]
 
     @property
@@ -96,7 +96,7 @@ def explain_pending(snapshot: PodSnapshot) -> Explanation:
     gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
     if gates:
         verdict = f"it waits for its scheduling gates: {few(gates)}"
-        answer = Answer(Rule.GATED, verdict, remedies=("the removal of these gates",))
+        answer = Answer(ExplanationRule.GATED, verdict, remedies=("the removal of these gates",))
         return Explanation.of(about, answer, unread=snapshot.unread)
     if (
         unread := not_read((snapshot.nodes,), "it is pending, and the reason is not known")
@@ -109,7 +109,7 @@ def explain_pending(snapshot: PodSnapshot) -> Explanation:
     node = snapshot.closest.get(closest.name) if closest is not None else None
     evaluation = evaluate(node) if node is not None and _is_decidable(node) else None
     verdict, remedies = _verdict(snapshot, filtered, closest, node, evaluation)
-    offered = filtered.rule is Rule.TOO_LITTLE and evaluation is not None
+    offered = filtered.rule is ExplanationRule.TOO_LITTLE and evaluation is not None
     return Explanation.of(
         about,
         Answer(filtered.rule, verdict, tuple(_reasons(snapshot, filtered)), remedies),
@@ -124,7 +124,7 @@ def explain_pending(snapshot: PodSnapshot) -> Explanation:
 
 def _unread_usage(snapshot: PodSnapshot) -> Answer | None:
     """Return the answer that free resources are not known, if pods on nodes were not read."""
-    if filter_nodes(snapshot).rule not in (Rule.FITS, Rule.TOO_LITTLE):
+    if filter_nodes(snapshot).rule not in (ExplanationRule.FITS, ExplanationRule.TOO_LITTLE):
         return None
     return not_read((snapshot.node_pods,), "it is pending, and free resources are not known")
 
@@ -150,12 +150,20 @@ def filter_nodes(snapshot: PodSnapshot) -> FilteredNodes:
     tolerations = pod.spec.tolerations or ()
     requests = _requests(pod)
     pods = known(snapshot.node_pods, {})
-    checks: tuple[tuple[Rule, str, Callable[[Node], str]], ...] = (
-        (Rule.NOT_SELECTED, "match its selectors", _selector(pod.content()["spec"])),
-        (Rule.NOT_TOLERATED, "are tolerated", lambda n: _taints(n, tolerations, domain)),
-        (Rule.WINDOW_CLOSED, "are in their window", lambda n: _closed(n, tolerations, domain)),
-        (Rule.CLOSED_TO_PODS, "take new pods", lambda n: _takes_pods(n, tolerations, domain)),
-        (Rule.TOO_LITTLE, "have enough left", lambda n: _shortage(n, requests, pods)),
+    checks: tuple[tuple[ExplanationRule, str, Callable[[Node], str]], ...] = (
+        (ExplanationRule.NOT_SELECTED, "match its selectors", _selector(pod.content()["spec"])),
+        (ExplanationRule.NOT_TOLERATED, "are tolerated", lambda n: _taints(n, tolerations, domain)),
+        (
+            ExplanationRule.WINDOW_CLOSED,
+            "are in their window",
+            lambda n: _closed(n, tolerations, domain),
+        ),
+        (
+            ExplanationRule.CLOSED_TO_PODS,
+            "take new pods",
+            lambda n: _takes_pods(n, tolerations, domain),
+        ),
+        (ExplanationRule.TOO_LITTLE, "have enough left", lambda n: _shortage(n, requests, pods)),
     )
     nodes = known(snapshot.nodes, ())
     return FilteredNodes(len(nodes), tuple(_filters(nodes, checks)))
@@ -175,8 +183,8 @@ def closest_node(snapshot: PodSnapshot, filtered: FilteredNodes) -> Node | None:
 
 
 def _filters(
-    nodes: tuple[Node, ...], checks: Sequence[tuple[Rule, str, Callable[[Node], str]]]
-) -> Iterator[Filter]:
+    nodes: tuple[Node, ...], checks: Sequence[tuple[ExplanationRule, str, Callable[[Node], str]]]
+) -> Iterator[NodeFilter]:
     left = nodes
     for rule, label, check in checks:
         if not left:
@@ -184,7 +192,7 @@ def _filters(
         reasons = {node.name: check(node) for node in left}
         rejected = {name: why for name, why in reasons.items() if why}
         left = tuple(node for node in left if node.name not in rejected)
-        yield Filter(rule, label, left, rejected)
+        yield NodeFilter(rule, label, left, rejected)
 
 
 def _selector(spec: Json) -> Callable[[Node], str]:
@@ -295,21 +303,21 @@ def _verdict(
     evaluation: Evaluation | None,
 ) -> tuple[str, tuple[str, ...]]:
     match filtered.rule:
-        case Rule.NO_NODE:
+        case ExplanationRule.NO_NODE:
             verdict = "it is pending: there is no virtual node at all; nothing is lent"
             return verdict, ("a binding and a policy that lends; see: kubeocean status",)
-        case Rule.NOT_SELECTED:
+        case ExplanationRule.NOT_SELECTED:
             verdict = f"it is pending: its selectors match none of {_count(filtered)}"
             return verdict, ("another nodeSelector or node affinity in the pod",)
-        case Rule.NOT_TOLERATED:
+        case ExplanationRule.NOT_TOLERATED:
             verdict = f"it is pending: no virtual node is tolerated: {_rejections(filtered)}"
             return verdict, ("tolerations for these taints in the pod",)
-        case Rule.WINDOW_CLOSED:
+        case ExplanationRule.WINDOW_CLOSED:
             return _window_verdict(filtered, node, evaluation)
-        case Rule.CLOSED_TO_PODS:
+        case ExplanationRule.CLOSED_TO_PODS:
             verdict = "it is pending: no virtual node that it could go to takes new pods: "
             return verdict + _rejections(filtered), ("see: kubeocean explain node NAME",)
-        case Rule.TOO_LITTLE:
+        case ExplanationRule.TOO_LITTLE:
             assert closest is not None
             verdict, remedies = _resource_verdict(snapshot, closest, evaluation)
             return verdict, (*remedies, *_openings(filtered))
@@ -369,7 +377,7 @@ def _fitting_verdict(snapshot: PodSnapshot, filtered: FilteredNodes) -> tuple[st
 
 def _openings(filtered: FilteredNodes) -> tuple[str, ...]:
     """Return a line about nodes that were rejected because their windows are closed."""
-    windows = (each for each in filtered.filters if each.rule is Rule.WINDOW_CLOSED)
+    windows = (each for each in filtered.filters if each.rule is ExplanationRule.WINDOW_CLOSED)
     closed = {why for each in windows for why in each.rejected.values()}
     if not closed:
         return ()
@@ -387,7 +395,7 @@ def _reasons(snapshot: PodSnapshot, filtered: FilteredNodes) -> list[str]:
     return reasons
 
 
-def _passed(filter_: Filter) -> str:
+def _passed(filter_: NodeFilter) -> str:
     number = len(filter_.passed)
     return f"{number} {_SINGULAR[filter_.label] if number == 1 else filter_.label}"
 
@@ -402,7 +410,7 @@ def _rejections(filtered: FilteredNodes) -> str:
 
 def _rejected(filtered: FilteredNodes) -> tuple[str, ...]:
     """Return a line for each node that the last filter rejected, with the reason."""
-    if not filtered.filters or filtered.rule is Rule.FITS:
+    if not filtered.filters or filtered.rule is ExplanationRule.FITS:
         return ()
     rejected = filtered.last.rejected
     lines = [f"{name}: {why}" for name, why in sorted(rejected.items())[:_SHOWN]]

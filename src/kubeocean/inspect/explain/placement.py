@@ -27,20 +27,26 @@ from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement
 from kubeocean.api.fleet.snapshots import PolicySnapshot
 from kubeocean.fleet.scheduler import explain, view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.format import few
-from kubeocean.inspect.snapshot import NotRead, Part, failures, known
+from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.runtime.objects import Condition, Key, find_condition
 
 __all__ = ["PlacementDetails", "explain_placement"]
 
 _RULES: Final = {
-    ROLLOUT_STARTED.name: Rule.ROLLOUT_HELD,
-    OVERRIDDEN.name: Rule.NOT_OVERRIDDEN,
-    WORK_SYNCHRONIZED.name: Rule.NOT_SYNCHRONIZED,
-    APPLIED.name: Rule.NOT_APPLIED,
-    AVAILABLE.name: Rule.NOT_AVAILABLE,
-    DIFF_REPORTED.name: Rule.NOT_APPLIED,
+    ROLLOUT_STARTED.name: ExplanationRule.ROLLOUT_HELD,
+    OVERRIDDEN.name: ExplanationRule.NOT_OVERRIDDEN,
+    WORK_SYNCHRONIZED.name: ExplanationRule.NOT_SYNCHRONIZED,
+    APPLIED.name: ExplanationRule.NOT_APPLIED,
+    AVAILABLE.name: ExplanationRule.NOT_AVAILABLE,
+    DIFF_REPORTED.name: ExplanationRule.NOT_APPLIED,
 }
 
 
@@ -51,9 +57,9 @@ class PlacementDetails:
     key: Key
     now: datetime
     placement: Placement | NotRead | None
-    snapshots: Part[tuple[PolicySnapshot, ...]] = ()
-    members: Part[tuple[MemberCluster, ...]] = ()
-    bindings: Part[tuple[Binding, ...]] = ()
+    snapshots: SnapshotPart[tuple[PolicySnapshot, ...]] = ()
+    members: SnapshotPart[tuple[MemberCluster, ...]] = ()
+    bindings: SnapshotPart[tuple[Binding, ...]] = ()
 
     @property
     def unread(self) -> tuple[NotRead, ...]:
@@ -65,10 +71,8 @@ def explain_placement(details: PlacementDetails) -> Explanation:
     about = f"placement {details.key}"
     placement = details.placement
     if placement is None or isinstance(placement, NotRead):
-        missing = not_read((placement,))
         kind = scope_of(details.key).placements.kind
-        answer = missing or Answer(Rule.NOT_FOUND, f"there is no such {kind}")
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, kind, placement, details.unread)
     return Explanation.of(
         about,
         _answer(placement),
@@ -86,7 +90,7 @@ def _answer(placement: Placement) -> Answer:
         held = few(placement.metadata.finalizers or ()) or "nothing"
         since = placement.metadata.deletion_timestamp
         return Answer(
-            Rule.PLACEMENT_DELETED,
+            ExplanationRule.PLACEMENT_DELETED,
             f"it is being deleted since {since}",
             (f"it is held by the finalizers {held}",),
         )
@@ -96,14 +100,16 @@ def _answer(placement: Placement) -> Answer:
     if scheduled is None or scheduled.observed_generation != placement.metadata.generation:
         verdict = "the hub has not looked at its present spec yet"
         remedy = "a running `kubeocean fleet hub`"
-        return Answer(Rule.SCHEDULE_PENDING, verdict, remedies=(remedy,))
+        return Answer(ExplanationRule.SCHEDULE_PENDING, verdict, remedies=(remedy,))
     if scheduled.reason == PlacementReason.INVALID_SELECTORS:
         return Answer(
-            Rule.SELECTORS_INVALID, scheduled.message, remedies=("correct spec.resourceSelectors",)
+            ExplanationRule.SELECTORS_INVALID,
+            scheduled.message,
+            remedies=("correct spec.resourceSelectors",),
         )
     if scheduled.status not in ("True", "False"):
         verdict = "the scheduler has not decided on its present policy"
-        return Answer(Rule.SCHEDULE_PENDING, verdict, (scheduled.message,))
+        return Answer(ExplanationRule.SCHEDULE_PENDING, verdict, (scheduled.message,))
     for condition in status.conditions:
         rule = _RULES.get(condition.type.removeprefix(prefix))
         if rule is not None and condition.status != "True":
@@ -114,14 +120,14 @@ def _answer(placement: Placement) -> Answer:
         lacking = len(status.placement_statuses) - len(picked)
         verdict = f"it is on {len(picked)} of {len(picked) + lacking} wanted clusters or more"
         remedy = "clusters that match spec.policy; the section below tells why others do not"
-        return Answer(Rule.TOO_FEW_CLUSTERS, verdict, (scheduled.message,), (remedy,))
+        return Answer(ExplanationRule.TOO_FEW_CLUSTERS, verdict, (scheduled.message,), (remedy,))
     if not picked:
         verdict = "it is complete, and its policy picks no cluster"
-        return Answer(Rule.NO_CLUSTER, verdict, (scheduled.message,))
+        return Answer(ExplanationRule.NO_CLUSTER, verdict, (scheduled.message,))
     names = few(entry.cluster_name for entry in picked)
     index = status.observed_resource_index
     verdict = f"it is complete: snapshot {index} is placed on {names}"
-    return Answer(Rule.PLACED, verdict)
+    return Answer(ExplanationRule.PLACED, verdict)
 
 
 def _line(condition: Condition) -> str:

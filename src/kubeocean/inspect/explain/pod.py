@@ -31,7 +31,7 @@ from kubeocean.inspect.explain.node import (
 )
 from kubeocean.inspect.explain.node_decision import evaluate
 from kubeocean.inspect.explain.pending import explain_pending
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import Answer, Explanation, ExplanationRule, Section, not_read
 from kubeocean.inspect.explain.snapshots import NodeSnapshot, PodSnapshot, is_fresh
 from kubeocean.inspect.format import few
 from kubeocean.inspect.snapshot import NotRead, known, require
@@ -76,7 +76,7 @@ _ADMISSION: Final = re.compile(
 _AGAIN: Final = "a controller creates it again"
 _REJECTIONS: Final = {  # by the reason of a pod that its virtual node rejected
     PodEvent.NODE_CLOSED: Answer(
-        Rule.NODE_CLOSED,
+        ExplanationRule.NODE_CLOSED,
         "node {node} started no pods when it arrived, whatever a pod tolerates",
         remedies=(
             f"{_AGAIN}; without spec.nodeName the scheduler chooses a node that is open",
@@ -84,7 +84,7 @@ _REJECTIONS: Final = {  # by the reason of a pod that its virtual node rejected
         ),
     ),
     NODE_PORTS: Answer(
-        Rule.PORT_TAKEN,
+        ExplanationRule.PORT_TAKEN,
         "another pod on the worker's node behind {node} has a host port that it requests",
         remedies=(_AGAIN, "or another hostPort, or another node"),
     ),
@@ -103,7 +103,7 @@ def explain_pod(snapshot: PodSnapshot) -> Explanation:
         return Explanation.of(about, evicted, unread=snapshot.unread)
     if pod is None:
         absent = "there is no such pod, and no policy or event records its eviction"
-        answer = Answer(Rule.NOT_FOUND, absent)
+        answer = Answer(ExplanationRule.NOT_FOUND, absent)
         return Explanation.of(about, answer, unread=snapshot.unread)
     if not pod.spec.node_name and not pod.finished:
         if pod.deleting:
@@ -141,10 +141,10 @@ def _evicted(snapshot: PodSnapshot, pod: VirtualPod | None) -> Answer | None:
     ):
         verdict = f"there is no such pod; a pod of this name was evicted at {at}: {why}"
         earlier = "that may have been an earlier pod: events are kept for an hour only"
-        return Answer(Rule.NOT_FOUND, verdict, (*reasons, earlier))
+        return Answer(ExplanationRule.NOT_FOUND, verdict, (*reasons, earlier))
     state = f"it was evicted at {at}" if pod is None else f"it is leaving, evicted at {at}"
     remedy = "a controller creates it again on another node; a bare pod is gone"
-    return Answer(Rule.EVICTED, f"{state}: {why}", tuple(reasons), (remedy,))
+    return Answer(ExplanationRule.EVICTED, f"{state}: {why}", tuple(reasons), (remedy,))
 
 
 def _is_outdated(snapshot: PodSnapshot, at: str, evicted: set[str]) -> bool:
@@ -168,7 +168,7 @@ def _deleted(pod: VirtualPod) -> Answer:
     verdict = f"it is leaving: it is being deleted since {pod.metadata.deletion_timestamp}"
     verdict += ", and was never bound to a node"
     reasons = (f"it is held by finalizers: {held}",) if held else ()
-    return Answer(Rule.LEAVING, verdict, reasons, ("the removal of its finalizers",))
+    return Answer(ExplanationRule.LEAVING, verdict, reasons, ("the removal of its finalizers",))
 
 
 # Answers that need no physical pod
@@ -180,19 +180,21 @@ def _without_worker(snapshot: PodSnapshot, pod: VirtualPod) -> Answer | None:
     node, name = snapshot.node, pod.spec.node_name
     if node is None:
         verdict = f"it is bound to node {name}, which does not exist"
-        return Answer(Rule.NODE_GONE, verdict, remedies=("Kubernetes removes such pods",))
+        return Answer(
+            ExplanationRule.NODE_GONE, verdict, remedies=("Kubernetes removes such pods",)
+        )
     if isinstance(node, NotRead) or node.virtual is None:
         return not_read((node,))
     binding, domain = node.binding, snapshot.domain
     if node.virtual.labels.get(domain.managed_by) != domain.product:
         verdict = f"it is on node {name} of the computing cluster; Kubeocean does not manage it"
-        return Answer(Rule.NOT_OURS, verdict)
+        return Answer(ExplanationRule.NOT_OURS, verdict)
     if (answer := not_read((binding.worker,))) is not None:
         return _reported_unexpected(pod) or answer
     worker = binding.present
     if worker is None:
         verdict = f"node {name} is left over of binding {binding.name}, which does not exist"
-        return Answer(Rule.BINDING_GONE, verdict)
+        return Answer(ExplanationRule.BINDING_GONE, verdict)
     if not is_wanted(pod, worker.binding, domain):
         return _stays(snapshot, pod)
     if binding.problem:
@@ -208,7 +210,7 @@ def _finished(pod: VirtualPod) -> Answer:
     if pod.status.reason == PHYSICAL_POD_LOST:
         verdict = f"it was lost: {message or 'its pod in the worker disappeared'}"
         reason = "its pod in the worker was deleted there, or was not scheduled there in time"
-        return Answer(Rule.LOST, verdict, (reason,), ("a controller creates it again",))
+        return Answer(ExplanationRule.LOST, verdict, (reason,), ("a controller creates it again",))
     if (rejected := _REJECTIONS.get(pod.status.reason)) is not None:
         reasons = (message,) if message else ()
         verdict = f"it was rejected: {rejected.verdict.format(node=pod.spec.node_name)}"
@@ -216,9 +218,11 @@ def _finished(pod: VirtualPod) -> Answer:
     if pod.status.reason.startswith(_OUT_OF):
         verdict = f"it was rejected: node {pod.spec.node_name} had too little when it arrived"
         reasons = (message,) if message else ()
-        return Answer(Rule.TOO_LITTLE, verdict, reasons, ("a controller creates it again",))
+        return Answer(
+            ExplanationRule.TOO_LITTLE, verdict, reasons, ("a controller creates it again",)
+        )
     how = f" ({pod.status.reason}: {message})" if pod.status.reason else ""
-    return Answer(Rule.ENDED, f"it has ended: {pod.status.phase}{how}")
+    return Answer(ExplanationRule.ENDED, f"it has ended: {pod.status.phase}{how}")
 
 
 def _reported_unexpected(pod: VirtualPod) -> Answer | None:
@@ -227,7 +231,7 @@ def _reported_unexpected(pod: VirtualPod) -> Answer | None:
     if reported is None or reported.reason != PodEvent.NOT_REPLICATED:
         return None
     verdict = f"it does not run in the worker: {reported.message}"
-    return Answer(Rule.STAYS_ABOVE, verdict, (_reported_text(pod),))
+    return Answer(ExplanationRule.STAYS_ABOVE, verdict, (_reported_text(pod),))
 
 
 def _reported_text(pod: VirtualPod) -> str:
@@ -242,14 +246,14 @@ def _stays(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     reasons = (_reported_text(pod),)
     if pod.namespace in snapshot.domain.system_namespaces:
         verdict = f"it does not run in the worker: pods of namespace {pod.namespace} stay here"
-        return Answer(Rule.STAYS_ABOVE, verdict, reasons)
+        return Answer(ExplanationRule.STAYS_ABOVE, verdict, reasons)
     kind = owner.kind if owner is not None else ""
     verdict = f"it does not run in the worker: it is a {kind}'s, and those are for real nodes"
     remedies = (
         f"the annotation {snapshot.domain.running_daemonset}: true in the pod template",
         "or runningDaemonsetByDefault: true in the binding",
     )
-    return Answer(Rule.STAYS_ABOVE, verdict, reasons, remedies)
+    return Answer(ExplanationRule.STAYS_ABOVE, verdict, reasons, remedies)
 
 
 # Answers from the worker
@@ -269,20 +273,23 @@ def _in_worker(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
             grace = todo.ppod.metadata.deletion_grace_period_seconds
             reasons = (f"its containers have {grace} s to end",) if grace is not None else ()
             remedy = "the end of its containers in the worker"
-            return Answer(Rule.LEAVING, verdict, reasons, (remedy,))
+            return Answer(ExplanationRule.LEAVING, verdict, reasons, (remedy,))
         case Action.FINALIZE:
             verdict = "it is leaving: no pod runs for it in the worker any more"
             held = ", ".join(pod.metadata.finalizers or ())
             reasons = (f"it is held by finalizers: {held}",) if held else ()
-            return Answer(Rule.LEAVING, verdict, reasons, ("the syncer removes it",))
+            return Answer(ExplanationRule.LEAVING, verdict, reasons, ("the syncer removes it",))
         case Action.REPORT_LOST:
             verdict = f"it is lost: its pod is gone from {worker}"
             return Answer(
-                Rule.LOST, verdict, tuple(heartbeat_text(node)), ("the syncer reports it",)
+                ExplanationRule.LOST,
+                verdict,
+                tuple(heartbeat_text(node)),
+                ("the syncer reports it",),
             )
         case _:
             verdict = f"node {pod.spec.node_name} is not one of binding {node.binding.name}"
-            return Answer(Rule.NOT_OURS, verdict)
+            return Answer(ExplanationRule.NOT_OURS, verdict)
 
 
 def _plan(snapshot: PodSnapshot, pod: VirtualPod) -> Plan:
@@ -319,26 +326,32 @@ def _uncreated(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     if snapshot.absent:
         absent = few(snapshot.absent)
         verdict = f"it is pending: it refers to {absent}, which does not exist"
-        return Answer(Rule.MISSING, verdict, reasons, (f"{absent}; the pod then starts by itself",))
+        return Answer(
+            ExplanationRule.MISSING, verdict, reasons, (f"{absent}; the pod then starts by itself",)
+        )
     foreign = _foreign(snapshot, pod)
     if foreign or (refused is not None and refused.reason == PodEvent.NAME_TAKEN):
         names = few(str(each.key) for each in foreign) or "both names that it may have"
         verdict = f"it is pending: in worker {binding.name} {names} belong to other owners"
-        return Answer(Rule.NAME_TAKEN, verdict, reasons, ("remove those pods, or rename this one",))
+        return Answer(
+            ExplanationRule.NAME_TAKEN, verdict, reasons, ("remove those pods, or rename this one",)
+        )
     if "exceeded quota" in message:
         quota = message.partition("exceeded quota: ")[2]
         verdict = f"it is pending: worker {binding.name} refuses it, its quota is exceeded: {quota}"
         remedy = f"a larger ResourceQuota in namespace {binding.mount} of the worker"
-        return Answer(Rule.QUOTA, verdict, reasons, (remedy, "or the end of pods there"))
+        return Answer(ExplanationRule.QUOTA, verdict, reasons, (remedy, "or the end of pods there"))
     if (admission := _ADMISSION.search(message)) is not None:
         name = admission["hook"] or admission["policy"] or "Pod Security"
         verdict = f"it is pending: {name} of worker {binding.name} does not admit it"
         remedy = "a pod that it admits, or another rule there"
-        return Answer(Rule.ADMISSION, f"{verdict}: {_cause(message)}", reasons, (remedy,))
+        return Answer(
+            ExplanationRule.ADMISSION, f"{verdict}: {_cause(message)}", reasons, (remedy,)
+        )
     if message:
         verdict = f"it is pending: it cannot be created in worker {binding.name}: {_cause(message)}"
         remedy = "see what is refused; it is tried again every 5 min"
-        return Answer(Rule.REFUSED, verdict, remedies=(remedy,))
+        return Answer(ExplanationRule.REFUSED, verdict, remedies=(remedy,))
     return _awaited(_node(snapshot))
 
 
@@ -347,9 +360,9 @@ def _awaited(node: NodeSnapshot) -> Answer:
     reasons, name = (*heartbeat_text(node), syncer_text(node.binding)), node.binding.name
     if isinstance(node.heartbeat, NotRead) or is_fresh(node.heartbeat, node.binding.now):
         verdict = f"it is being created in worker {name}, which has not refused it"
-        return Answer(Rule.STARTS, verdict, reasons, ("a second or two",))
+        return Answer(ExplanationRule.STARTS, verdict, reasons, ("a second or two",))
     verdict = f"it is pending: the syncer of binding {name} is not at work"
-    return Answer(Rule.SYNCER_SILENT, verdict, reasons, (syncer_logs(node.binding),))
+    return Answer(ExplanationRule.SYNCER_SILENT, verdict, reasons, (syncer_logs(node.binding),))
 
 
 def _foreign(snapshot: PodSnapshot, pod: VirtualPod) -> list[PhysicalPod]:
@@ -375,29 +388,29 @@ def _created(snapshot: PodSnapshot, pod: VirtualPod, ppod: PhysicalPod) -> Answe
     reasons = (*_placement(snapshot, pod, ppod), *heartbeat_text(node))
     if ppod.finished:
         verdict = f"it has ended: {where} is {ppod.status.phase}"
-        return Answer(Rule.ENDED, verdict, (*reasons, *_behind(pod, ppod)))
+        return Answer(ExplanationRule.ENDED, verdict, (*reasons, *_behind(pod, ppod)))
     waiting = waits_for_node(body)
     if waiting is not None:
         verdict = f"it is pending: the scheduler of {worker} has no node for it: {waiting}"
         limit = f"it is given up after {UNSCHEDULED_S:g} s without a node"
         remedy = "free resources on the worker's node"
-        return Answer(Rule.UNSCHEDULED, verdict, (*reasons, limit), (remedy,))
+        return Answer(ExplanationRule.UNSCHEDULED, verdict, (*reasons, limit), (remedy,))
     for container, reason, message in _waiting(body):
         why = (message, *reasons) if message else reasons
         if reason in _IMAGES:
             verdict = f"it is pending: {where} cannot get the image of {container}: {reason}"
             remedy = "an image that the worker's nodes can pull"
-            return Answer(Rule.IMAGE, verdict, why, (remedy,))
+            return Answer(ExplanationRule.IMAGE, verdict, why, (remedy,))
         if reason not in _STARTING:
             verdict = f"container {container} of {where} does not start: {reason}"
             remedy = "see: kubectl logs, kubectl describe pod"
-            return Answer(Rule.CONTAINER, verdict, why, (remedy,))
+            return Answer(ExplanationRule.CONTAINER, verdict, why, (remedy,))
     if ppod.status.phase == "Running":
         verdict = f"it runs in {worker} on node {ppod.spec.node_name} as {ppod.key}"
-        return Answer(Rule.RUNS, verdict, (*reasons, *_behind(pod, ppod)))
+        return Answer(ExplanationRule.RUNS, verdict, (*reasons, *_behind(pod, ppod)))
     phase = ppod.status.phase or "new"
     verdict = f"it starts in {worker} as {ppod.key}, which is {phase}"
-    return Answer(Rule.STARTS, verdict, reasons)
+    return Answer(ExplanationRule.STARTS, verdict, reasons)
 
 
 def _placement(snapshot: PodSnapshot, pod: VirtualPod, ppod: PhysicalPod) -> list[str]:

@@ -27,12 +27,11 @@ from kubeocean.inspect.explain.snapshots import (
     PodSnapshot,
     RolloutSnapshot,
 )
-from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
 from kubeocean.inspect.snapshot import (
     NOT_REQUESTED,
     NotRead,
-    Part,
+    SnapshotPart,
     WorkerSnapshot,
     failures,
     known,
@@ -45,6 +44,7 @@ from kubeocean.leasing.requests import COUNTED_PODS, CountedPod
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -105,7 +105,7 @@ class ExplainReader(SnapshotReader):
             rollouts=await self._rollouts(worker.binding),
         )
 
-    async def _all_bindings(self) -> Part[list[BindingSnapshot]]:
+    async def _all_bindings(self) -> SnapshotPart[list[BindingSnapshot]]:
         """Read all bindings concurrently: a worker that does not answer delays no other one."""
         listing = await read_part("bindings", self.computing.list(CLUSTER_BINDINGS))
         if isinstance(listing, NotRead):
@@ -126,7 +126,7 @@ class ExplainReader(SnapshotReader):
             return replace(snapshot, worker=binding)
         connection = await self.workers.probe(await self.workers.connect(binding))
         self._connections[name] = connection
-        policies: Part[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED
+        policies: SnapshotPart[tuple[ResourceLeasingPolicy, ...]] = NOT_REQUESTED
         if connection.client is not None:
             policies = await read_part("policies of the worker", list_policies(connection.client))
         worker = WorkerSnapshot(
@@ -154,7 +154,7 @@ class ExplainReader(SnapshotReader):
             leases += [lease] if lease is not None else []
         return max(leases, key=lambda each: each.spec.renew_time or "", default=None)
 
-    async def _rollouts(self, binding: ClusterBinding) -> Part[tuple[RolloutSnapshot, ...]]:
+    async def _rollouts(self, binding: ClusterBinding) -> SnapshotPart[tuple[RolloutSnapshot, ...]]:
         domain, cluster_id = self.domain, binding.spec.cluster_id
         rollouts = []
         for name in (
@@ -202,7 +202,7 @@ class ExplainReader(SnapshotReader):
         first = bindings[0] if binding else await self.binding("")
         return NodeSnapshot(binding=first, name=name, vnode=vnode, searched=unread)
 
-    async def _searched_bindings(self, name: str) -> Part[list[BindingSnapshot]]:
+    async def _searched_bindings(self, name: str) -> SnapshotPart[list[BindingSnapshot]]:
         if not name:
             return await self._all_bindings()
         binding = await self.binding(name)

@@ -19,16 +19,17 @@ from kubeocean.runtime.objects import Json
 __all__ = [
     "Answer",
     "Explanation",
+    "ExplanationRule",
     "OfferedResource",
-    "Rule",
     "Section",
     "document",
+    "explain_absence",
     "not_read",
     "page",
 ]
 
 
-class Rule(StrEnum):
+class ExplanationRule(StrEnum):
     """The rule that decided an explanation; its value is stable."""
 
     # Of anything
@@ -124,7 +125,7 @@ class Rule(StrEnum):
 class Answer(NamedTuple):
     """The answer of one rule: its verdict, the reasons for it, and remedies."""
 
-    rule: Rule
+    rule: ExplanationRule
     verdict: str
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
@@ -158,7 +159,7 @@ class Explanation:
     """The explanation why an object is in its state."""
 
     about: str
-    rule: Rule
+    rule: ExplanationRule
     verdict: str
     reasons: tuple[str, ...] = ()  # in the order in which they follow from each other
     resources: tuple[OfferedResource, ...] = ()
@@ -200,7 +201,17 @@ def not_read(parts: Iterable[object], verdict: str = "") -> Answer | None:
     forbidden = all(part.forbidden for part in unread)
     remedy = "the right to read that" if forbidden else "API servers that answer; then try again"
     verdict = verdict or "nothing can be concluded"
-    return Answer(Rule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,))
+    return Answer(
+        ExplanationRule.NOT_READ, f"{verdict}: could not read {names}", reasons, (remedy,)
+    )
+
+
+def explain_absence(
+    about: str, kind: str, part: NotRead | None, unread: Iterable[NotRead]
+) -> Explanation:
+    """Return the explanation of an object that does not exist, or could not be read."""
+    absent = Answer(ExplanationRule.NOT_FOUND, f"there is no such {kind}")
+    return Explanation.of(about, not_read((part,)) or absent, unread=unread)
 
 
 def document(explanation: Explanation) -> Json:

@@ -15,7 +15,7 @@ from kubeocean.api.group import Domain
 from kubeocean.api.policies import Eviction
 from kubeocean.inspect.snapshot import (
     NotRead,
-    Part,
+    SnapshotPart,
     WorkerSnapshot,
     WorkerState,
     failures,
@@ -90,11 +90,11 @@ class NodeSnapshot:
     pnode_name: str = ""
     vnode: Node | NotRead | None = None
     pnode: Node | NotRead | None = None
-    worker_pods: Part[tuple[CountedPod, ...]] = ()  # on the worker's node
-    pods: Part[tuple[VirtualPod, ...]] = ()  # on the virtual node
+    worker_pods: SnapshotPart[tuple[CountedPod, ...]] = ()  # on the worker's node
+    pods: SnapshotPart[tuple[VirtualPod, ...]] = ()  # on the virtual node
     heartbeat: Lease | NotRead | None = None
     # All nodes of the worker; read only if a policy limits a resource that this node does not have
-    worker_nodes: Part[tuple[Node, ...]] = ()
+    worker_nodes: SnapshotPart[tuple[Node, ...]] = ()
     namesakes: tuple[str, ...] = ()  # further bindings with a node of that name
     searched: tuple[NotRead, ...] = ()  # where a node that was not found could not be searched
 
@@ -136,13 +136,13 @@ class PodSnapshot:
     domain: Domain = field(default=group.DEFAULT)
     pod: VirtualPod | NotRead | None = None  # with its raw bytes
     node: NodeSnapshot | NotRead | None = None  # to which the pod is bound
-    nodes: Part[tuple[Node, ...]] = ()
-    node_pods: Part[Mapping[str, tuple[CountedPod, ...]]] = field(default_factory=dict)
+    nodes: SnapshotPart[tuple[Node, ...]] = ()
+    node_pods: SnapshotPart[Mapping[str, tuple[CountedPod, ...]]] = field(default_factory=dict)
     closest: Mapping[str, NodeSnapshot] = field(default_factory=dict)  # by virtual node
-    ppods: Part[tuple[PhysicalPod, ...]] = ()  # with one of the names that the pod may have
+    ppods: SnapshotPart[tuple[PhysicalPod, ...]] = ()  # with one of the names that the pod may have
     absent: tuple[str, ...] = ()
-    events: Part[tuple[Event, ...]] = ()
-    worker_events: Part[tuple[Event, ...]] = ()  # of the physical pod
+    events: SnapshotPart[tuple[Event, ...]] = ()
+    worker_events: SnapshotPart[tuple[Event, ...]] = ()  # of the physical pod
     evictions: tuple[EvictionRecord, ...] = ()
     others: tuple[NotRead, ...] = ()  # further reads that failed
 
@@ -170,9 +170,9 @@ class BindingDetails:
     """A binding with the parts that explain it: other bindings, its programs and virtual nodes."""
 
     binding: BindingSnapshot
-    others: Part[tuple[ClusterBinding, ...]] = ()
-    nodes: Part[tuple[Node, ...]] = ()
-    rollouts: Part[tuple[RolloutSnapshot, ...]] = ()
+    others: SnapshotPart[tuple[ClusterBinding, ...]] = ()
+    nodes: SnapshotPart[tuple[Node, ...]] = ()
+    rollouts: SnapshotPart[tuple[RolloutSnapshot, ...]] = ()
 
     @property
     def unread(self) -> tuple[NotRead, ...]:

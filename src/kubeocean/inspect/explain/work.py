@@ -16,7 +16,13 @@ from kubeocean.api.fleet.names import ANNOTATION_PARENT_SNAPSHOT, member_of_name
 from kubeocean.api.fleet.works import ManifestCondition, Work
 from kubeocean.fleet.works.views import binding_of_work, placement_of_work
 from kubeocean.inspect.explain.member import silence
-from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.explain.report import (
+    Answer,
+    Explanation,
+    ExplanationRule,
+    Section,
+    explain_absence,
+)
 from kubeocean.inspect.fleet.progress import NOT_REPORTED, condition_text, work_problem
 from kubeocean.inspect.fleet.tree import object_nodes
 from kubeocean.inspect.format import few
@@ -27,14 +33,18 @@ from kubeocean.runtime.objects import Key
 __all__ = ["WorkDetails", "explain_work"]
 
 _RULES: Final = {
-    str(WorkCondition.APPLIED): Rule.NOT_APPLIED,
-    str(WorkCondition.AVAILABLE): Rule.NOT_AVAILABLE,
-    str(WorkCondition.DIFF_REPORTED): Rule.DIFF_NOT_REPORTED,
+    str(WorkCondition.APPLIED): ExplanationRule.NOT_APPLIED,
+    str(WorkCondition.AVAILABLE): ExplanationRule.NOT_AVAILABLE,
+    str(WorkCondition.DIFF_REPORTED): ExplanationRule.DIFF_NOT_REPORTED,
 }
 _REMEDIES: Final = {
-    Rule.NOT_APPLIED: "correct these objects on the hub, or grant the member's agent the rights",
-    Rule.NOT_AVAILABLE: "look at these objects in the member cluster",
-    Rule.DIFF_NOT_REPORTED: "correct these objects on the hub, or grant the agent the rights",
+    ExplanationRule.NOT_APPLIED: (
+        "correct these objects on the hub, or grant the member's agent the rights"
+    ),
+    ExplanationRule.NOT_AVAILABLE: "look at these objects in the member cluster",
+    ExplanationRule.DIFF_NOT_REPORTED: (
+        "correct these objects on the hub, or grant the agent the rights"
+    ),
 }
 
 
@@ -57,8 +67,7 @@ def explain_work(details: WorkDetails) -> Explanation:
     about = f"work {details.key}"
     work = details.work
     if work is None or isinstance(work, NotRead):
-        answer = not_read((work,)) or Answer(Rule.NOT_FOUND, "there is no such Work")
-        return Explanation.of(about, answer, unread=details.unread)
+        return explain_absence(about, "Work", work, details.unread)
     return Explanation.of(
         about,
         _answer(work, details),
@@ -77,7 +86,7 @@ def _answer(work: Work, details: WorkDetails) -> Answer:
     if work.deleting:
         held = few(work.metadata.finalizers or ()) or "nothing"
         return Answer(
-            Rule.WORK_DELETED,
+            ExplanationRule.WORK_DELETED,
             f"it is being deleted since {work.metadata.deletion_timestamp}",
             (f"it is held by the finalizers {held}", *silent),
             ("a running agent of the member, which deletes the objects first",),
@@ -86,13 +95,15 @@ def _answer(work: Work, details: WorkDetails) -> Answer:
     if problem is None:
         number = counted(len(work.spec.workload.manifests), "object")
         verdict = f"the member has processed all of it: {number}"
-        return Answer(Rule.WORK_DONE, verdict, silent)
+        return Answer(ExplanationRule.WORK_DONE, verdict, silent)
     if problem.reason == NOT_REPORTED:
         if silent:
             remedy = "a running `kubeocean fleet member` in that cluster"
-            return Answer(Rule.MEMBER_SILENT, "it waits for its member", silent, (remedy,))
+            return Answer(
+                ExplanationRule.MEMBER_SILENT, "it waits for its member", silent, (remedy,)
+            )
         verdict = f"the member has not reported on its generation {work.metadata.generation} yet"
-        return Answer(Rule.WORK_NOT_REPORTED, verdict)
+        return Answer(ExplanationRule.WORK_NOT_REPORTED, verdict)
     rule = _RULES[problem.type]
     bad = tuple(
         f"{node.kind} {Key(node.namespace, node.name)}: {node.state}"

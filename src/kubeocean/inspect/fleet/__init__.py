@@ -8,7 +8,7 @@ from kubeocean.runtime._exports import lazy_exports
 
 if TYPE_CHECKING:
     from kubeocean.inspect.fleet.clusters import (
-        ClusterView,
+        MemberClusterView,
         cluster_lines,
         cluster_view,
         cluster_views,
@@ -25,7 +25,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "clusters": ("ClusterView", "cluster_lines", "cluster_view", "cluster_views"),
+            "clusters": ("MemberClusterView", "cluster_lines", "cluster_view", "cluster_views"),
             "placements": (
                 "PlacementView",
                 "placement_lines",
@@ -38,7 +38,7 @@ else:
     )
 
 __all__ = [
-    "ClusterView",
+    "MemberClusterView",
     "PlacementView",
     "TreeNode",
     "cluster_lines",

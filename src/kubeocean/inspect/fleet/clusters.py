@@ -27,14 +27,14 @@ from kubeocean.inspect.format import Cell, Line, Tone, ago, amount, table
 from kubeocean.runtime.objects import find_condition
 from kubeocean.runtime.quantity import Quantity
 
-__all__ = ["ClusterView", "cluster_lines", "cluster_view", "cluster_views"]
+__all__ = ["MemberClusterView", "cluster_lines", "cluster_view", "cluster_views"]
 
 _HEAD: Final = ("NAME", "STATE", "HEALTHY", "SEEN", "VERSION", "NODES", "CPU", "MEMORY", "TAINTS")
 _SHOWN_OTHERWISE: Final = (MemberCondition.JOINED, MemberCondition.HEALTHY)
 _TONES: Final = {"True": Tone.GOOD, "False": Tone.BAD, "Unknown": Tone.WARN}
 
 
-class ClusterView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class MemberClusterView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A member cluster of a fleet; amounts are texts of Kubernetes quantities."""
 
     name: str
@@ -54,13 +54,13 @@ class ClusterView(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     problems: list[str] = msgspec.field(default_factory=list)
 
 
-def cluster_views(members: Iterable[MemberCluster], now: datetime) -> list[ClusterView]:
+def cluster_views(members: Iterable[MemberCluster], now: datetime) -> list[MemberClusterView]:
     """Return the views of all members of a fleet, by name."""
     views = (cluster_view(member, now) for member in members)
     return sorted(views, key=lambda view: view.name)
 
 
-def cluster_view(member: MemberCluster, now: datetime) -> ClusterView:
+def cluster_view(member: MemberCluster, now: datetime) -> MemberClusterView:
     """Return the view of one member of a fleet."""
     status = member.status
     threshold = unhealthy_threshold(None, member.spec.heartbeat_period_seconds)
@@ -68,7 +68,7 @@ def cluster_view(member: MemberCluster, now: datetime) -> ClusterView:
     agent = member_agent(status.agent_status)
     joined = find_condition(status.conditions, MemberCondition.JOINED)
     taints = [f"{each.key}={each.value}:{each.effect}" for each in member.spec.taints]
-    return ClusterView(
+    return MemberClusterView(
         name=member.name,
         state=_state(member),
         healthy=health.status,
@@ -91,7 +91,7 @@ def cluster_view(member: MemberCluster, now: datetime) -> ClusterView:
     )
 
 
-def cluster_lines(views: Iterable[ClusterView], now: datetime) -> list[Line]:
+def cluster_lines(views: Iterable[MemberClusterView], now: datetime) -> list[Line]:
     """Return a table of members, and a line for each of their problems."""
     views = list(views)
     if not views:
@@ -104,7 +104,7 @@ def cluster_lines(views: Iterable[ClusterView], now: datetime) -> list[Line]:
     return lines
 
 
-def _row(view: ClusterView, now: datetime) -> list[Cell]:
+def _row(view: MemberClusterView, now: datetime) -> list[Cell]:
     seen = ago(stored_instant(view.last_heartbeat), now)
     return [
         Cell(view.name),
@@ -141,7 +141,7 @@ def _texts(quantities: Quantities) -> dict[str, str]:
     return {name: str(value) for name, value in quantities.items()}
 
 
-def _available(resource: str, view: ClusterView) -> str:
+def _available(resource: str, view: MemberClusterView) -> str:
     offered = _quantity(view.allocatable.get(resource))
     free = _quantity(view.available.get(resource))
     if offered is None:

@@ -11,14 +11,16 @@ from kubeocean.api.fleet.works import WORKS
 from kubeocean.errors import ApiError, ConfigError, NotFound
 from kubeocean.fleet.works.views import placement_of_work
 from kubeocean.inspect.fleet.tree import PlacementObjects
-from kubeocean.inspect.snapshot import NotRead, Part, read_part
+from kubeocean.inspect.snapshot import NotRead, SnapshotPart, read_part
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.objects import Key, ObjectT, Resource, Untyped
 
 __all__ = ["get_served", "list_served", "read_placements", "read_tree"]
 
 
-async def read_placements(client: Client, namespace: str = "") -> list[Part[tuple[Placement, ...]]]:
+async def read_placements(
+    client: Client, namespace: str = ""
+) -> list[SnapshotPart[tuple[Placement, ...]]]:
     """List the placements of both scopes, or the ResourcePlacements of one namespace."""
     scopes = (NAMESPACED,) if namespace else (CLUSTER, NAMESPACED)
     return [

@@ -30,7 +30,7 @@ from kubeocean.inspect.fleet.progress import (
     work_steps,
 )
 from kubeocean.inspect.format import Cell, Line, Tone
-from kubeocean.inspect.snapshot import NotRead, Part, failures, known
+from kubeocean.inspect.snapshot import NotRead, SnapshotPart, failures, known
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.objects import Condition, Key, Object, Untyped, find_condition
 
@@ -62,10 +62,10 @@ class PlacementObjects:
     """A placement, and all objects that the hub created for it."""
 
     placement: Placement
-    policy_snapshots: Part[tuple[PolicySnapshot, ...]] = ()
-    resource_snapshots: Part[tuple[Untyped, ...]] = ()  # metadata only
-    bindings: Part[tuple[Binding, ...]] = ()
-    works: Part[tuple[Work, ...]] = ()
+    policy_snapshots: SnapshotPart[tuple[PolicySnapshot, ...]] = ()
+    resource_snapshots: SnapshotPart[tuple[Untyped, ...]] = ()  # metadata only
+    bindings: SnapshotPart[tuple[Binding, ...]] = ()
+    works: SnapshotPart[tuple[Work, ...]] = ()
 
     @property
     def unread(self) -> tuple[NotRead, ...]:

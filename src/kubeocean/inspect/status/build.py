@@ -15,7 +15,6 @@ from kubeocean.api.bindings import BindingPhase, ClusterBinding
 from kubeocean.api.group import Domain
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.format import few
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.pod_counts import STAYING, NodeUse, PodCounts, merge_names, sum_counts
 from kubeocean.inspect.snapshot import NotRead, Snapshot, WorkerSnapshot, WorkerState, known
 from kubeocean.inspect.status.leases import lease_view, unseen_leases
@@ -38,7 +37,7 @@ from kubeocean.inspect.status.model import (
 from kubeocean.leasing.amounts import Amounts, read_amounts
 from kubeocean.leasing.report import counted
 from kubeocean.runtime.clock import instant_of, text_of
-from kubeocean.runtime.kinds import Lease, Node
+from kubeocean.runtime.kinds import Deployment, Lease, Node
 from kubeocean.runtime.objects import Condition, find_condition
 from kubeocean.runtime.quantity import ZERO, Quantity
 
@@ -251,7 +250,8 @@ def _program(
 
 
 def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> ProgramView:
-    desired, serving = deployment.spec.replicas, deployment.serving
+    desired, serving = deployment.desired, deployment.status.available_replicas
+    updated = min(deployment.status.updated_replicas, serving) if deployment.is_observed else 0
     leader = _elected(lease, now) if lease is not None else ProgramView()
     state, message = ProgramState.RUNNING, ""
     if not desired:
@@ -261,9 +261,9 @@ def _deployed(deployment: Deployment, lease: Lease | None, now: datetime) -> Pro
         message = f"{serving} of {desired} replicas of Deployment {deployment.key} serve"
     elif leader.state is ProgramState.DOWN:
         state, message = ProgramState.DOWN, leader.message
-    elif deployment.renewed < desired:
+    elif updated < desired:
         state = ProgramState.DEGRADED
-        message = f"{deployment.renewed} of {desired} replicas of Deployment {deployment.key}"
+        message = f"{updated} of {desired} replicas of Deployment {deployment.key}"
         message += " are new, the others serve as before"
     return ProgramView(state, desired, serving, leader.leader, message)
 

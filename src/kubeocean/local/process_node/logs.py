@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.objects import Key
 
 __all__ = ["Find", "LogServer", "tail"]
@@ -28,7 +28,7 @@ _BLOCK: Final = 64 * 1024
 class LogServer:
     """HTTPS server of pod logs; `async with LogServer(...)` listens at `address`, sets `port`."""
 
-    def __init__(self, find: Find, authority: Authority, *, address: str, node: str) -> None:
+    def __init__(self, find: Find, authority: LocalAuthority, *, address: str, node: str) -> None:
         self._find = find
         self._authority = authority
         self._address = address

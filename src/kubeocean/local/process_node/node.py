@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import zlib
 from pathlib import Path
 from typing import Final
 
-from kubeocean.errors import AlreadyExists, ApiError, NotFound
+from kubeocean.errors import AlreadyExists, ApiError, LocalError, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.files import private_directory
-from kubeocean.local.process_node.addresses import Addresses
 from kubeocean.local.process_node.logs import LogServer
 from kubeocean.local.process_node.pods import Host, PodRun, directory_name
 from kubeocean.local.process_node.programs import environment
@@ -31,7 +31,7 @@ from kubeocean.runtime.kinds import LEASES, NODES, PODS, Pod
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key
 
-__all__ = ["TAINT", "ProcessNode", "node_document"]
+__all__ = ["TAINT", "Addresses", "ProcessNode", "node_document"]
 
 TAINT: Final = "kubeocean.local/processes"
 _EFFECT: Final = "NoSchedule"
@@ -40,6 +40,8 @@ _LEASE_S: Final = 40
 _RENEW_S: Final = 10.0
 _LATE_S: Final = 30.0  # after a longer gap the controllers may have marked the node as not Ready
 _PODS: Final = 110
+_FIRST_ADDRESS: Final = 2  # of pods in the /24 of the node
+_LAST_ADDRESS: Final = 254
 _CONDITIONS: Final = (
     ("Ready", "True", "KubeletReady"),
     ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
@@ -48,6 +50,39 @@ _CONDITIONS: Final = (
 )
 
 _log = get_logger(__name__)
+
+
+class Addresses:
+    """Assigns loopback addresses: 127.x.y.1 to the node in `root`, the rest of the /24 to pods.
+
+    All of 127.0.0.0/8 can be used without any set-up, so pods that share the machine can all listen
+    on their usual ports. The part that a node uses follows from the path of its directory, so that
+    nodes of different oceans use different parts.
+    """
+
+    def __init__(self, root: Path) -> None:
+        digest = zlib.crc32(str(root).encode())
+        # Other programs use 127.0.0.0/16 and 127.1.0.0/16.
+        self._network = f"127.{2 + digest % 253}.{(digest >> 8) % 256}"
+        self.node = f"{self._network}.1"
+        self._taken: dict[str, str] = {}
+
+    def take(self, uid: str, wanted: str = "") -> str:
+        """Return an address for the pod: its previous one, if that is free.
+
+        :raises LocalError: all addresses are in use.
+        """
+        taken = set(self._taken.values())
+        ours = (f"{self._network}.{number}" for number in range(_FIRST_ADDRESS, _LAST_ADDRESS + 1))
+        free = [address for address in ours if address not in taken]
+        if not free:
+            raise LocalError(f"all addresses of {self._network}.0/24 are in use")
+        self._taken[uid] = wanted if wanted in free else free[0]
+        return self._taken[uid]
+
+    def give_back(self, uid: str) -> None:
+        """Free the address of a deleted pod."""
+        self._taken.pop(uid, None)
 
 
 class ProcessNode:

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 
 __all__ = ["main", "serve"]
 
-Address: TypeAlias = tuple[str, int]
+SocketAddress: TypeAlias = tuple[str, int]
 
 _SO_ORIGINAL_DST: Final = 80  # linux/netfilter_ipv4.h
 _CLONE_NEWNET: Final = 0x40000000
@@ -45,7 +45,7 @@ def main(namespace: str, service: str, server: str, machine: str, ports: str) ->
 
 
 async def serve(
-    service: socket.socket, machine: socket.socket, *, server: Address, ports: Path
+    service: socket.socket, machine: socket.socket, *, server: SocketAddress, ports: Path
 ) -> None:
     """Forward connections to `service` to `server`, and those to `machine` to loopback `ports`."""
 
@@ -67,7 +67,7 @@ async def serve(
 async def _forward(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    choose: Callable[[socket.socket], Address | None],
+    choose: Callable[[socket.socket], SocketAddress | None],
 ) -> None:
     try:
         target = choose(writer.get_extra_info("socket"))
@@ -94,7 +94,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
     target.write_eof()
 
 
-def _meant(accepted: socket.socket, ports: Path) -> Address | None:
+def _meant(accepted: socket.socket, ports: Path) -> SocketAddress | None:
     """Return the loopback address for a redirected connection; None if its port is not open."""
     packed = accepted.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
     (port,) = struct.unpack_from("!2xH", packed)
@@ -105,7 +105,7 @@ def _meant(accepted: socket.socket, ports: Path) -> Address | None:
     return ("127.0.0.1", port) if is_open else None
 
 
-def _listen_inside(namespace: str, addresses: list[Address]) -> list[socket.socket]:
+def _listen_inside(namespace: str, addresses: list[SocketAddress]) -> list[socket.socket]:
     """Listen on `addresses` in a network namespace, to which the sockets then belong."""
     ours = os.open("/proc/self/ns/net", os.O_RDONLY)
     theirs = os.open(namespace, os.O_RDONLY)
@@ -125,7 +125,7 @@ def _enter(namespace: int) -> None:
         raise OSError(error, f"could not enter a network namespace: {os.strerror(error)}")
 
 
-def _address(text: str) -> Address:
+def _address(text: str) -> SocketAddress:
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -22,14 +22,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kubeocean.errors import ConfigError, LocalError, NotFound
+from kubeocean.local import accounts
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.local.files import private_directory, write_private
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.local.process import Process, run
 from kubeocean.local.readiness import failure, until_ready
 from kubeocean.local.real_nodes import cgroups, forwarder, images, network
 from kubeocean.local.real_nodes import config as node_config
-from kubeocean.local.real_nodes.checks import available
-from kubeocean.local.real_nodes.files import write_files
+from kubeocean.local.real_nodes.checks import available, cni_plugins
 from kubeocean.local.real_nodes.images import Image
 from kubeocean.local.real_nodes.namespaces import NamespaceSet
 from kubeocean.local.real_nodes.network import Subnet
@@ -39,7 +40,7 @@ from kubeocean.runtime.components import Lifespan
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json
 
-__all__ = ["RealNode", "available"]
+__all__ = ["RealNode", "available", "write_files"]
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _CONTAINERD_S: Final = 20.0
@@ -302,3 +303,38 @@ async def _heartbeat(client: Client, name: str, *, ready: bool = False) -> str:
         if condition["type"] == "Ready" and (condition["status"] == "True" or not ready):
             return str(condition.get("lastHeartbeatTime", ""))
     return ""
+
+
+def write_files(
+    directory: Path,
+    *,
+    node: str,
+    subnet: Subnet,
+    cluster: str,
+    authority: LocalAuthority,
+    overrides: Mapping[str, object],
+) -> None:
+    """Write the files of a node; the cluster's `authority` signs the kubelet's certificates."""
+    user = f"system:node:{node}"
+    serving = authority.issue(Subject(user, sans=(node, str(subnet.node)), server=True))
+    asking = authority.issue(Subject(user, ("system:nodes",), client=True))
+    kubeconfig = accounts.kubeconfig(
+        cluster,
+        f"https://{node_config.SERVICE_ADDRESS}:443",
+        authority.certificate,
+        user=user,
+        credential=asking,
+    )
+    cgroup = f"/{cgroups.PARENT}/{network.cgroup_of(subnet)}"
+    contents = {
+        "ca.crt": authority.certificate,
+        "kubeconfig": kubeconfig,
+        "kubelet.yaml": node_config.kubelet(cgroup=cgroup, overrides=overrides),
+        "containerd.toml": node_config.containerd(cni_plugins=str(cni_plugins())).encode(),
+        "cni/pods.conflist": node_config.cni(subnet),
+        "resolv.conf": b"",
+    }
+    private_directory(directory / "cni")
+    serving.save(directory, "kubelet")
+    for name, content in contents.items():
+        write_private(directory / name, content)

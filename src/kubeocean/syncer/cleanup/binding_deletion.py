@@ -48,7 +48,7 @@ from kubeocean.syncer.cleanup.deletion_progress import (
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.reclaim_progress import ReclaimProgress
 
-__all__ = ["BindingDeletion"]
+__all__ = ["BindingCleanup"]
 
 PATIENCE_S: Final = 30.0  # a short outage of the worker is waited for
 FREE_S: Final = 10.0  # for the cleanup of the computing cluster without the worker
@@ -73,7 +73,7 @@ class _Deletion:
     until: datetime
 
 
-class BindingDeletion:
+class BindingCleanup:
     """Writes the conditions of one binding and deletes its objects; the key is the binding's name.
 
     - `held`: returns the policies that have our finalizer.

@@ -28,13 +28,13 @@ from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference, counterpart
 from kubeocean.syncer.pods.referenced_objects import references
 
-__all__ = ["Fate", "Remover", "Unused"]
+__all__ = ["OrphanFate", "Remover", "Unused"]
 
 # Whether nothing uses a copy, which was read from its API server just now.
 Unused: TypeAlias = Callable[[Counterpart, Untyped], Awaitable[bool]]
 
 
-class Fate(StrEnum):
+class OrphanFate(StrEnum):
     """The result of an attempt to delete an orphan."""
 
     REMOVED = "removed"
@@ -52,7 +52,7 @@ class Remover:
         self._ids = ids
         self._domain = domain
 
-    async def remove(self, finding: Difference, unused: Unused) -> Fate:
+    async def remove(self, finding: Difference, unused: Unused) -> OrphanFate:
         """Confirm that the object of a difference is an orphan, and delete the object.
 
         :raises ApiError: an API server did not answer, or refused.
@@ -64,11 +64,11 @@ class Remover:
                 subject.resource, subject.key.name, subject.key.namespace, keep_raw=True
             )
         except NotFound:
-            return Fate.GONE
+            return OrphanFate.GONE
         if obj.uid != subject.uid or obj.deleting:
-            return Fate.GONE
+            return OrphanFate.GONE
         if not (self._is_ours(subject, obj) or await self._is_legacy(subject, obj)):
-            return Fate.UNPROVEN
+            return OrphanFate.UNPROVEN
         if subject.unmapped:
             is_used = False
         elif subject.in_computing_cluster or subject.for_pod:
@@ -76,7 +76,7 @@ class Remover:
         else:
             is_used = not await unused(subject, obj)
         if is_used:
-            return Fate.WANTED
+            return OrphanFate.WANTED
         if subject.legacy_node:
             await self._remove_legacy_tokens(subject, obj)
         try:
@@ -88,10 +88,10 @@ class Remover:
                 resource_version=None if subject.for_pod else obj.resource_version,
             )
         except NotFound:
-            return Fate.GONE
+            return OrphanFate.GONE
         except Conflict:
-            return Fate.WANTED  # a writer changed the object just now
-        return Fate.REMOVED
+            return OrphanFate.WANTED  # a writer changed the object just now
+        return OrphanFate.REMOVED
 
     def _is_ours(self, subject: Counterpart, obj: Untyped) -> bool:
         ids, domain = self._ids, self._domain

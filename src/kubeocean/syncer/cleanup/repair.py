@@ -15,14 +15,14 @@ from typing import Final
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference
-from kubeocean.syncer.cleanup.orphan_removal import Fate, Remover
+from kubeocean.syncer.cleanup.orphan_removal import OrphanFate, Remover
 from kubeocean.syncer.cleanup.snapshot import ClusterSnapshot, Comparison
 
 __all__ = ["Repair", "RepairReport", "RepairResult"]
 
 _FOUND: Final = "found"
 _LEFT: Final = "left alone"
-_DONE: Final = frozenset({Fate.REMOVED, Fate.GONE, Fate.WANTED})
+_DONE: Final = frozenset({OrphanFate.REMOVED, OrphanFate.GONE, OrphanFate.WANTED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from kubeocean.syncer.cleanup.diff import (
     counterparts,
     untyped,
 )
-from kubeocean.syncer.cleanup.orphan_removal import Fate, Remover
+from kubeocean.syncer.cleanup.orphan_removal import OrphanFate, Remover
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes.csinodes import CSI_NODES, CsiNodes
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
@@ -220,7 +220,7 @@ class Sweep:
             _log.warning("Could not remove orphan", what=str(subject), error=str(error))
             return
         _log.info("Checked orphan", what=str(subject), uid=subject.uid, fate=fate)
-        if fate is Fate.REMOVED:
+        if fate is OrphanFate.REMOVED:
             self._removed.labels(subject.kind).inc()
             self._emit("Normal", BindingEvent.ORPHAN_REMOVED, f"Removed {subject}, an orphan")
 

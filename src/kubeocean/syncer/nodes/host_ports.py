@@ -27,6 +27,7 @@ from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.kinds import NAMESPACES, NODES, Node
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Key
+from kubeocean.runtime.pending_writes import PendingWritesByKey
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.nodes import host_port_forge as forge
 from kubeocean.syncer.nodes.host_port_forge import (
@@ -36,8 +37,7 @@ from kubeocean.syncer.nodes.host_port_forge import (
     Reservation,
     ReservationPod,
 )
-from kubeocean.syncer.pending_writes import PendingWritesByKey
-from kubeocean.syncer.pods.removals import Removals
+from kubeocean.syncer.pods.record import Removals
 
 __all__ = ["HostPorts"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -27,13 +27,12 @@ from kubeocean.leasing.progress import PolicyProgress
 from kubeocean.leasing.report import counted, next_report
 from kubeocean.leasing.windows import next_edge
 from kubeocean.runtime.clock import text_of
-from kubeocean.runtime.events import EventType
+from kubeocean.runtime.events import StatusEvent
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
 from kubeocean.syncer.cleanup.deletion_progress import first_few
 from kubeocean.syncer.nodes.policy_findings import PolicyFindings
 
 __all__ = [
-    "StatusEvent",
     "difference",
     "events_of",
     "own_status",
@@ -41,14 +40,6 @@ __all__ = [
     "status_without_binding",
     "with_progress",
 ]
-
-
-class StatusEvent(NamedTuple):
-    """An event to emit for a policy."""
-
-    type: EventType
-    reason: PolicyEvent
-    message: str
 
 
 def own_status(

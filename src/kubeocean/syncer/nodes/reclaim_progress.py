@@ -19,14 +19,14 @@ __all__ = ["ReclaimProgress"]
 
 
 @dataclass(slots=True)
-class _NodeRecord:
+class _NodeProgress:
     policy: str | None = None  # None: not reconciled yet
     report: NodeReport | None = None  # None: lent
     last_eviction: datetime | None = None
 
 
 @dataclass(slots=True)
-class _PolicyRecord:
+class _UnreportedProgress:
     """Progress of a policy's reclaims that the policy's status does not show yet."""
 
     evictions: list[Eviction] = field(default_factory=list)
@@ -38,8 +38,8 @@ class ReclaimProgress:
     """The virtual nodes of one binding that are being reclaimed, and the pods evicted from them."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _NodeRecord] = {}
-        self._policies: dict[str, _PolicyRecord] = {}
+        self._nodes: dict[str, _NodeProgress] = {}
+        self._policies: dict[str, _UnreportedProgress] = {}
         self._handlers: list[Callable[[str], None]] = []
 
     def on_change(self, handler: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class ReclaimProgress:
         if node.report == report:
             return
         node.report = report
-        record = self._policies.setdefault(policy, _PolicyRecord())
+        record = self._policies.setdefault(policy, _UnreportedProgress())
         if report.under_way and record.began is None:
             record.began = report
         self._changed(policy)
@@ -64,13 +64,13 @@ class ReclaimProgress:
         node = self._node_of(policy, vnode)
         report, node.report = node.report, None
         if report is not None:
-            self._policies.setdefault(policy, _PolicyRecord()).lent_again |= report.under_way
+            self._policies.setdefault(policy, _UnreportedProgress()).lent_again |= report.under_way
             self._changed(policy)
 
     def record_eviction(self, policy: str, eviction: Eviction, at: datetime) -> None:
         """Record that a pod was evicted from, or deleted on, a virtual node of a policy."""
-        self._nodes.setdefault(eviction.node, _NodeRecord()).last_eviction = at
-        self._policies.setdefault(policy, _PolicyRecord()).evictions.append(eviction)
+        self._nodes.setdefault(eviction.node, _NodeProgress()).last_eviction = at
+        self._policies.setdefault(policy, _UnreportedProgress()).evictions.append(eviction)
         self._changed(policy)
 
     def forget_node(self, vnode: str) -> None:
@@ -98,7 +98,7 @@ class ReclaimProgress:
 
     def of_policy(self, policy: str, *, lends: bool) -> PolicyProgress:
         """Return a policy's reclaims and the evictions that its status does not show yet."""
-        record = self._policies.get(policy) or _PolicyRecord()
+        record = self._policies.get(policy) or _UnreportedProgress()
         nodes = (node for node in self._nodes.values() if node.policy == policy)
         return PolicyProgress(
             reports=tuple(node.report for node in nodes if node.report is not None),
@@ -118,16 +118,16 @@ class ReclaimProgress:
             record.began = None
         if not any(report.under_way for report in progress.reports):
             record.lent_again = False
-        if record == _PolicyRecord():
+        if record == _UnreportedProgress():
             del self._policies[policy]
 
     def forget_policy(self, policy: str) -> None:
         """Drop the record of a policy that does not exist any more."""
         self._policies.pop(policy, None)
 
-    def _node_of(self, policy: str, vnode: str) -> _NodeRecord:
+    def _node_of(self, policy: str, vnode: str) -> _NodeProgress:
         """Return the record of a virtual node; drop a report of the policy that lent it before."""
-        node = self._nodes.setdefault(vnode, _NodeRecord())
+        node = self._nodes.setdefault(vnode, _NodeProgress())
         before, node.policy = node.policy, policy
         if before not in (None, policy) and node.report is not None:
             node.report = None

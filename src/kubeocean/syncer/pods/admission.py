@@ -34,7 +34,7 @@ from kubeocean.syncer.pods.plan import is_wanted, physical_node, reclaim_reason
 from kubeocean.syncer.pods.record import PodRecord, PodRecords
 from kubeocean.syncer.pods.views import VirtualPod
 
-__all__ = ["Admission", "ClosedNode", "Rejected", "TakenPort", "conflict", "host_ports"]
+__all__ = ["Admission", "AdmissionRejection", "ClosedNode", "TakenPort", "conflict", "host_ports"]
 
 _NOT_STARTED: Final = ("", "Pending")  # phases
 _HOST_PORT: Final = b'"hostPort"'
@@ -77,7 +77,7 @@ class TakenPort:
         )
 
 
-Rejected: TypeAlias = Shortage | ClosedNode | TakenPort
+AdmissionRejection: TypeAlias = Shortage | ClosedNode | TakenPort
 
 
 def host_ports(vpod: VirtualPod) -> tuple[HostPort, ...]:
@@ -103,9 +103,11 @@ class Admission:
         self._usage: dict[str, NodeUsage] = {}  # by virtual node
         self._changed: dict[str, set[Key]] = {}  # by virtual node: pods to be counted again
 
-    async def check(self, vpod: VirtualPod, vnode: Node, record: PodRecord) -> Rejected | None:
+    async def check(
+        self, vpod: VirtualPod, vnode: Node, record: PodRecord
+    ) -> AdmissionRejection | None:
         """Admit a pod that has no physical pod yet, or return why its node rejects the pod."""
-        rejection: Rejected | None = self._rejection(vpod, vnode, record)
+        rejection: AdmissionRejection | None = self._rejection(vpod, vnode, record)
         if rejection is not None:
             try:
                 live = await self._clusters.computing.get(NODES, vnode.name)

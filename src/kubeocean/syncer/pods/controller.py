@@ -38,7 +38,7 @@ from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Json, Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods import status as pod_status
-from kubeocean.syncer.pods.admission import Admission, ClosedNode, Rejected
+from kubeocean.syncer.pods.admission import Admission, AdmissionRejection, ClosedNode
 from kubeocean.syncer.pods.changes import PodPatch, changes, digest_of
 from kubeocean.syncer.pods.dns import uses_cluster_dns
 from kubeocean.syncer.pods.events import PodEvents
@@ -70,9 +70,10 @@ from kubeocean.syncer.pods.record import (
     PodProblem,
     PodRecord,
     PodRecords,
+    awaits_removal,
+    removal_due_in_s,
 )
 from kubeocean.syncer.pods.referenced_objects import References, references
-from kubeocean.syncer.pods.removals import awaits_removal, removal_due_in_s
 from kubeocean.syncer.pods.views import (
     PhysicalPod,
     VirtualPod,
@@ -352,7 +353,7 @@ class PodController:
         self._records.physical(ppod).created_at_s = clock.monotonic()
         return _soonest([After(_FIRST_STATUS_S), await self._attach(vpod, ppod, refs, record)])
 
-    async def _reject(self, vpod: VirtualPod, rejection: Rejected) -> None:
+    async def _reject(self, vpod: VirtualPod, rejection: AdmissionRejection) -> None:
         """Fail a pod that its node does not admit, as a kubelet does."""
         status = pod_status.rejected(rejection)
         if isinstance(rejection, ClosedNode):

@@ -15,8 +15,8 @@ from kubeocean.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFo
 from kubeocean.runtime.client import MergePatch, StrategicPatch
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+from kubeocean.runtime.pending_writes import PendingWritesByKey
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pending_writes import PendingWritesByKey
 from kubeocean.syncer.pods.changes import PodPatch
 from kubeocean.syncer.pods.metrics import PodMetrics
 from kubeocean.syncer.pods.plan import claim_of, is_ours, missing_marks, possible_keys

@@ -29,7 +29,7 @@ from kubeocean.runtime.objects import Json
 
 __all__ = [
     "FINISHED",
-    "Rejection",
+    "PodRejection",
     "final",
     "gates",
     "lost",
@@ -179,7 +179,7 @@ def final(vpod: Json, ended: Json | None, *, now: str, cidrs: Sequence[str] | No
     return lost(vpod, now=now) if vpod["metadata"].get("finalizers") else {}
 
 
-class Rejection(Protocol):
+class PodRejection(Protocol):
     """Why a node rejects a pod: a reason in one word, and a message for people."""
 
     @property
@@ -188,7 +188,7 @@ class Rejection(Protocol):
     def message(self) -> str: ...
 
 
-def rejected(rejection: Rejection) -> Json:
+def rejected(rejection: PodRejection) -> Json:
     """Return the status of a virtual pod that its node rejects, as a kubelet sets it."""
     return {
         "phase": "Failed",

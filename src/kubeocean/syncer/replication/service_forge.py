@@ -48,11 +48,11 @@ _FQDN: Final = "FQDN"  # the address type of slices with DNS names, which no pro
 _ENDPOINT_FIELDS: Final = ("addresses", "conditions", "hostname")
 
 
-class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class _ServicePart(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of the structs that are parts of a Service."""
 
 
-class ServicePortView(_Part, frozen=True, gc=False, rename="camel"):
+class ServicePortView(_ServicePart, frozen=True, gc=False, rename="camel"):
     """A port of a Service, with the fields that pods or copies use."""
 
     port: int = 0
@@ -62,7 +62,7 @@ class ServicePortView(_Part, frozen=True, gc=False, rename="camel"):
     app_protocol: str | None = None
 
 
-class _Spec(_Part, frozen=True, gc=False, rename="camel"):
+class _Spec(_ServicePart, frozen=True, gc=False, rename="camel"):
     type: str = _CLUSTER_IP
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     external_name: str = ""
@@ -72,16 +72,16 @@ class _Spec(_Part, frozen=True, gc=False, rename="camel"):
     publish_not_ready_addresses: bool = False
 
 
-class _Ingress(_Part, frozen=True, gc=False, rename="camel"):
+class _Ingress(_ServicePart, frozen=True, gc=False, rename="camel"):
     ip: str = ""
     hostname: str = ""
 
 
-class _LoadBalancer(_Part, frozen=True, gc=False, rename="camel"):
+class _LoadBalancer(_ServicePart, frozen=True, gc=False, rename="camel"):
     ingress: tuple[_Ingress, ...] | None = None
 
 
-class _Status(_Part, frozen=True, gc=False, rename="camel"):
+class _Status(_ServicePart, frozen=True, gc=False, rename="camel"):
     load_balancer: _LoadBalancer = msgspec.field(default_factory=_LoadBalancer)
 
 

@@ -17,8 +17,8 @@ from kubeocean.runtime.client import Client, JsonPatch, MergePatch
 from kubeocean.runtime.informer import Indexer, Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
+from kubeocean.runtime.pending_writes import PendingWritesByKey
 from kubeocean.syncer.clusters import Clusters
-from kubeocean.syncer.pending_writes import PendingWritesByKey
 
 __all__ = ["CopyStore", "is_copy_of", "owned_by", "virtual_object"]
 

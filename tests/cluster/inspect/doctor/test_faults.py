@@ -32,10 +32,9 @@ from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS_WITH_DATA
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
-from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
 from kubeocean.worker_access.identity import identity_of
 from support.doctor_command import Doctor, output_of, run_command
 from support.faults import Faults, SkewedClock
@@ -71,11 +70,11 @@ class JoinedWorker:
         """Replace the credential."""
         data = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
         await self.computing_api.patch(
-            KUBECONFIG_SECRETS, secret_name(self.name), MergePatch({"data": data}), SYSTEM
+            SECRETS_WITH_DATA, secret_name(self.name), MergePatch({"data": data}), SYSTEM
         )
 
     async def kubeconfig(self) -> str:
-        secret = await self.computing_api.get(KUBECONFIG_SECRETS, secret_name(self.name), SYSTEM)
+        secret = await self.computing_api.get(SECRETS_WITH_DATA, secret_name(self.name), SYSTEM)
         return base64.b64decode(secret.data["kubeconfig"]).decode()
 
 
@@ -247,8 +246,8 @@ async def test_accounts_that_lost_their_roles(
 
 async def test_no_secret(joined: JoinedWorker, doctor: Doctor) -> None:
     name = secret_name(joined.name)
-    secret = await joined.computing_api.get(KUBECONFIG_SECRETS, name, SYSTEM)
-    await joined.computing_api.delete(KUBECONFIG_SECRETS, name, SYSTEM, uid=secret.uid)
+    secret = await joined.computing_api.get(SECRETS_WITH_DATA, name, SYSTEM)
+    await joined.computing_api.delete(SECRETS_WITH_DATA, name, SYSTEM, uid=secret.uid)
     await doctor.finds("secret", "not found", joined.name)
 
 

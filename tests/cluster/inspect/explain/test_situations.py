@@ -12,7 +12,7 @@ import pytest
 
 from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
-from kubeocean.inspect.explain.report import Explanation, Rule
+from kubeocean.inspect.explain.report import Explanation, ExplanationRule
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, PODS
 from kubeocean.runtime.objects import Resource, Untyped
@@ -34,14 +34,14 @@ RULE_BINDINGS = Resource(
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, Untyped)
 JSON = ("-o", "json")
 ABSENT = {
-    Rule.BINDING_GONE,
-    Rule.LOST,
-    Rule.NODE_GONE,
-    Rule.NOT_FOUND,
-    Rule.NO_CREDENTIAL,
-    Rule.NO_NODE,
-    Rule.NO_POLICY,
-    Rule.TAKEN_BACK,
+    ExplanationRule.BINDING_GONE,
+    ExplanationRule.LOST,
+    ExplanationRule.NODE_GONE,
+    ExplanationRule.NOT_FOUND,
+    ExplanationRule.NO_CREDENTIAL,
+    ExplanationRule.NO_NODE,
+    ExplanationRule.NO_POLICY,
+    ExplanationRule.TAKEN_BACK,
 }
 HALF = [{"resource": "cpu", "percent": 50}]
 VNODE_ONLY = [{"key": "kubeocean.io/vnode", "operator": "Exists"}]
@@ -63,7 +63,7 @@ def requesting(**requests: str) -> list[dict[str, object]]:
 async def test_a_pod_requests_more_than_the_limit_lends(stage: DoctorEnv) -> None:
     async with stage.lending(resourceLimits=HALF):
         await stage.pod(bound=False, containers=requesting(cpu="6"))
-        explanation = await stage.pod_is(Rule.TOO_LITTLE)
+        explanation = await stage.pod_is(ExplanationRule.TOO_LITTLE)
         await until(lambda: scheduler_reported(stage))
     assert f"requests cpu 6, and no virtual node has more free than 4 ({stage.vnode})" in (
         explanation.verdict
@@ -80,7 +80,7 @@ async def test_a_pod_waits_for_a_window(stage: DoctorEnv) -> None:
     windows = closed()
     async with stage.lending(timeWindows=windows):
         await stage.pod(bound=False, tolerations=VNODE_ONLY)
-        explanation = await stage.pod_is(Rule.WINDOW_CLOSED)
+        explanation = await stage.pod_is(ExplanationRule.WINDOW_CLOSED)
     assert f"the window of policy {stage.name}-policy is closed until" in explanation.verdict
     assert windows[0]["start"] in explanation.verdict
 
@@ -88,14 +88,14 @@ async def test_a_pod_waits_for_a_window(stage: DoctorEnv) -> None:
 async def test_a_pod_does_not_tolerate_virtual_nodes(stage: DoctorEnv) -> None:
     async with stage.lending():
         await stage.pod(bound=False, tolerations=[])
-        explanation = await stage.pod_is(Rule.NOT_TOLERATED)
+        explanation = await stage.pod_is(ExplanationRule.NOT_TOLERATED)
     assert "does not tolerate kubeocean.io/vnode:NoSchedule" in explanation.verdict
 
 
 async def test_a_pod_selects_no_virtual_node(stage: DoctorEnv) -> None:
     async with stage.lending():
         await stage.pod(bound=False, nodeSelector={"test": "nowhere"})
-        explanation = await stage.pod_is(Rule.NOT_SELECTED)
+        explanation = await stage.pod_is(ExplanationRule.NOT_SELECTED)
     assert "its selectors match none of" in explanation.verdict
 
 
@@ -110,7 +110,7 @@ async def test_a_quota_of_the_worker_is_exceeded(stage: DoctorEnv) -> None:
     await until(lambda: refuses(stage, "exceeded quota"))
     async with stage.lending():
         await stage.pod()
-        explanation = await stage.pod_is(Rule.QUOTA)
+        explanation = await stage.pod_is(ExplanationRule.QUOTA)
     assert f"worker {stage.name} refuses it, its quota is exceeded: few, requested: pods=1" in (
         explanation.verdict
     )
@@ -137,7 +137,7 @@ async def test_the_worker_does_not_admit_a_pod(stage: DoctorEnv) -> None:
     await until(lambda: refuses(stage, "no pods on Mondays"))
     async with stage.lending():
         await stage.pod()
-        explanation = await stage.pod_is(Rule.ADMISSION)
+        explanation = await stage.pod_is(ExplanationRule.ADMISSION)
     assert f"{stage.name} of worker {stage.name} does not admit it" in explanation.verdict
     assert "no pods on Mondays" in explanation.verdict
 
@@ -146,20 +146,20 @@ async def test_a_pod_refers_to_an_object_that_does_not_exist(stage: DoctorEnv) -
     container = {"name": "c", "image": "none", "envFrom": [{"configMapRef": {"name": "settings"}}]}
     async with stage.lending():
         await stage.pod(containers=[container])
-        explanation = await stage.pod_is(Rule.MISSING)
+        explanation = await stage.pod_is(ExplanationRule.MISSING)
         text = f"it refers to ConfigMap {stage.namespace}/settings, which does not exist"
         assert text in explanation.verdict
         await stage.computing_api.create(
             CONFIG_MAPS, {"metadata": {"name": "settings"}}, namespace=stage.namespace
         )
         await until(stage.ppods)
-        assert (await stage.of_pod()).rule is Rule.STARTS
+        assert (await stage.of_pod()).rule is ExplanationRule.STARTS
 
 
 async def test_a_pod_names_a_node_outside_its_window(stage: DoctorEnv) -> None:
     async with stage.lending(timeWindows=closed()):
         await stage.pod()
-        explanation = await stage.pod_is(Rule.NODE_CLOSED)
+        explanation = await stage.pod_is(ExplanationRule.NODE_CLOSED)
     assert f"node {stage.vnode} started no pods when it arrived" in explanation.verdict
     assert any("starts no pods now" in each for each in explanation.reasons)
     assert any("without spec.nodeName" in each for each in explanation.remedies)
@@ -175,7 +175,7 @@ async def test_a_pod_requests_a_host_port_that_is_taken(stage: DoctorEnv) -> Non
     await stage.worker_api.create(PODS, holder, namespace=stage.mount)
     async with stage.lending():
         await stage.pod(containers=containers)
-        explanation = await stage.pod_is(Rule.PORT_TAKEN)
+        explanation = await stage.pod_is(ExplanationRule.PORT_TAKEN)
     assert any("8080/TCP is taken" in each for each in explanation.reasons)
 
 
@@ -200,7 +200,7 @@ async def test_a_pod_of_a_daemon_set_is_not_replicated(stage: DoctorEnv) -> None
             pods = (await stage.computing_api.list(PODS, stage.namespace)).items
             assert len(pods) == 1
             explanation = await stage.of_pod(pods[0].name)
-            assert explanation.rule is Rule.STAYS_ABOVE, explanation
+            assert explanation.rule is ExplanationRule.STAYS_ABOVE, explanation
             return any("the syncer reported NotReplicated" in r for r in explanation.reasons)
 
         await until(reported)
@@ -214,7 +214,7 @@ async def test_a_limit_with_a_wrong_name_withholds_what_it_probably_meant(
 
         async def explained() -> Explanation:
             explanation = await stage.of_node()
-            assert explanation.rule is Rule.LENT
+            assert explanation.rule is ExplanationRule.LENT
             assert not any("instead of" in each for each in explanation.reasons), explanation
             return explanation
 
@@ -234,7 +234,7 @@ async def test_both_names_of_a_physical_pod_are_taken(stage: DoctorEnv) -> None:
     for name in (first, second):
         await foreign(stage, name)
     async with stage.working():
-        explanation = await stage.pod_is(Rule.NAME_TAKEN)
+        explanation = await stage.pod_is(ExplanationRule.NAME_TAKEN)
     assert f"{stage.mount}/{first}" in explanation.verdict
     assert "belong to other owners" in explanation.verdict
 
@@ -257,7 +257,7 @@ async def test_the_worker_cannot_pull_an_image(stage: DoctorEnv) -> None:
         state = {"name": "c", "state": {"waiting": waiting}, "ready": False, "restartCount": 0}
         state |= {"image": "none", "imageID": ""}
         await stage.status_below(phase="Pending", containerStatuses=[state])
-        explanation = await stage.pod_is(Rule.IMAGE)
+        explanation = await stage.pod_is(ExplanationRule.IMAGE)
     assert "cannot get the image of c: ImagePullBackOff" in explanation.verdict
     assert waiting["message"] in explanation.reasons
 
@@ -271,7 +271,7 @@ async def test_the_scheduler_of_the_worker_has_no_node(stage: DoctorEnv) -> None
     async with stage.lending():
         await stage.pod()
         await stage.status_below(phase="Pending", conditions=[condition])
-        explanation = await stage.pod_is(Rule.UNSCHEDULED)
+        explanation = await stage.pod_is(ExplanationRule.UNSCHEDULED)
     assert (
         f"the scheduler of worker {stage.name} has no node for it: 0/7 nodes" in explanation.verdict
     )
@@ -282,7 +282,7 @@ async def test_a_running_pod_has_its_node_and_its_physical_name(stage: DoctorEnv
         await foreign(stage, naming.physical_name("web", stage.namespace))
         pod = await stage.pod()
         await stage.status_below(phase="Running")
-        explanation = await stage.pod_is(Rule.RUNS)
+        explanation = await stage.pod_is(ExplanationRule.RUNS)
     second = naming.second_physical_name(pod.name, pod.namespace, uid=pod.uid)
     where = f"it runs in worker {stage.name} on node {stage.pnode} as {stage.mount}/{second}"
     assert explanation.verdict == where
@@ -293,13 +293,13 @@ async def test_a_lost_pod(stage: DoctorEnv) -> None:
     async with stage.lending():
         await stage.pod()
         ppod = await stage.status_below(phase="Running")
-        await stage.pod_is(Rule.RUNS)
+        await stage.pod_is(ExplanationRule.RUNS)
         await until(lambda: shows(stage, "Running"))
         await stage.worker_api.delete(
             PHYSICAL_PODS, ppod.name, stage.mount, uid=ppod.uid, grace_s=0
         )
         await until(lambda: shows(stage, "Failed"))
-        explanation = await stage.pod_is(Rule.LOST)
+        explanation = await stage.pod_is(ExplanationRule.LOST)
     assert explanation.verdict == "it was lost: Physical pod was deleted unexpectedly"
 
 
@@ -315,7 +315,7 @@ async def test_an_evicted_pod(stage: DoctorEnv) -> None:
 
         async def evicted() -> Explanation:
             explanation = await stage.of_pod()
-            assert explanation.rule is Rule.EVICTED, explanation.verdict
+            assert explanation.rule is ExplanationRule.EVICTED, explanation.verdict
             assert "policy" in explanation.verdict
             return explanation
 
@@ -334,13 +334,13 @@ async def test_a_worker_that_does_not_answer(stage: DoctorEnv) -> None:
         await until(stage.ppods)
     await stage.cut()
     pod, node = await stage.of_pod(), await stage.of_node(stage.vnode)
-    assert (pod.rule, node.rule) == (Rule.WORKER_UNREAD, Rule.WORKER_UNREAD)
+    assert (pod.rule, node.rule) == (ExplanationRule.WORKER_UNREAD, ExplanationRule.WORKER_UNREAD)
     text = f"the worker of binding {stage.name} cannot be read"
     assert pod.verdict.startswith(text)
     assert node.verdict.startswith(text)
     assert any("could not reach https://127.0.0.1:1" in each for each in pod.reasons)
     binding = await stage.of_binding()
-    assert binding.rule is Rule.UNREACHABLE
+    assert binding.rule is ExplanationRule.UNREACHABLE
 
 
 async def test_a_syncer_that_is_silent(stage: DoctorEnv) -> None:
@@ -349,10 +349,10 @@ async def test_a_syncer_that_is_silent(stage: DoctorEnv) -> None:
     old = MergePatch({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
     await stage.computing_api.patch(LEASES, stage.vnode, old, "kube-node-lease")
     explanation = await stage.of_node(stage.vnode)
-    assert explanation.rule is Rule.SYNCER_SILENT
+    assert explanation.rule is ExplanationRule.SYNCER_SILENT
     assert "it has no heartbeat, though the worker answers" in explanation.verdict
     await stage.pod()
-    assert (await stage.of_pod()).rule is Rule.SYNCER_SILENT
+    assert (await stage.of_pod()).rule is ExplanationRule.SYNCER_SILENT
 
 
 @pytest.mark.parametrize("kind", ["pod", "node", "binding"])
@@ -374,7 +374,7 @@ async def test_no_kind_that_cannot_be_read_is_called_absent(stage: DoctorEnv, st
         await stage.pod()
         await stage.pod("pending", bound=False, nodeSelector={"test": "nowhere"})
         await stage.status_below(phase="Running")
-        await stage.pod_is(Rule.RUNS)
+        await stage.pod_is(ExplanationRule.RUNS)
         for path in (
             "/nodes",
             "/clusterbindings",
@@ -391,7 +391,7 @@ async def test_no_kind_that_cannot_be_read_is_called_absent(stage: DoctorEnv, st
                 ]
             rules = {each.rule for each in explanations}
             assert not rules & ABSENT, (path, [each.verdict for each in explanations])
-            assert rules & {Rule.NOT_READ, Rule.WORKER_UNREAD}, (path, rules)
+            assert rules & {ExplanationRule.NOT_READ, ExplanationRule.WORKER_UNREAD}, (path, rules)
             assert any(each.unread or each.reasons for each in explanations)
 
 
@@ -419,7 +419,7 @@ async def test_a_lent_node_is_explained_with_amounts_and_its_policy(stage: Docto
         explanation = await stage.of_node(stage.vnode)
         by_its_own_name = await stage.of_node(stage.pnode)
     policy = f"{stage.name}-policy"
-    assert explanation.rule is by_its_own_name.rule is Rule.LENT
+    assert explanation.rule is by_its_own_name.rule is ExplanationRule.LENT
     text = f"lent by policy {policy} and offers cpu 3 of 8 (policy {policy} lends 50 % of the 6"
     assert text in explanation.verdict
     assert "memory 24Gi of 32Gi (pods of others request 8Gi)" in explanation.verdict
@@ -431,7 +431,7 @@ async def test_a_lent_node_is_explained_with_amounts_and_its_policy(stage: Docto
 async def test_a_node_outside_its_window(stage: DoctorEnv) -> None:
     async with stage.lending(timeWindows=closed(), timeZone="Asia/Tokyo"):
         explanation = await stage.of_node(stage.vnode)
-    assert explanation.rule is Rule.WINDOW_CLOSED
+    assert explanation.rule is ExplanationRule.WINDOW_CLOSED
     assert "Asia/Tokyo" in explanation.verdict
 
 
@@ -439,7 +439,7 @@ async def test_a_node_that_no_policy_selects(stage: DoctorEnv) -> None:
     await stage.lend(nodeSelector=stage.selector(role="other"))
     async with stage.working():
         explanation = await stage.of_node(stage.pnode)
-    assert explanation.rule is Rule.NO_POLICY
+    assert explanation.rule is ExplanationRule.NO_POLICY
     assert f"no policy applies to it ({stage.name}-policy)" in explanation.verdict
 
 
@@ -470,7 +470,7 @@ async def test_an_explanation_is_printed_as_text_and_document(stage: DoctorEnv) 
 async def test_a_binding_that_works(stage: DoctorEnv) -> None:
     async with stage.lending():
         explanation = await stage.of_binding()
-    assert explanation.rule is Rule.WORKS
+    assert explanation.rule is ExplanationRule.WORKS
     assert f"1 of 1 virtual node Ready; lent now by {stage.name}-policy" in explanation.verdict
 
 
@@ -478,7 +478,7 @@ async def test_a_credential_with_too_few_rights(stage: DoctorEnv) -> None:
     kubeconfig = await stage.worker.service_account(stage.mount, "default")
     await stage.cut(kubeconfig.read_bytes())
     explanation = await stage.of_binding()
-    assert explanation.rule is Rule.RIGHTS
+    assert explanation.rule is ExplanationRule.RIGHTS
     assert any("list, watch nodes" in each for each in explanation.reasons), explanation.reasons
     assert any(each.startswith("policies of the worker") for each in explanation.unread)
 
@@ -491,7 +491,7 @@ async def test_a_deleted_binding_is_explained_by_what_it_waits_for(stage: Doctor
 
         async def drains() -> Explanation:
             explanation = await stage.of_binding()
-            assert explanation.rule is Rule.DRAINING
+            assert explanation.rule is ExplanationRule.DRAINING
             assert "Still there: 1 virtual node" in explanation.verdict
             return explanation
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kubeocean.fleet.admission.reviews import GroupVersionKind, Operation, Request, UserInfo
-from kubeocean.runtime.objects import Json
+from kubeocean.fleet.admission.reviews import AdmissionRequest, Operation, UserInfo
+from kubeocean.runtime.objects import GroupVersionKind, Json
 
 __all__ = ["request"]
 
@@ -25,9 +25,9 @@ def request(
     user: str = "u",
     groups: Sequence[str] = (),
     sub: str = "",
-) -> Request:
+) -> AdmissionRequest:
     """A request of a user about an object."""
-    return Request(
+    return AdmissionRequest(
         uid="1",
         kind=GroupVersionKind(group, version, kind),
         operation=Operation(operation),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from kubeocean.fleet.admission.certificate_sources import CertificateFiles
+from kubeocean.fleet.admission.certificate_sources import CertificateDirectory
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.pki import Authority, Subject
 from kubeocean.runtime.server_tls import CertificateTls
@@ -20,7 +20,7 @@ def write(directory: Path, authority: Authority, name: str) -> None:
 async def test_new_files_are_used_and_bad_ones_change_nothing(tmp_path: Path) -> None:
     clock = VirtualClock()
     tls, authority = CertificateTls(clock=clock), Authority.create("a", clock=clock)
-    task = asyncio.create_task(CertificateFiles(tmp_path, tls, clock=clock).run())
+    task = asyncio.create_task(CertificateDirectory(tmp_path, tls, clock=clock).run())
 
     def names() -> frozenset[str]:
         return tls.certificate.names if tls.certificate is not None else frozenset()

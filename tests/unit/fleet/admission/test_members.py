@@ -16,7 +16,13 @@ from kubeocean.fleet.admission.go_names import (
     qualified_name_problems,
 )
 from kubeocean.fleet.admission.members import decide_member, needs_service_exports
-from kubeocean.fleet.admission.reviews import BadReview, Decision, Review, aggregate, denied
+from kubeocean.fleet.admission.reviews import (
+    AdmissionDecision,
+    BadReview,
+    Review,
+    aggregate,
+    denied,
+)
 from unit.fleet.admission.requests import request
 
 
@@ -130,21 +136,21 @@ def body(**fields: Any) -> bytes:
     return msgspec.json.encode(review)
 
 
-def response(content: bytes, decision: Decision) -> Any:
+def response(content: bytes, decision: AdmissionDecision) -> Any:
     answer = msgspec.json.decode(Review.parse(content).answer(decision))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     return answer["response"]
 
 
 def test_answers_carry_the_uid_and_the_message_or_the_patch() -> None:
-    assert response(body(), Decision(True)) == {"uid": "7", "allowed": True}
+    assert response(body(), AdmissionDecision(True)) == {"uid": "7", "allowed": True}
     assert response(body(), denied("no")) == {
         "uid": "7",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},
     }
     operations = ({"op": "add", "path": "/a", "value": 1},)
-    answer = response(body(), Decision(True, patch=operations))
+    answer = response(body(), AdmissionDecision(True, patch=operations))
     assert answer["patchType"] == "JSONPatch"
     assert msgspec.json.decode(base64.b64decode(answer["patch"])) == list(operations)
 

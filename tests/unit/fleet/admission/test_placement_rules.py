@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from kubeocean.api.fleet.overrides import ClusterResourceOverride, ResourceOverride
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.fleet.admission.defaults import decide_defaults, defaulted_spec
-from kubeocean.fleet.admission.evictions import decide_budget, decide_eviction, evicted_placement
+from kubeocean.fleet.admission.guard_rail import decide_workload
 from kubeocean.fleet.admission.overrides import OverrideSummary, decide_override, summary_of
-from kubeocean.fleet.admission.placements import decide_placement, needs_kinds, selected_kinds
-from kubeocean.fleet.admission.reviews import GroupVersionKind
-from kubeocean.fleet.admission.workloads import decide_workload
+from kubeocean.fleet.admission.placements import (
+    decide_budget,
+    decide_eviction,
+    decide_placement,
+    evicted_placement,
+    needs_kinds,
+    selected_kinds,
+)
+from kubeocean.runtime.objects import GroupVersionKind
 from unit.fleet.admission.requests import request
 
 NAMESPACES = {"group": "", "version": "v1", "kind": "Namespace", "name": "n"}

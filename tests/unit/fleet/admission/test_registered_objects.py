@@ -9,7 +9,7 @@ import pytest
 
 from kubeocean.errors import ConfigError
 from kubeocean.fleet.admission.configurations import (
-    Endpoint,
+    WebhookEndpoint,
     WebhookSet,
     configurations,
 )
@@ -21,11 +21,11 @@ from kubeocean.fleet.admission.policies import (
     read_policy_config,
 )
 
-SERVICE = Endpoint("fleetwebhook", "fleet-system", 9443, bundle=b"ca")
-URL = Endpoint("fleetwebhook", "fleet-system", 9443, "https://hub.example:9443", b"ca")
+SERVICE = WebhookEndpoint("fleetwebhook", "fleet-system", 9443, bundle=b"ca")
+URL = WebhookEndpoint("fleetwebhook", "fleet-system", 9443, "https://hub.example:9443", b"ca")
 
 
-def webhooks(endpoint: Endpoint, **wanted: bool) -> dict[str, dict[str, Any]]:
+def webhooks(endpoint: WebhookEndpoint, **wanted: bool) -> dict[str, dict[str, Any]]:
     documents = configurations(endpoint, WebhookSet(**wanted))
     return {each["name"]: each for document in documents for each in document["webhooks"]}
 
@@ -83,7 +83,7 @@ def test_the_server_is_reached_by_service_or_by_url() -> None:
     assert by_service == {"caBundle": bundle, "service": reference}
     by_url = webhooks(URL)["fleet.membercluster.validating"]["clientConfig"]
     assert by_url == {"caBundle": bundle, "url": f"https://hub.example:9443{path}"}
-    managed = Endpoint("s", "n", 1, bundle=None).client_config("/x")
+    managed = WebhookEndpoint("s", "n", 1, bundle=None).client_config("/x")
     assert "caBundle" not in managed
 
 

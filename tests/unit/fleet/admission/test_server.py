@@ -11,7 +11,7 @@ import pytest
 from kubeocean.errors import Unreachable
 from kubeocean.fleet.admission import server as server_module
 from kubeocean.fleet.admission.handlers import Handlers
-from kubeocean.fleet.admission.reviews import BadReview, Decision, Request
+from kubeocean.fleet.admission.reviews import AdmissionDecision, AdmissionRequest, BadReview
 from kubeocean.fleet.admission.server import WebhookServer
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.flags import BindAddress
@@ -53,7 +53,7 @@ async def response(server: WebhookServer, handler: Any) -> Any:
 
 
 async def test_a_failed_look_up_is_a_refusal_without_its_details() -> None:
-    async def handler(request: Request) -> Decision:
+    async def handler(request: AdmissionRequest) -> AdmissionDecision:
         raise Unreachable("https://10.0.0.1:6443 refused the connection")
 
     metrics = Metrics()
@@ -67,7 +67,7 @@ async def test_a_failed_look_up_is_a_refusal_without_its_details() -> None:
 
 
 async def test_a_slow_look_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def handler(request: Request) -> Decision:
+    async def handler(request: AdmissionRequest) -> AdmissionDecision:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("not reached")
 
@@ -76,7 +76,7 @@ async def test_a_slow_look_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_an_unreadable_object_is_a_refusal_that_names_the_field() -> None:
-    async def handler(request: Request) -> Decision:
+    async def handler(request: AdmissionRequest) -> AdmissionDecision:
         raise BadReview("request.object cannot be read: it is not an object")
 
     answer = await response(new_server(), handler)

@@ -11,7 +11,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.fleet.agent.hub_access import HeaderTransport, extra_headers, hub_access
 from kubeocean.fleet.agent.tokens import SecretTokenAccess
 from kubeocean.fleet.settings import MemberSettings
-from kubeocean.local.pki import Authority, Subject
+from kubeocean.local.pki import LocalAuthority, Subject
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import AccessSource
@@ -25,8 +25,8 @@ MEMBER = Client(Scripted())
 
 
 @pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority.create("hub")
+def authority() -> LocalAuthority:
+    return LocalAuthority.create("hub")
 
 
 def access(environ: dict[str, str], *words: str) -> AccessSource:
@@ -35,7 +35,7 @@ def access(environ: dict[str, str], *words: str) -> AccessSource:
     return hub_access(settings, {"HUB_SERVER_URL": SERVER} | environ, MEMBER)
 
 
-async def test_a_token_file_is_read_again(tmp_path: Path, authority: Authority) -> None:
+async def test_a_token_file_is_read_again(tmp_path: Path, authority: LocalAuthority) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
     encoded = b64encode(authority.certificate).decode()
@@ -51,7 +51,7 @@ async def test_a_token_file_is_read_again(tmp_path: Path, authority: Authority) 
     assert renewed.reveal() == "second"
 
 
-def test_a_client_certificate(tmp_path: Path, authority: Authority) -> None:
+def test_a_client_certificate(tmp_path: Path, authority: LocalAuthority) -> None:
     identity = authority.issue(Subject("agent", (), client=True))
     files = {"IDENTITY_CERT": identity.certificate, "IDENTITY_KEY": identity.private_key}
     for name, content in files.items():

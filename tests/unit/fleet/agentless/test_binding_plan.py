@@ -20,7 +20,7 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.fleet.agentless.member import is_member
 from kubeocean.fleet.agentless.plan import (
     BindingPlan,
-    Step,
+    BindingStep,
     identity_of_user,
     member_spec,
     plan_binding,
@@ -84,7 +84,7 @@ def member(
     )
 
 
-def outcome(plan: BindingPlan) -> tuple[Step, str]:
+def outcome(plan: BindingPlan) -> tuple[BindingStep, str]:
     return plan.step, plan.condition.reason if plan.condition is not None else ""
 
 
@@ -94,32 +94,36 @@ JOINED = (Condition("Joined", "True", "MemberClusterJoined"),)
 @pytest.mark.parametrize(
     ("bound", "existing", "expected"),
     [
-        (binding(), None, (Step.CREATE, "Joining")),
-        (binding(identity=""), None, (Step.NOTHING, "AwaitingSyncer")),
-        (binding(), member(), (Step.NOTHING, "Joining")),
-        (binding(), member(conditions=JOINED), (Step.NOTHING, "Joined")),
-        (binding(), member(identity=RbacSubject("User", "x")), (Step.UPDATE, "Joining")),
-        (binding(fleet_heartbeat_seconds="5"), member(), (Step.UPDATE, "Joining")),
-        (binding(fleet_heartbeat_seconds="5"), member(period=5), (Step.NOTHING, "Joining")),
-        (binding(fleet_heartbeat_seconds="soon"), member(period=7), (Step.NOTHING, "Joining")),
-        (binding(), member(owner=""), (Step.NOTHING, "Refused")),
-        (binding(), member(owner="another"), (Step.NOTHING, "Refused")),
-        (binding(name="a" * 51), None, (Step.NOTHING, "Refused")),
-        (binding(None), None, (Step.NOTHING, "")),
-        (binding(None), member(owner=""), (Step.NOTHING, "")),
-        (binding(None), member(), (Step.DELETE, "Leaving")),
-        (binding("left"), member(), (Step.DELETE, "Leaving")),
-        (binding(None), member(deleting=True), (Step.NOTHING, "Leaving")),
-        (binding(None, reason="Leaving"), None, (Step.NOTHING, "Left")),
-        (binding(deleting=True), member(), (Step.DELETE, "Leaving")),
-        (binding(deleting=True), None, (Step.NOTHING, "")),
+        (binding(), None, (BindingStep.CREATE, "Joining")),
+        (binding(identity=""), None, (BindingStep.NOTHING, "AwaitingSyncer")),
+        (binding(), member(), (BindingStep.NOTHING, "Joining")),
+        (binding(), member(conditions=JOINED), (BindingStep.NOTHING, "Joined")),
+        (binding(), member(identity=RbacSubject("User", "x")), (BindingStep.UPDATE, "Joining")),
+        (binding(fleet_heartbeat_seconds="5"), member(), (BindingStep.UPDATE, "Joining")),
+        (binding(fleet_heartbeat_seconds="5"), member(period=5), (BindingStep.NOTHING, "Joining")),
+        (
+            binding(fleet_heartbeat_seconds="soon"),
+            member(period=7),
+            (BindingStep.NOTHING, "Joining"),
+        ),
+        (binding(), member(owner=""), (BindingStep.NOTHING, "Refused")),
+        (binding(), member(owner="another"), (BindingStep.NOTHING, "Refused")),
+        (binding(name="a" * 51), None, (BindingStep.NOTHING, "Refused")),
+        (binding(None), None, (BindingStep.NOTHING, "")),
+        (binding(None), member(owner=""), (BindingStep.NOTHING, "")),
+        (binding(None), member(), (BindingStep.DELETE, "Leaving")),
+        (binding("left"), member(), (BindingStep.DELETE, "Leaving")),
+        (binding(None), member(deleting=True), (BindingStep.NOTHING, "Leaving")),
+        (binding(None, reason="Leaving"), None, (BindingStep.NOTHING, "Left")),
+        (binding(deleting=True), member(), (BindingStep.DELETE, "Leaving")),
+        (binding(deleting=True), None, (BindingStep.NOTHING, "")),
         # A user deleted the MemberCluster, or the binding has left and joins anew.
-        (binding(reason="Joined"), member(deleting=True), (Step.MARK_LEFT, "")),
-        (binding(reason="Leaving"), member(deleting=True), (Step.NOTHING, "")),
+        (binding(reason="Joined"), member(deleting=True), (BindingStep.MARK_LEFT, "")),
+        (binding(reason="Leaving"), member(deleting=True), (BindingStep.NOTHING, "")),
     ],
 )
 def test_each_state_has_one_step(
-    bound: ClusterBinding, existing: MemberCluster | None, expected: tuple[Step, str]
+    bound: ClusterBinding, existing: MemberCluster | None, expected: tuple[BindingStep, str]
 ) -> None:
     assert outcome(plan_binding(bound, existing)) == expected
 
@@ -127,14 +131,14 @@ def test_each_state_has_one_step(
 @pytest.mark.parametrize(
     ("bound", "expected"),
     [
-        (binding(None), Step.ANNOTATE),
-        (binding("none"), Step.NOTHING),
-        (binding("left"), Step.NOTHING),
-        (binding(None, deleting=True), Step.NOTHING),
+        (binding(None), BindingStep.ANNOTATE),
+        (binding("none"), BindingStep.NOTHING),
+        (binding("left"), BindingStep.NOTHING),
+        (binding(None, deleting=True), BindingStep.NOTHING),
     ],
 )
 def test_where_all_bindings_are_members_an_annotation_still_decides(
-    bound: ClusterBinding, expected: Step
+    bound: ClusterBinding, expected: BindingStep
 ) -> None:
     assert plan_binding(bound, None, everyone=True).step is expected
 
@@ -191,7 +195,7 @@ def test_repeated_steps_end_in_what_the_annotation_asks_for(
         bound, existing = _apply(bound, existing, everyone=everyone)
     assert (existing is not None) == (bound.annotations.get(DEFAULT.fleet) == "member")
     assert is_in_fleet(bound.status.conditions) == (existing is not None)
-    assert plan_binding(bound, existing, everyone=everyone).step is Step.NOTHING
+    assert plan_binding(bound, existing, everyone=everyone).step is BindingStep.NOTHING
 
 
 def _apply(
@@ -202,15 +206,15 @@ def _apply(
         merged = set_condition(bound.status.conditions, plan.condition, now=NOW)
         bound = msgspec.structs.replace(bound, status=BindingStatus(conditions=merged))
     match plan.step:
-        case Step.ANNOTATE:
+        case BindingStep.ANNOTATE:
             bound = _annotated(bound, {**bound.annotations, DEFAULT.fleet: "member"})
-        case Step.MARK_LEFT:
+        case BindingStep.MARK_LEFT:
             bound = _annotated(bound, {**bound.annotations, DEFAULT.fleet: "left"})
-        case Step.CREATE:
+        case BindingStep.CREATE:
             existing = member()
-        case Step.DELETE:
+        case BindingStep.DELETE:
             existing = member(deleting=True)
-        case Step.UPDATE | Step.NOTHING:
+        case BindingStep.UPDATE | BindingStep.NOTHING:
             pass
     return bound, existing
 

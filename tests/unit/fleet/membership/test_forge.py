@@ -106,10 +106,11 @@ def test_a_member_that_left_before_is_asked_to_join() -> None:
 
 def test_tampered_objects_are_restored() -> None:
     good = complete(member())
+    assert good.role is not None
     assert good.role_binding is not None
     tampered = HubObjects(
         namespace(labelled=False),
-        Role(metadata=good.role.metadata if good.role else None, rules=()),  # type: ignore[arg-type]
+        Role(metadata=good.role.metadata, rules=()),
         RoleBinding(metadata=good.role_binding.metadata),
         good.internal,
     )

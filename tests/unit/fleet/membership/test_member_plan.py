@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
 from kubeocean.fleet.membership.forge import HubObjects
-from kubeocean.fleet.membership.plan import Plan, Step, name_problem, plan_member
+from kubeocean.fleet.membership.plan import (
+    MembershipPlan,
+    MembershipStep,
+    name_problem,
+    plan_member,
+)
 from kubeocean.runtime.kinds import Namespace
 from support.fleet_objects import NOW, agent, internal, member, namespace, owner
 
@@ -25,7 +30,7 @@ def plan(
     *,
     now: datetime = NOW,
     agents: tuple[str, ...] = AGENTS,
-) -> Plan:
+) -> MembershipPlan:
     return plan_member(of, HubObjects(space, internal=imc), agents, WAIT, now)
 
 
@@ -36,36 +41,44 @@ EARLIER = (owner(uid="uid-of-an-earlier-one"),)
 @pytest.mark.parametrize(
     ("of", "space", "imc", "step"),
     [
-        (member(), None, None, Step.JOIN),
-        (member(finalizers=()), None, None, Step.JOIN),
-        (member(), namespace(), None, Step.JOIN),
-        (member(), namespace(owners=()), None, Step.JOIN),  # adopted
-        (member(), namespace(labelled=False), None, Step.JOIN),  # its label was removed
-        (member(), namespace(owners=(), labelled=False), None, Step.REFUSE),
-        (member(), namespace(owners=(owner(uid="x", kind="Team"),)), None, Step.REFUSE),
-        (member(), namespace(owners=EARLIER), None, Step.AWAIT_NAMESPACE),
-        (member(), namespace(owners=EARLIER, deleted=True), None, Step.AWAIT_NAMESPACE),
-        (member(), namespace(deleted=True), None, Step.AWAIT_NAMESPACE),
-        (member("a" * 51), None, None, Step.REFUSE),
-        (member("a.b"), None, None, Step.REFUSE),
-        (member(deleted=NOW, finalizers=()), namespace(), None, Step.NOTHING),
-        (member(deleted=NOW, finalizers=("other",)), namespace(), None, Step.NOTHING),
-        (LEAVING, None, None, Step.FINALIZE),
-        (member("a" * 51, deleted=NOW), None, None, Step.FINALIZE),
-        (LEAVING, namespace(owners=(), labelled=False), None, Step.FINALIZE),
-        (LEAVING, namespace(owners=EARLIER), None, Step.FINALIZE),
-        (LEAVING, namespace(deleted=True), internal(agent("False")), Step.AWAIT_REMOVAL),
-        (LEAVING, namespace(), None, Step.REMOVE),
-        (LEAVING, namespace(), internal(agent("False"), state="Leave"), Step.REMOVE),
-        (LEAVING, namespace(), internal(agent("True")), Step.ASK_TO_LEAVE),
-        (LEAVING, namespace(), internal(), Step.ASK_TO_LEAVE),
-        (LEAVING, namespace(), internal(agent("True"), state="Leave"), Step.AWAIT_LEAVE),
-        (LEAVING, namespace(), internal(agent("Unknown"), state="Leave"), Step.AWAIT_LEAVE),
-        (LEAVING, namespace(), internal(state="Leave"), Step.AWAIT_LEAVE),
+        (member(), None, None, MembershipStep.JOIN),
+        (member(finalizers=()), None, None, MembershipStep.JOIN),
+        (member(), namespace(), None, MembershipStep.JOIN),
+        (member(), namespace(owners=()), None, MembershipStep.JOIN),  # adopted
+        (member(), namespace(labelled=False), None, MembershipStep.JOIN),  # its label was removed
+        (member(), namespace(owners=(), labelled=False), None, MembershipStep.REFUSE),
+        (member(), namespace(owners=(owner(uid="x", kind="Team"),)), None, MembershipStep.REFUSE),
+        (member(), namespace(owners=EARLIER), None, MembershipStep.AWAIT_NAMESPACE),
+        (member(), namespace(owners=EARLIER, deleted=True), None, MembershipStep.AWAIT_NAMESPACE),
+        (member(), namespace(deleted=True), None, MembershipStep.AWAIT_NAMESPACE),
+        (member("a" * 51), None, None, MembershipStep.REFUSE),
+        (member("a.b"), None, None, MembershipStep.REFUSE),
+        (member(deleted=NOW, finalizers=()), namespace(), None, MembershipStep.NOTHING),
+        (member(deleted=NOW, finalizers=("other",)), namespace(), None, MembershipStep.NOTHING),
+        (LEAVING, None, None, MembershipStep.FINALIZE),
+        (member("a" * 51, deleted=NOW), None, None, MembershipStep.FINALIZE),
+        (LEAVING, namespace(owners=(), labelled=False), None, MembershipStep.FINALIZE),
+        (LEAVING, namespace(owners=EARLIER), None, MembershipStep.FINALIZE),
+        (LEAVING, namespace(deleted=True), internal(agent("False")), MembershipStep.AWAIT_REMOVAL),
+        (LEAVING, namespace(), None, MembershipStep.REMOVE),
+        (LEAVING, namespace(), internal(agent("False"), state="Leave"), MembershipStep.REMOVE),
+        (LEAVING, namespace(), internal(agent("True")), MembershipStep.ASK_TO_LEAVE),
+        (LEAVING, namespace(), internal(), MembershipStep.ASK_TO_LEAVE),
+        (LEAVING, namespace(), internal(agent("True"), state="Leave"), MembershipStep.AWAIT_LEAVE),
+        (
+            LEAVING,
+            namespace(),
+            internal(agent("Unknown"), state="Leave"),
+            MembershipStep.AWAIT_LEAVE,
+        ),
+        (LEAVING, namespace(), internal(state="Leave"), MembershipStep.AWAIT_LEAVE),
     ],
 )
 def test_first_row_that_fits(
-    of: MemberCluster, space: Namespace | None, imc: InternalMemberCluster | None, step: Step
+    of: MemberCluster,
+    space: Namespace | None,
+    imc: InternalMemberCluster | None,
+    step: MembershipStep,
 ) -> None:
     assert plan(of, space, imc).step is step
 
@@ -74,23 +87,23 @@ def test_force_wait_counts_from_the_deletion() -> None:
     deleted = NOW - timedelta(minutes=10)
     leaving, imc = member(deleted=deleted), internal(agent("True"), state="Leave")
     early = plan(leaving, namespace(), imc)
-    assert (early.step, early.again_in) == (Step.AWAIT_LEAVE, timedelta(minutes=5))
+    assert (early.step, early.again_in) == (MembershipStep.AWAIT_LEAVE, timedelta(minutes=5))
     late = plan(leaving, namespace(), imc, now=deleted + WAIT)
-    assert late.step is Step.REMOVE
+    assert late.step is MembershipStep.REMOVE
     assert "900 s" in late.message
 
 
 def test_force_wait_does_not_end_before_the_agent_was_asked() -> None:
     leaving = member(deleted=NOW - timedelta(days=1))
-    assert plan(leaving, namespace(), internal(agent("True"))).step is Step.ASK_TO_LEAVE
+    assert plan(leaving, namespace(), internal(agent("True"))).step is MembershipStep.ASK_TO_LEAVE
 
 
 def test_all_expected_agents_must_have_left() -> None:
     both = ("MemberAgent", "MultiClusterServiceAgent")
     one = internal(agent("False"), state="Leave")
-    assert plan(LEAVING, namespace(), one, agents=both).step is Step.AWAIT_LEAVE
+    assert plan(LEAVING, namespace(), one, agents=both).step is MembershipStep.AWAIT_LEAVE
     two = internal(agent("False"), agent("False", both[1]), state="Leave")
-    assert plan(LEAVING, namespace(), two, agents=both).step is Step.REMOVE
+    assert plan(LEAVING, namespace(), two, agents=both).step is MembershipStep.REMOVE
 
 
 def test_refusal_names_the_remedy() -> None:

@@ -15,9 +15,8 @@ from kubeocean.fleet.selection.matching import (
     metadata_document,
     with_digest,
 )
-from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.selection.select import Query
-from kubeocean.runtime.objects import Meta, OwnerReference, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Meta, OwnerReference, Untyped
 from kubeocean.runtime.selectors import LabelSelector
 
 KIND = GroupVersionKind("apps", "v1", "Deployment")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.fleet.selection.kinds import ServedKinds
-from kubeocean.fleet.selection.rules import GroupVersionKind
-from kubeocean.runtime.objects import Resource, Untyped
+from kubeocean.runtime.objects import GroupVersionKind, Resource, Untyped
 
 
 def a_resource(plural: str, kind: str, group: str = "", version: str = "v1") -> Resource[Untyped]:

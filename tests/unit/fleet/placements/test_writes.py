@@ -8,7 +8,7 @@ import pytest
 
 from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import PlacementStatus
-from kubeocean.errors import Conflict, InternalError, Invalid, ServiceUnavailable
+from kubeocean.errors import ApiError, Conflict, InternalError, Invalid, ServiceUnavailable
 from kubeocean.fleet.steps import settle
 from kubeocean.fleet.writes import (
     finalizers_patch,
@@ -89,5 +89,5 @@ def test_writes_name_the_version_that_was_decided_on() -> None:
         (Conflict("race"), False),
     ],
 )
-def test_refusals_are_told_from_failures(error: Exception, expected: bool) -> None:
-    assert is_refusal(error) is expected  # type: ignore[arg-type]
+def test_refusals_are_told_from_failures(error: ApiError, expected: bool) -> None:
+    assert is_refusal(error) is expected

@@ -6,9 +6,9 @@ import pytest
 
 from kubeocean.api.fleet.policies import PropertyRequirement, PropertySorter
 from kubeocean.fleet.scheduler import (
+    ClusterOutcome,
     ClusterTerm,
     MemberView,
-    Outcome,
     PreferredTerm,
     explain,
     read_term_selector,
@@ -196,7 +196,7 @@ class TestRequired:
         view = cluster("c", properties={NODES: "3"})
         assert reasons(schedule(policy, [view], [], NOW)) == {"c": NO_MATCH}
         (explanation,) = explain(policy, [view], [], NOW)
-        assert explanation.outcome is Outcome.REJECTED
+        assert explanation.outcome is ClusterOutcome.REJECTED
         assert explanation.rejections[0].details == (
             f'term 1: property "{NODES}" is 3, not Gt 5',
             "term 2: label selector does not match",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kubeocean.fleet.scheduler import (
     BindingView,
+    ClusterOutcome,
     MemberView,
-    Outcome,
     PolicyView,
     UnscheduleCause,
     explain,
@@ -160,7 +160,7 @@ def test_every_pick_is_feasible_and_no_better_cluster_was_left(
 ) -> None:
     reference = Reference(policy, fleet, bindings)
     result = schedule(policy, fleet, bindings, NOW)
-    picked = [item for item in result.explanations if item.outcome is Outcome.PICKED]
+    picked = [item for item in result.explanations if item.outcome is ClusterOutcome.PICKED]
     names = {item.cluster for item in picked}
     order: list[str] = []
     while names:  # reconstruct the order: each pick is the best of those that were picked
@@ -192,11 +192,11 @@ def test_an_unfulfilled_pick_n_left_no_cluster_that_fits(
 ) -> None:
     result = schedule(policy, fleet, bindings, NOW)
     assert not result.fulfilled
-    assert not [item for item in result.explanations if item.outcome is Outcome.NOT_PICKED]
+    assert not [item for item in result.explanations if item.outcome is ClusterOutcome.NOT_PICKED]
     reference = Reference(policy, fleet, bindings)
     holders = set(selected(result))
     for item in result.explanations:
-        if item.outcome is Outcome.REJECTED:
+        if item.outcome is ClusterOutcome.REJECTED:
             assert not (reference.passes(item.cluster) and reference.fits(item.cluster, holders))
 
 
@@ -233,9 +233,9 @@ def test_every_cluster_has_one_explanation_that_agrees_with_the_decision(
     explanations = {item.cluster: item for item in result.explanations}
     assert len(explanations) == len(result.explanations)
     assert {view.name for view in fleet} <= set(explanations)
-    picked = {name for name, item in explanations.items() if item.outcome is Outcome.PICKED}
+    picked = {name for name, item in explanations.items() if item.outcome is ClusterOutcome.PICKED}
     assert picked == {*created(result), *patched(result)}
     for decision in result.status.target_clusters if result.status else ():
         item = explanations[decision.cluster_name]
         assert decision.reason == item.text
-        assert decision.selected == (item.outcome in (Outcome.PICKED, Outcome.KEPT))
+        assert decision.selected == (item.outcome in (ClusterOutcome.PICKED, ClusterOutcome.KEPT))

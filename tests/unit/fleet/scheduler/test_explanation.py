@@ -5,8 +5,8 @@ from __future__ import annotations
 from kubeocean.api.fleet.clusters import ClusterTaint
 from kubeocean.api.fleet.snapshots import ClusterScore
 from kubeocean.fleet.scheduler import (
-    Explanation,
-    Outcome,
+    ClusterExplanation,
+    ClusterOutcome,
     PolicyView,
     PreferredTerm,
     explain,
@@ -34,7 +34,7 @@ def outcomes(policy: PolicyView, fleet: list, bindings: list) -> dict[str, str]:
     return {item.cluster: item.outcome.value for item in result.explanations}
 
 
-def one(policy: PolicyView, fleet: list, bindings: list, name: str) -> Explanation:
+def one(policy: PolicyView, fleet: list, bindings: list, name: str) -> ClusterExplanation:
     (item,) = (item for item in explain(policy, fleet, bindings, NOW) if item.cluster == name)
     return item
 
@@ -96,7 +96,7 @@ def test_an_undecided_policy_keeps_everything() -> None:
 def test_a_kept_cluster_shows_what_would_refuse_it_now() -> None:
     fleet = [cluster("a", taints=[ClusterTaint("drained")])]
     item = one(pick_all(), fleet, [binding("a", affinity=4)], "a")
-    assert item.outcome is Outcome.KEPT
+    assert item.outcome is ClusterOutcome.KEPT
     assert [rejection.plugin for rejection in item.rejections] == ["TaintToleration"]
     assert item.score == ClusterScore(4, 0)
 
@@ -105,7 +105,7 @@ def test_a_cluster_that_was_not_considered_shows_the_score_that_it_would_get() -
     policy = pick_n(1, preferred=(PreferredTerm(9),), spread=(spread_over("zone"),))
     fleet = [cluster("a", {"zone": "x"}), cluster("b", {"zone": "y"})]
     item = one(policy, fleet, [binding("a")], "b")
-    assert item.outcome is Outcome.NOT_CONSIDERED
+    assert item.outcome is ClusterOutcome.NOT_CONSIDERED
     assert item.score == ClusterScore(9, 1)
     assert item.notes == ("preferred term 1: 9 of 9 (matches)",)
 
@@ -118,7 +118,7 @@ def test_a_refusal_by_spread_within_the_cycle_is_explained() -> None:
         cluster("off", {"zone": "y"}, agent=None),
     ]
     item = one(policy, fleet, [], "a")
-    assert item.outcome is Outcome.REJECTED
+    assert item.outcome is ClusterOutcome.REJECTED
     assert [rejection.plugin for rejection in item.rejections] == ["TopologySpreadConstraints"]
     assert item.rejections[0].details == ('domain "x" has too many bindings already',)
 
@@ -126,7 +126,7 @@ def test_a_refusal_by_spread_within_the_cycle_is_explained() -> None:
 def test_an_obsolete_binding_is_part_of_the_score() -> None:
     fleet = clusters("a", "b")
     item = one(pick_n(1), fleet, [binding("a", policy_snapshot="old")], "a")
-    assert item.outcome is Outcome.PICKED
+    assert item.outcome is ClusterOutcome.PICKED
     assert item.notes == ("the placement was on this cluster under an earlier policy",)
 
 

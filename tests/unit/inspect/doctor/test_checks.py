@@ -22,7 +22,6 @@ from kubeocean.inspect.doctor.diagnosis import Diagnosis, diagnose, document, pa
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import covers
 from kubeocean.inspect.findings import Severity
-from kubeocean.inspect.kinds import Deployment
 from kubeocean.inspect.snapshot import (
     NotRead,
     ServerSnapshot,
@@ -33,7 +32,7 @@ from kubeocean.inspect.snapshot import (
 )
 from kubeocean.install.permissions import Permission
 from kubeocean.runtime.access import Access
-from kubeocean.runtime.kinds import Lease, Node
+from kubeocean.runtime.kinds import Deployment, Lease, Node
 from kubeocean.runtime.objects import Json, Untyped, decode_object
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)

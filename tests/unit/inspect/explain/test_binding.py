@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.inspect.explain.binding import explain_binding
-from kubeocean.inspect.explain.report import Rule
+from kubeocean.inspect.explain.report import ExplanationRule
 from kubeocean.inspect.explain.snapshots import BindingDetails, BindingSnapshot, RolloutSnapshot
 from kubeocean.inspect.snapshot import NotRead, WorkerState
 from support.explain_objects import NIGHT, UNREAD, binding, bound, policy, vnode
@@ -42,11 +42,11 @@ def older(name: str = "a") -> object:
 @pytest.mark.parametrize(
     ("known", "rule", "text"),
     [
-        (details(bound(worker=None)), Rule.NOT_FOUND, "no such binding"),
-        (details(leaving()), Rule.DRAINING, "Still there: 2 virtual nodes"),
+        (details(bound(worker=None)), ExplanationRule.NOT_FOUND, "no such binding"),
+        (details(leaving()), ExplanationRule.DRAINING, "Still there: 2 virtual nodes"),
         (
             details(bound(binding=binding(spec={"clusterID": "W!"}))),
-            Rule.INVALID,
+            ExplanationRule.INVALID,
             "spec.clusterID: must be",
         ),
         (
@@ -54,39 +54,47 @@ def older(name: str = "a") -> object:
                 bound(binding=binding(metadata={"name": "b", "creationTimestamp": "2026-01-01"})),
                 others=(older(),),
             ),
-            Rule.DUPLICATE,
+            ExplanationRule.DUPLICATE,
             "belongs to binding a",
         ),
         (
             with_worker(state=WorkerState.UNUSABLE, message="is missing"),
-            Rule.NO_CREDENTIAL,
+            ExplanationRule.NO_CREDENTIAL,
             "Secret default/s holds no usable credential",
         ),
-        (details(bound(problem="refused")), Rule.UNREACHABLE, "does not answer: refused"),
-        (with_worker(missing=("list pods",)), Rule.RIGHTS, "lacks 1 right"),
-        (with_worker(namespace=False), Rule.NO_NAMESPACE, "namespace m does not exist"),
-        (details(bound()), Rule.NO_POLICY, "no policy of the worker names it"),
+        (
+            details(bound(problem="refused")),
+            ExplanationRule.UNREACHABLE,
+            "does not answer: refused",
+        ),
+        (with_worker(missing=("list pods",)), ExplanationRule.RIGHTS, "lacks 1 right"),
+        (with_worker(namespace=False), ExplanationRule.NO_NAMESPACE, "namespace m does not exist"),
+        (details(bound()), ExplanationRule.NO_POLICY, "no policy of the worker names it"),
         (
             details(bound(policy(timeZone="X"))),
-            Rule.POLICY_INVALID,
+            ExplanationRule.POLICY_INVALID,
             "none of its policies is valid",
         ),
         (
             details(bound(policy(), binding=binding(status={"phase": "Pending"}))),
-            Rule.UNFINISHED,
+            ExplanationRule.UNFINISHED,
             "it is Pending",
         ),
-        (details(rollouts=(RolloutSnapshot("s", "1 of 2", False),)), Rule.UNFINISHED, "s: 1 of 2"),
+        (
+            details(rollouts=(RolloutSnapshot("s", "1 of 2", False),)),
+            ExplanationRule.UNFINISHED,
+            "s: 1 of 2",
+        ),
         (
             details(nodes=(vnode(),)),
-            Rule.WORKS,
+            ExplanationRule.WORKS,
             "1 of 1 virtual node Ready; lent now by p",
         ),
-        (details(bound(policy(timeWindows=NIGHT))), Rule.WORKS, "no window is open now"),
+        (details(bound(policy(timeWindows=NIGHT))), ExplanationRule.WORKS, "no window is open now"),
     ],
 )
 def test_the_first_rule_with_an_answer_decides(
-    known: BindingDetails, rule: Rule, text: str
+    known: BindingDetails, rule: ExplanationRule, text: str
 ) -> None:
     explanation = explain_binding(known)
     assert (explanation.rule, text in explanation.verdict) == (rule, True), explanation.verdict
@@ -109,14 +117,14 @@ def test_the_first_rule_with_an_answer_decides(
 )
 def test_a_part_that_was_not_read_is_not_taken_for_absent(known: BindingDetails, part: str) -> None:
     explanation = explain_binding(known)
-    assert explanation.rule is Rule.NOT_READ, explanation.verdict
+    assert explanation.rule is ExplanationRule.NOT_READ, explanation.verdict
     assert explanation.verdict.endswith(f"could not read {part}")
     assert not any("join" in each for each in explanation.remedies)
 
 
 def test_missing_rights_decide_although_policies_were_not_read() -> None:
     known = with_worker(missing=("list nodes",), policies=UNREAD)
-    assert explain_binding(known).rule is Rule.RIGHTS
+    assert explain_binding(known).rule is ExplanationRule.RIGHTS
 
 
 def test_missing_rights_are_named_one_by_one() -> None:

@@ -16,7 +16,7 @@ from kubeocean.api.fleet.clusters import (
     PropertyValue,
 )
 from kubeocean.inspect.explain.member import MemberDetails, explain_member
-from kubeocean.inspect.explain.report import Explanation, Rule
+from kubeocean.inspect.explain.report import Explanation, ExplanationRule
 from kubeocean.inspect.snapshot import NotRead
 from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.objects import Condition
@@ -47,38 +47,38 @@ def explained(read: MemberCluster | NotRead | None, **parts: Any) -> Explanation
 @pytest.mark.parametrize(
     ("read", "rule"),
     [
-        (None, Rule.NOT_FOUND),
-        (NotRead("a", "no answer"), Rule.NOT_READ),
-        (member("a"), Rule.NOT_ADMITTED),
+        (None, ExplanationRule.NOT_FOUND),
+        (NotRead("a", "no answer"), ExplanationRule.NOT_READ),
+        (member("a"), ExplanationRule.NOT_ADMITTED),
         (
             member("a", status=MemberStatus(conditions=(Condition("ReadyToJoin", "False"),))),
-            Rule.NOT_ADMITTED,
+            ExplanationRule.NOT_ADMITTED,
         ),
-        (seen(), Rule.AGENT_NEVER_SEEN),
-        (seen(report(age_s=500)), Rule.HEARTBEAT_LOST),
-        (seen(report(joined="Unknown")), Rule.NOT_JOINED),
-        (seen(report(healthy="False")), Rule.MEMBER_UNHEALTHY),
-        (seen(report(), taints=(ClusterTaint("key", "value"),)), Rule.MEMBER_TAINTED),
-        (seen(report()), Rule.JOINED),
-        (seen(report(), deleted=NOW), Rule.MEMBER_LEAVING),
+        (seen(), ExplanationRule.AGENT_NEVER_SEEN),
+        (seen(report(age_s=500)), ExplanationRule.HEARTBEAT_LOST),
+        (seen(report(joined="Unknown")), ExplanationRule.NOT_JOINED),
+        (seen(report(healthy="False")), ExplanationRule.MEMBER_UNHEALTHY),
+        (seen(report(), taints=(ClusterTaint("key", "value"),)), ExplanationRule.MEMBER_TAINTED),
+        (seen(report()), ExplanationRule.JOINED),
+        (seen(report(), deleted=NOW), ExplanationRule.MEMBER_LEAVING),
     ],
 )
-def test_the_first_thing_that_is_wrong_decides(read: Any, rule: Rule) -> None:
+def test_the_first_thing_that_is_wrong_decides(read: Any, rule: ExplanationRule) -> None:
     assert explained(read).rule is rule
 
 
 def test_the_threshold_follows_the_heartbeat_period() -> None:
     slow = seen(report(age_s=500), heartbeat_period_seconds=300)
-    assert explained(slow).rule is Rule.JOINED
+    assert explained(slow).rule is ExplanationRule.JOINED
 
 
 def test_an_agent_that_reports_to_a_stopped_hub_is_not_silent() -> None:
     fresh: InternalMemberCluster = internal(report())
     found = explained(seen(report(age_s=500)), internal=fresh)
-    assert found.rule is Rule.HUB_SILENT
+    assert found.rule is ExplanationRule.HUB_SILENT
     assert "fleet hub" in found.remedies[0]
     lost = internal(report(age_s=500))
-    assert explained(seen(report(age_s=500)), internal=lost).rule is Rule.HEARTBEAT_LOST
+    assert explained(seen(report(age_s=500)), internal=lost).rule is ExplanationRule.HEARTBEAT_LOST
 
 
 def test_sections_show_conditions_agents_properties_and_works() -> None:
@@ -93,7 +93,7 @@ def test_sections_show_conditions_agents_properties_and_works() -> None:
 def test_parts_that_were_not_read_are_named() -> None:
     refused = NotRead("Works in fleet-member-a", "forbidden", forbidden=True)
     found = explained(seen(report()), works=refused)
-    assert found.rule is Rule.JOINED
+    assert found.rule is ExplanationRule.JOINED
     assert found.unread == ("Works in fleet-member-a: forbidden",)
 
 

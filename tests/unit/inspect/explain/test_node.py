@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kubeocean.inspect.explain.node import explain_node
-from kubeocean.inspect.explain.report import Rule, document, page
+from kubeocean.inspect.explain.report import ExplanationRule, document, page
 from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot
 from kubeocean.inspect.snapshot import NotRead
 from kubeocean.runtime.kinds import Node
@@ -33,7 +33,7 @@ def test_an_offer_is_explained_by_the_limit_and_the_requests_of_others() -> None
     mine = counted("b", ours=True, cpu="1")
     known = node(policy(resourceLimits=HALF), worker_pods=(others, mine), vnode=virtual(cpu="3"))
     explanation = explain_node(known)
-    assert explanation.rule is Rule.LENT
+    assert explanation.rule is ExplanationRule.LENT
     assert "cpu 3 of 8 (policy p lends 50 % of the 6 that are left)" in explanation.verdict
     assert "memory 24Gi of 32Gi (pods of others request 8Gi)" in explanation.verdict
     (cpu, *_) = explanation.resources
@@ -57,7 +57,7 @@ TYPO = [{"resource": "memroy", "percent": 50}, {"resource": "cpu", "percent": 50
 
 def test_a_limit_of_a_resource_that_no_node_has_is_read_cautiously() -> None:
     explanation = explain_node(node(policy(resourceLimits=TYPO), worker_nodes=(pnode(),)))
-    assert explanation.rule is Rule.LENT
+    assert explanation.rule is ExplanationRule.LENT
     assert "memory 0 of 32Gi (policy p limits memroy, which no node has)" in explanation.verdict
     assert "cpu 4 of 8 (policy p lends 50 % of the 8 that are left)" in explanation.verdict
     assert any("limits memroy, a resource of no node" in each for each in explanation.reasons)
@@ -108,7 +108,7 @@ def test_the_oldest_policy_decides_and_each_other_has_a_reason_why_not() -> None
 def test_a_closed_window_is_explained_with_its_next_edge_in_its_zone() -> None:
     closed = policy(timeWindows=NIGHT, timeZone="Europe/Berlin", forceReclaim=True)
     explanation = explain_node(node(closed, vnode=virtual(taints=(VIRTUAL, CLOSED))))
-    assert explanation.rule is Rule.WINDOW_CLOSED
+    assert explanation.rule is ExplanationRule.WINDOW_CLOSED
     assert "window of policy p is closed until Mon 2026-11-16 20:00:00 Europe/Berlin" in (
         explanation.verdict
     )
@@ -123,43 +123,53 @@ def _deleted() -> BindingSnapshot:
 @pytest.mark.parametrize(
     ("known", "rule", "text"),
     [
-        (node(vnode=None), Rule.NO_POLICY, "no policy of the worker names the binding b"),
-        (node(policy(), pnode=None), Rule.TAKEN_BACK, "the worker's node n1 is gone"),
-        (node(binding=_deleted()), Rule.TAKEN_BACK, "the binding b is being deleted"),
-        (node(policy(timeZone="Nowhere")), Rule.POLICY_INVALID, "policy p is invalid"),
-        (node(policy(), pnode=pnode(ready=False)), Rule.NOT_READY, "KubeletDown"),
+        (
+            node(vnode=None),
+            ExplanationRule.NO_POLICY,
+            "no policy of the worker names the binding b",
+        ),
+        (node(policy(), pnode=None), ExplanationRule.TAKEN_BACK, "the worker's node n1 is gone"),
+        (node(binding=_deleted()), ExplanationRule.TAKEN_BACK, "the binding b is being deleted"),
+        (node(policy(timeZone="Nowhere")), ExplanationRule.POLICY_INVALID, "policy p is invalid"),
+        (node(policy(), pnode=pnode(ready=False)), ExplanationRule.NOT_READY, "KubeletDown"),
         (
             node(policy(), pnode=pnode(cordoned=True)),
-            Rule.CORDONED,
+            ExplanationRule.CORDONED,
             "the worker's node is cordoned",
         ),
         (
             node(policy(), vnode=virtual(cordoned=True)),
-            Rule.CORDONED,
+            ExplanationRule.CORDONED,
             "the virtual node is cordoned",
         ),
-        (node(policy(), vnode=None), Rule.SYNCER_SILENT, "does not exist"),
+        (node(policy(), vnode=None), ExplanationRule.SYNCER_SILENT, "does not exist"),
         (
             node(policy(), heartbeat=lease("2026-11-16T11:00:00Z")),
-            Rule.SYNCER_SILENT,
+            ExplanationRule.SYNCER_SILENT,
             "its syncer is not at work",
         ),
-        (node(binding=bound(problem="no route")), Rule.WORKER_UNREAD, "cannot be read"),
-        (node(binding=bound(worker=None)), Rule.BINDING_GONE, "does not exist"),
+        (node(binding=bound(problem="no route")), ExplanationRule.WORKER_UNREAD, "cannot be read"),
+        (node(binding=bound(worker=None)), ExplanationRule.BINDING_GONE, "does not exist"),
         (
             node(policy(), vnode=virtual(taints=(VIRTUAL, CLOSED))),
-            Rule.COOLING,
+            ExplanationRule.COOLING,
             "takes no new pods yet",
         ),
         (
             NodeSnapshot(binding=bound(worker=None), name="x"),
-            Rule.NOT_FOUND,
+            ExplanationRule.NOT_FOUND,
             "there is no such node",
         ),
-        (node(policy(), pnode=pnode(type="virtual-kubelet")), Rule.TAKEN_BACK, "does not select"),
+        (
+            node(policy(), pnode=pnode(type="virtual-kubelet")),
+            ExplanationRule.TAKEN_BACK,
+            "does not select",
+        ),
     ],
 )
-def test_the_first_rule_with_an_answer_decides(known: NodeSnapshot, rule: Rule, text: str) -> None:
+def test_the_first_rule_with_an_answer_decides(
+    known: NodeSnapshot, rule: ExplanationRule, text: str
+) -> None:
     explanation = explain_node(known)
     assert (explanation.rule, text in explanation.verdict) == (rule, True), explanation.verdict
 
@@ -185,7 +195,7 @@ def test_the_first_rule_with_an_answer_decides(known: NodeSnapshot, rule: Rule, 
 )
 def test_a_part_that_was_not_read_is_not_taken_for_absent(known: NodeSnapshot, part: str) -> None:
     explanation = explain_node(known)
-    assert explanation.rule is Rule.NOT_READ, explanation.verdict
+    assert explanation.rule is ExplanationRule.NOT_READ, explanation.verdict
     assert explanation.verdict.endswith(f"could not read {part}")
     assert any(each.startswith(f"{part}: ") for each in explanation.unread)
     assert not any("finalizer" in each for each in explanation.remedies)
@@ -193,13 +203,13 @@ def test_a_part_that_was_not_read_is_not_taken_for_absent(known: NodeSnapshot, p
 
 def test_amounts_are_not_known_without_the_pods_on_the_worker_s_node() -> None:
     explanation = explain_node(node(policy(resourceLimits=HALF), worker_pods=UNREAD))
-    assert explanation.rule is Rule.LENT
+    assert explanation.rule is ExplanationRule.LENT
     assert explanation.verdict == "it is lent by policy p; how much it offers is not known"
     assert explanation.resources == ()
 
 
 def test_a_lease_that_was_not_read_is_no_missing_heartbeat() -> None:
-    assert explain_node(node(policy(), heartbeat=UNREAD)).rule is Rule.LENT
+    assert explain_node(node(policy(), heartbeat=UNREAD)).rule is ExplanationRule.LENT
 
 
 def test_a_page_begins_with_the_verdict_and_a_document_holds_all_of_it() -> None:

@@ -18,7 +18,7 @@ from kubeocean.api.fleet.placements import (
 )
 from kubeocean.api.fleet.policies import PlacementPolicy
 from kubeocean.inspect.explain.placement import PlacementDetails, explain_placement
-from kubeocean.inspect.explain.report import Explanation, Rule, document, page
+from kubeocean.inspect.explain.report import Explanation, ExplanationRule, document, page
 from kubeocean.inspect.snapshot import NotRead
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.objects import Condition, Key, Meta
@@ -54,29 +54,38 @@ def with_status(*conditions: Condition, **status: Any) -> Placement:
 @pytest.mark.parametrize(
     ("placement", "rule"),
     [
-        (None, Rule.NOT_FOUND),
-        (NotRead("placements", "forbidden"), Rule.NOT_READ),
-        (with_status(), Rule.SCHEDULE_PENDING),
-        (with_status(step("Scheduled", "Unknown")), Rule.SCHEDULE_PENDING),
+        (None, ExplanationRule.NOT_FOUND),
+        (NotRead("placements", "forbidden"), ExplanationRule.NOT_READ),
+        (with_status(), ExplanationRule.SCHEDULE_PENDING),
+        (with_status(step("Scheduled", "Unknown")), ExplanationRule.SCHEDULE_PENDING),
         (
             with_status(step("Scheduled", "False", "InvalidResourceSelectors")),
-            Rule.SELECTORS_INVALID,
+            ExplanationRule.SELECTORS_INVALID,
         ),
-        (with_status(step("Scheduled")), Rule.NO_CLUSTER),
-        (with_status(step("Scheduled"), step("RolloutStarted", "False")), Rule.ROLLOUT_HELD),
-        (with_status(step("Scheduled"), step("Overridden", "False")), Rule.NOT_OVERRIDDEN),
-        (with_status(step("Scheduled"), step("WorkSynchronized", "False")), Rule.NOT_SYNCHRONIZED),
-        (with_status(step("Scheduled"), step("Applied", "Unknown")), Rule.NOT_APPLIED),
-        (with_status(step("Scheduled"), step("Available", "False")), Rule.NOT_AVAILABLE),
-        (with_status(step("Scheduled", "False")), Rule.TOO_FEW_CLUSTERS),
+        (with_status(step("Scheduled")), ExplanationRule.NO_CLUSTER),
+        (
+            with_status(step("Scheduled"), step("RolloutStarted", "False")),
+            ExplanationRule.ROLLOUT_HELD,
+        ),
+        (
+            with_status(step("Scheduled"), step("Overridden", "False")),
+            ExplanationRule.NOT_OVERRIDDEN,
+        ),
+        (
+            with_status(step("Scheduled"), step("WorkSynchronized", "False")),
+            ExplanationRule.NOT_SYNCHRONIZED,
+        ),
+        (with_status(step("Scheduled"), step("Applied", "Unknown")), ExplanationRule.NOT_APPLIED),
+        (with_status(step("Scheduled"), step("Available", "False")), ExplanationRule.NOT_AVAILABLE),
+        (with_status(step("Scheduled", "False")), ExplanationRule.TOO_FEW_CLUSTERS),
         (
             with_status(step("Scheduled"), placement_statuses=(ClusterPlacementStatus("a"),)),
-            Rule.PLACED,
+            ExplanationRule.PLACED,
         ),
     ],
 )
 def test_the_first_condition_that_is_not_true_decides(
-    placement: Placement | NotRead | None, rule: Rule
+    placement: Placement | NotRead | None, rule: ExplanationRule
 ) -> None:
     assert explained(placement).rule is rule
 
@@ -87,7 +96,7 @@ def test_a_deletion_names_what_holds_it() -> None:
         placement.metadata, deletion_timestamp=NOW, finalizers=("example.com/mine",)
     )
     found = explained(msgspec.structs.replace(placement, metadata=meta))
-    assert found.rule is Rule.PLACEMENT_DELETED
+    assert found.rule is ExplanationRule.PLACEMENT_DELETED
     assert "example.com/mine" in found.reasons[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 from kubeocean.api.fleet.clusters import AgentStatus, MemberCluster, MemberStatus
 from kubeocean.api.fleet.placements import PatchDetail
 from kubeocean.api.fleet.works import DiffDetails, DriftDetails, Work
-from kubeocean.inspect.explain.report import Explanation, Rule
+from kubeocean.inspect.explain.report import Explanation, ExplanationRule
 from kubeocean.inspect.explain.work import WorkDetails, explain_work
 from kubeocean.inspect.snapshot import NotRead
 from kubeocean.runtime.clock import instant_of, text_of
@@ -40,16 +40,19 @@ def explained(work: Work | NotRead | None, **parts: Any) -> Explanation:
 @pytest.mark.parametrize(
     ("work", "rule"),
     [
-        (None, Rule.NOT_FOUND),
-        (NotRead("works", "no answer"), Rule.NOT_READ),
-        (a_work("a"), Rule.WORK_DONE),
-        (a_work("a", conditions=()), Rule.WORK_NOT_REPORTED),
-        (a_work("a", conditions=steps(*WORK_STEPS, generation=7)), Rule.WORK_NOT_REPORTED),
-        (a_work("a", conditions=(BAD,)), Rule.NOT_APPLIED),
-        (a_work("a", conditions=steps(*WORK_STEPS, last="False")), Rule.NOT_AVAILABLE),
+        (None, ExplanationRule.NOT_FOUND),
+        (NotRead("works", "no answer"), ExplanationRule.NOT_READ),
+        (a_work("a"), ExplanationRule.WORK_DONE),
+        (a_work("a", conditions=()), ExplanationRule.WORK_NOT_REPORTED),
+        (
+            a_work("a", conditions=steps(*WORK_STEPS, generation=7)),
+            ExplanationRule.WORK_NOT_REPORTED,
+        ),
+        (a_work("a", conditions=(BAD,)), ExplanationRule.NOT_APPLIED),
+        (a_work("a", conditions=steps(*WORK_STEPS, last="False")), ExplanationRule.NOT_AVAILABLE),
     ],
 )
-def test_the_first_condition_that_is_not_true_decides(work: Any, rule: Rule) -> None:
+def test_the_first_condition_that_is_not_true_decides(work: Any, rule: ExplanationRule) -> None:
     assert explained(work).rule is rule
 
 
@@ -65,7 +68,7 @@ def test_each_object_that_failed_is_a_reason() -> None:
 
 def test_a_work_of_a_silent_member_waits_for_it() -> None:
     found = explained(a_work("a", conditions=()), member=heard(age_s=3600))
-    assert found.rule is Rule.MEMBER_SILENT
+    assert found.rule is ExplanationRule.MEMBER_SILENT
     assert "the last one was 60 min ago" in found.reasons[0]
     gone = explained(a_work("a", conditions=()), member=None)
     assert gone.reasons == ("there is no MemberCluster a",)
@@ -74,7 +77,7 @@ def test_a_work_of_a_silent_member_waits_for_it() -> None:
 def test_nothing_follows_from_a_member_that_was_not_read() -> None:
     refused = NotRead("MemberCluster a", "forbidden", forbidden=True)
     found = explained(a_work("a", conditions=()), member=refused)
-    assert found.rule is Rule.WORK_NOT_REPORTED
+    assert found.rule is ExplanationRule.WORK_NOT_REPORTED
     assert found.unread == ("MemberCluster a: forbidden",)
 
 
@@ -84,7 +87,7 @@ def test_a_deletion_names_what_holds_it() -> None:
         work.metadata, deletion_timestamp=NOW, finalizers=("example.com/mine",)
     )
     found = explained(msgspec.structs.replace(work, metadata=metadata))
-    assert found.rule is Rule.WORK_DELETED
+    assert found.rule is ExplanationRule.WORK_DELETED
     assert "example.com/mine" in found.reasons[0]
 
 
@@ -104,7 +107,7 @@ def test_fields_that_differ_are_listed() -> None:
 def test_a_work_that_only_reports_differences() -> None:
     work = a_work("a", conditions=steps("DiffReported"))
     spec = msgspec.structs.replace(work.spec, apply_strategy=REPORT_DIFF)
-    assert explained(msgspec.structs.replace(work, spec=spec)).rule is Rule.WORK_DONE
+    assert explained(msgspec.structs.replace(work, spec=spec)).rule is ExplanationRule.WORK_DONE
     status = msgspec.structs.replace(work.status, conditions=steps("DiffReported", last="False"))
     unfinished = msgspec.structs.replace(work, spec=spec, status=status)
-    assert explained(unfinished).rule is Rule.DIFF_NOT_REPORTED
+    assert explained(unfinished).rule is ExplanationRule.DIFF_NOT_REPORTED

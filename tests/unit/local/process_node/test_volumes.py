@@ -10,9 +10,9 @@ import pytest
 from kubeocean.errors import LocalError
 from kubeocean.install.computing_objects import manager_deployment
 from kubeocean.install.values import Values
-from kubeocean.local.process_node.addresses import Addresses
 from kubeocean.local.process_node.containers import Probe, probe
 from kubeocean.local.process_node.logs import tail
+from kubeocean.local.process_node.node import Addresses
 from kubeocean.local.process_node.volumes import fill
 
 

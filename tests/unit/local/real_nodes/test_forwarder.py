@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kubeocean.local.real_nodes.forwarder import Address, serve
+from kubeocean.local.real_nodes.forwarder import SocketAddress, serve
 
 HALF = b"x" * 300_000
 
 
 @asynccontextmanager
-async def forwarding(server: Address, tmp_path: Path) -> AsyncIterator[tuple[Address, Address]]:
+async def forwarding(
+    server: SocketAddress, tmp_path: Path
+) -> AsyncIterator[tuple[SocketAddress, SocketAddress]]:
     """A running forwarder: where it stands for the API server, and where for the machine."""
     service, machine = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
     async with asyncio.TaskGroup() as group:

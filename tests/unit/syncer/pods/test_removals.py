@@ -6,12 +6,7 @@ import pytest
 
 from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.objects import Meta, Object
-from kubeocean.syncer.pods.removals import (
-    UNDERWAY_S,
-    Removals,
-    awaits_removal,
-    removal_due_in_s,
-)
+from kubeocean.syncer.pods.record import UNDERWAY_S, Removals, awaits_removal, removal_due_in_s
 
 MARKED = "2026-11-16T12:00:00Z"
 

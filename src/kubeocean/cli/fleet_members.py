@@ -1,8 +1,8 @@
-"""`kubeocean fleet cordon`, `uncordon`: keep new placements off a member, or admit them again."""
+"""`kubeocean fleet clusters`, `cordon`, `uncordon`: show members, and keep new placements off."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,13 +13,14 @@ from kubeocean.cli._fleet import (
     get_member,
     hub_client,
 )
+from kubeocean.cli._output import FormatOption, OutputFormat, print_document
 from kubeocean.cli._run import run
 
 if TYPE_CHECKING:
     from kubeocean.api.fleet.clusters import MemberCluster
     from kubeocean.runtime.objects import Json
 
-__all__ = ["cordon", "cordoned", "uncordon", "uncordoned"]
+__all__ = ["clusters", "cordon", "cordoned", "uncordon", "uncordoned"]
 
 
 def cordon(
@@ -79,3 +80,34 @@ def _cordon() -> Json:
     from kubeocean.api.fleet.schema import document
 
     return document(ClusterTaint(CORDON_TAINT_KEY, CORDON_TAINT_VALUE, TaintEffect.NO_SCHEDULE))
+
+
+def clusters(
+    name: Annotated[
+        str, typer.Argument(help="Name of one MemberCluster.", show_default="all")
+    ] = "",
+    output: FormatOption = OutputFormat.TEXT,
+    hub_kubeconfig: HubOption = "",
+    hub_context: HubContextOption = "",
+) -> None:
+    """Show health, version, capacity and taints of members; with JSON also their properties."""
+
+    async def work() -> None:
+        from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+        from kubeocean.cli._views import print_lines
+        from kubeocean.inspect.fleet import cluster_lines, cluster_views
+        from kubeocean.runtime.clock import RealClock
+
+        async with hub_client(hub_kubeconfig, hub_context) as hub:
+            if name:
+                members = [await get_member(hub, name)]
+            else:
+                members = (await hub.list(MEMBER_CLUSTERS)).items
+        now = RealClock().now()
+        views = cluster_views(members, now)
+        if output.is_document:
+            print_document({"clusters": views}, output)
+        else:
+            print_lines(cluster_lines(views, now))
+
+    run(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.api.fleet.clusters import ClusterTaint
-from kubeocean.cli.fleet_cordon import cordoned, uncordoned
+from kubeocean.cli.fleet_members import cordoned, uncordoned
 from support.fleet_objects import member
 
 CORDON = {"key": "cordon-key", "value": "cordon-value", "effect": "NoSchedule"}
