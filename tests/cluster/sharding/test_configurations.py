@@ -88,7 +88,7 @@ async def test_a_refusal_names_the_field_and_both_values(
 async def test_periods_may_differ(cluster: Cluster, client: Client, namespace: str) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
         a = ring_env.join("a")
-        b = ring_env.join("b", state={"leaseDuration": "4s"}, sharding={"drainDeadline": "1s"})
+        b = ring_env.join("b", state={"leaseDuration": "40s"}, sharding={"drainDeadline": "50s"})
         await ring_env.share([a, b])
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
-from support.ring_env import APP, MANY, SLOTS, Replica, RingEnv, make_objects
+from support.ring_env import APP, MANY, SHORT_LEASES, SLOTS, Replica, RingEnv, make_objects
 from support.wait import until
 
 
@@ -31,14 +32,9 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     chance = random.Random(5)
-    # Long enough that no membership and no hand-over ends by force on a busy machine
-    calm = {
-        "state": {"leaseDuration": "30s", "renewDeadline": "20s"},
-        "sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"},
-    }
     keys = await make_objects(client, namespace, 6 * MANY)
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", handles=True, **calm)
+        a = ring_env.join("a", handles=True)
         await added(ring_env, keys)
         chance.shuffle(keys)
         deleted: set[tuple[str, str]] = set()
@@ -52,12 +48,12 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
 
         async with asyncio.TaskGroup() as group:
             group.create_task(delete_all())
-            b = ring_env.join("b", handles=True, **calm)
+            b = ring_env.join("b", handles=True)
             await until(lambda: len(b.slots) > SLOTS // 4)
-            c = ring_env.join("c", handles=True, **calm)
+            c = ring_env.join("c", handles=True)
             await until(lambda: len(c.slots) > SLOTS // 6)
             await a.leave()
-            d = ring_env.join("d", handles=True, **calm)
+            d = ring_env.join("d", handles=True)
             await b.leave()
             await until(lambda: len(d.slots) > SLOTS // 4)
             await ended.wait()
@@ -200,14 +196,14 @@ async def test_lost_and_gained_shards_name_all_of_their_keys(
 async def test_a_deletion_is_handled_though_its_owner_crashed(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    guaranteed = {"deletions": "guaranteed"}
+    short: dict[str, Any] = {"options": {"deletions": "guaranteed"}, "state": SHORT_LEASES}
     keys = await make_objects(client, namespace, 8)
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", handles=True, options=guaranteed)
+        a = ring_env.join("a", handles=True, **short)
         await added(ring_env, keys)
         await a.crash()
         gone = [await delete(client, namespace, key) for key in keys[:4]]
-        ring_env.join("b", handles=True, options=guaranteed)
+        ring_env.join("b", handles=True, **short)
 
         async def names() -> set[str]:
             listing = await client.list(CONFIG_MAPS, namespace, labels=APP)
