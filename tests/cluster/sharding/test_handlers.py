@@ -11,6 +11,9 @@ import pytest
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
+from kubeocean.sharding.handover import Handled, HandoverPages, SlotHandover
+from kubeocean.sharding.names import Names
+from support.faults import Faults, writes
 from support.ring_env import APP, MANY, SHORT_LEASES, SLOTS, Replica, RingEnv, make_objects
 from support.wait import until
 
@@ -68,11 +71,38 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
 
         async def pages_were_read() -> bool:
             selector = a.ring.names.selects("handover")
-            return len((await client.list(CONFIG_MAPS, namespace, labels=selector)).items) <= 1
+            return not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
 
         await until(pages_were_read)
         await c.leave()
         await d.leave()
+
+
+async def test_a_page_of_which_two_replicas_take_the_last_entries_at_a_time_is_deleted(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    names = Names("ring")
+    # Both read the page before either of them has removed its entry.
+    late = Faults()
+    late.delay(1.0, when=writes)
+    clients = [client, *(cluster.client(wrap=late.wrap) for _ in range(2))]
+    old, one, other = (HandoverPages(each, namespace=namespace, names=names) for each in clients)
+    handovers = {
+        slot: SlotHandover(slot, {"ring": Handled({f"n/o{slot}": "uid"}, "1")}) for slot in (1, 2)
+    }
+    await asyncio.gather(*(old.put(slot, handover) for slot, handover in handovers.items()))
+    selector = names.selects("handover")
+    assert len((await client.list(CONFIG_MAPS, namespace, labels=selector)).items) == 1
+    taken = await asyncio.gather(one.take(1), other.take(2))
+    assert taken == [handovers[1], handovers[2]]
+    assert not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
+    # A replica that was killed in between leaves an empty page; the next one deletes it.
+    meta = {"name": "empty", "labels": names.labels("handover")}
+    await client.create(CONFIG_MAPS, {"metadata": meta}, namespace=namespace)
+    assert await old.take(3) is None
+    assert not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
+    for each in clients[1:]:
+        await each.close()
 
 
 async def test_a_deletion_while_no_replica_runs_is_handled_by_the_next_one(
