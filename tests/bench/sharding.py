@@ -33,11 +33,11 @@ KEYS, REPLICAS = 100_000, 10
 NAMESPACES, ZIPF_OBJECTS = 500, 100_000
 
 
-def measure_sharding(directory: Path) -> tuple[Figures, list[Bar]]:
-    """All figures, and those that are promised."""
+def measure_sharding(directory: Path, objects: int) -> tuple[Figures, list[Bar]]:
+    """All figures, and those that are promised; a ring has so many objects."""
     figures, promised = measure_placement()
-    ring = asyncio.run(measure_ring(directory))
-    return figures | ring, [*promised, *ring_bars(next(iter(ring.values())))]
+    ring = asyncio.run(measure_ring(directory, objects))
+    return figures | {"sharding: ring": ring}, [*promised, *ring_bars(ring, objects)]
 
 
 def measure_placement() -> tuple[Figures, list[Bar]]:

@@ -3,8 +3,9 @@
 Five replica processes, 5,000 objects with children, on a real kube-apiserver with an admission
 policy: kill -9, SIGSTOP for 60 s with a write on its way, a skewed clock, 5 → 3 → 7, the assigner
 killed in mid-rebalance, a rolling update. It fails if an object ever had two owners or was
-forgotten, and prints what it measured as JSON. `--objects`, `--freeze` and `--lease` make it
-smaller. With `--seeds`, the campaign against handlers (`bench.shardcampaign`) follows.
+forgotten, or if the API server accepted a late write, and prints what it measured as JSON.
+`--objects`, `--freeze` and `--lease` make it smaller. With `--seeds`, the campaign against handlers
+(`bench.shardcampaign`) follows.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ async def prove(proof: Proof, *, freeze_s: float) -> dict[str, float]:
     figures["reconciles"] = account.count("begin")
     figures["late_writes"] = account.count("hangs")
     figures["late_writes_refused"] = account.count("late-403")
+    assert figures["late_writes"] == figures["late_writes_refused"], figures
     await proof.stop(*proof.replicas)
     return figures
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
@@ -28,6 +28,8 @@ from support.wait import until
 __all__ = [
     "APP",
     "MANY",
+    "SHORT_DRAINS",
+    "SHORT_LEASES",
     "SLOTS",
     "Act",
     "Call",
@@ -45,10 +47,14 @@ SLOTS = 32
 # Keys fall into slots as their names will: with so many, more than half of the slots have one, and
 # whoever gives up half of its slots gives up some that have work.
 MANY = 2 * SLOTS
+# For tests in which a membership or a hand-over ends by force: these have to wait for it.
+SHORT_LEASES = {"leaseDuration": "6s", "renewDeadline": "4s"}
+SHORT_DRAINS = {"drainDeadline": "2s", "cancelDeadline": "1s", "handoverDeadline": "5s"}
 
 
 def config(namespace: str, *, name: str, ring: str = "ring", **sections: dict[str, Any]) -> Config:
-    """A ring with short periods; sections are added to what is there."""
+    """A ring that decides at once, and in which no membership and no hand-over ends by force, also
+    on a busy machine; sections are added to what is there."""
     document: dict[str, dict[str, Any]] = {
         "sharding": {
             "ring": ring,
@@ -56,14 +62,13 @@ def config(namespace: str, *, name: str, ring: str = "ring", **sections: dict[st
             "slots": SLOTS,
             "settlePeriod": "300ms",
             "rebalanceInterval": "1s",
-            "drainDeadline": "2s",
-            "cancelDeadline": "1s",
-            "handoverDeadline": "5s",
+            "drainDeadline": "1m",
+            "handoverDeadline": "2m",
             "filter": "label",
         },
         # Loads are what they are on a busy machine; without them all slots weigh the same.
         "node": {"identity": name, "healthCheckInterval": "1h"},
-        "state": {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "400ms"},
+        "state": {"leaseDuration": "30s", "renewDeadline": "20s", "retryPeriod": "400ms"},
     }
     for section, keys in sections.items():
         document[section] = {**document.get(section, {}), **keys}
@@ -309,11 +314,17 @@ class RingEnv:
 
 
 class Deaf:
-    """Work of one replica that no cancellation ends, until it is set free."""
+    """Work of one replica that no cancellation ends, until it is set free or the block ends."""
 
     def __init__(self, replica: str) -> None:
         self.free = asyncio.Event()
         self._replica = replica
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.free.set()
 
     async def __call__(self, replica: Replica, key: Key) -> None:
         while replica.name == self._replica and not self.free.is_set():

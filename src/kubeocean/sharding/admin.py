@@ -15,7 +15,7 @@ replica will start again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -53,6 +53,7 @@ from kubeocean.sharding.table import Table, empty_table, name_of
 __all__ = ["Member", "RingAdmin", "RingState", "find_rings", "remove_ring_objects"]
 
 _PATIENCE: Final = 1.2  # Lease durations without a renewal until a replica is dead
+_EVERY_S: Final = 1.0  # between two looks at the Leases
 _TRIES: Final = 30  # while shards change owners, the planner writes many times a second
 
 
@@ -197,24 +198,30 @@ class RingAdmin:
     async def _check_stopped(self, clock: Clock) -> None:
         """Raise ConfigError if a replica of the ring still renews its Lease."""
         before = {each.record.id: each.record for each in await self._members()}
-        silent = [record for record in before.values() if not record.released]
-        if silent:
-            # A replica that crashed left its Lease; a replica that does not renew its Lease is
-            # dead.
-            await clock.sleep(_PATIENCE * max(record.lease_s for record in silent))
-        alive = [
+        silent = [record.lease_s for record in before.values() if not record.released]
+        # A replica that crashed left its Lease. A replica is dead if the Lease was not renewed for
+        # all of this time, and alive as soon as it was.
+        end = clock.monotonic() + _PATIENCE * max(silent, default=0.0)
+        while not (alive := await self._renewed_since(before)):
+            left = end - clock.monotonic()
+            if left <= 0:
+                return
+            await clock.sleep(min(left, _EVERY_S))
+        raise ConfigError(
+            f"still has running replicas: {', '.join(alive)}; stop all of them first, for "
+            "example with `kubectl scale --replicas=0`",
+            field="ring",
+            value=self.names.ring,
+        )
+
+    async def _renewed_since(self, before: Mapping[str, MemberRecord]) -> list[str]:
+        """Return the replicas that have renewed or created their Leases since `before` was read."""
+        return [
             each.record.id
             for each in await self._members()
             if not each.record.released
             and (each.record.id not in before or before[each.record.id].pulse != each.record.pulse)
         ]
-        if alive:
-            raise ConfigError(
-                f"still has running replicas: {', '.join(alive)}; stop all of them first, for "
-                "example with `kubectl scale --replicas=0`",
-                field="ring",
-                value=self.names.ring,
-            )
 
     async def _load(self) -> LoadedTable:
         stored = await self._store.load(self.names.table)

@@ -192,7 +192,7 @@ class HandoverPages:
         for page in await self._pages():
             data = page.data or {}
             wanted = {name: text for name, text in data.items() if _slot_of_entry(name) in slots}
-            if wanted:
+            if wanted or not data:
                 self._read |= {(page.uid, name): text for name, text in wanted.items()}
                 await self._remove(page, wanted)
         pages: dict[str, dict[str, str]] = {}
@@ -209,27 +209,36 @@ class HandoverPages:
 
     async def _remove(self, page: ConfigMap, entries: Mapping[str, str]) -> None:
         """Remove entries of a page; a page without entries is deleted."""
-        try:
-            if entries.keys() == (page.data or {}).keys():
-                await self._client.delete(
-                    CONFIG_MAPS,
-                    page.name,
-                    page.namespace,
-                    uid=page.uid,
-                    resource_version=page.resource_version,
-                )
-                return
-        except NotFound:
+        if entries.keys() == (page.data or {}).keys() and await self._delete(page):
             return
-        except Conflict:
-            pass  # another replica removed its entries meanwhile
-        except Forbidden as error:
-            _log.warning("Was not allowed to delete ConfigMap of hand-overs", error=str(error))
+        if not entries:
+            return
         patch = MergePatch({"metadata": {"uid": page.uid}, "data": dict.fromkeys(entries)})
         try:
-            await self._client.patch(CONFIG_MAPS, page.name, patch, page.namespace)
+            left = await self._client.patch(CONFIG_MAPS, page.name, patch, page.namespace)
         except NotFound:
             return
+        if not left.data:  # other replicas removed the other entries meanwhile
+            await self._delete(left)
+
+    async def _delete(self, page: ConfigMap) -> bool:
+        """Delete a page that has not changed since it was read; return whether it is gone."""
+        try:
+            await self._client.delete(
+                CONFIG_MAPS,
+                page.name,
+                page.namespace,
+                uid=page.uid,
+                resource_version=page.resource_version,
+            )
+        except NotFound:
+            return True
+        except Conflict:
+            return False  # another replica removed its entries meanwhile
+        except Forbidden as error:
+            _log.warning("Was not allowed to delete ConfigMap of hand-overs", error=str(error))
+            return False
+        return True
 
 
 class _Batches(Generic[V, R]):

@@ -10,6 +10,7 @@ import pytest
 from kubeocean.errors import ConfigError
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import RealClock
 from kubeocean.runtime.kinds import CONFIG_MAPS
 from kubeocean.sharding.admin import RingAdmin
 from kubeocean.sharding.config import read_config
@@ -88,7 +89,7 @@ async def test_a_refusal_names_the_field_and_both_values(
 async def test_periods_may_differ(cluster: Cluster, client: Client, namespace: str) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
         a = ring_env.join("a")
-        b = ring_env.join("b", state={"leaseDuration": "4s"}, sharding={"drainDeadline": "1s"})
+        b = ring_env.join("b", state={"leaseDuration": "40s"}, sharding={"drainDeadline": "50s"})
         await ring_env.share([a, b])
 
 
@@ -133,6 +134,29 @@ async def test_a_stopped_ring_changes_its_configuration_and_returns_to_the_earli
         ring_env.join("c")
         await until(lambda: set(ring_env.done(mark)) == set(keys))
         ring_env.check_exclusive()
+
+
+class CountingClock(RealClock):
+    """Clock that adds up the seconds of its sleeps."""
+
+    slept_s = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        await super().sleep(seconds)
+
+
+async def test_a_switch_is_refused_as_soon_as_a_replica_renews_its_lease(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    async with RingEnv.open(cluster, namespace) as ring_env:
+        a = ring_env.join("a")
+        await until(lambda: len(a.slots) == SLOTS)
+        admin, clock = RingAdmin(client, a.ring.names, namespace=namespace), CountingClock()
+        new = config(namespace, name="x", sharding={"algorithm": "hash"})
+        with pytest.raises(ConfigError, match="still has running replicas: a_"):
+            await admin.switch(new, clock=clock)
+        assert clock.slept_s < a.ring.timing.lease_s
 
 
 async def test_a_configuration_that_the_ring_has_is_no_switch(

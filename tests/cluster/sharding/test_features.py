@@ -17,7 +17,7 @@ from kubeocean.sharding import (
     ShardedController,
 )
 from support.background import running
-from support.ring_env import APP, SLOTS, RingEnv, config, make_objects
+from support.ring_env import APP, SHORT_LEASES, SLOTS, RingEnv, config, make_objects
 from support.wait import until
 from unit.sharding.mine import Blocks
 
@@ -50,12 +50,12 @@ async def test_watchers_are_called_for_each_status_of_each_node(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     statuses = Statuses()
-    settings = config(namespace, name="a", node={"address": "10.0.0.1"})
+    settings = config(namespace, name="a", node={"address": "10.0.0.1"}, state=SHORT_LEASES)
     own = cluster.client()
     ring = Ring(own, settings, watchers=[statuses])
     async with RingEnv.open(cluster, namespace) as ring_env, running(ring):
         await until(lambda: "Healthy" in statuses.seen.get("a", []))
-        b, c = ring_env.join("b"), ring_env.join("c")
+        b, c = (ring_env.join(name, state=SHORT_LEASES) for name in ("b", "c"))
         await until(lambda: b.slots and c.slots and len(ring.healthy_nodes()) == 3)
         me = next(node for node in ring.nodes() if node.name == "a")
         assert (me.id, me.address, me.shards) == (ring.id, "10.0.0.1", tuple(sorted(ring.serving)))

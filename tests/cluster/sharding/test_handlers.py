@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import CONFIG_MAPS
-from support.ring_env import APP, MANY, SLOTS, Replica, RingEnv, make_objects
+from kubeocean.sharding.handover import Handled, HandoverPages, SlotHandover
+from kubeocean.sharding.names import Names
+from support.faults import Faults, writes
+from support.ring_env import APP, MANY, SHORT_LEASES, SLOTS, Replica, RingEnv, make_objects
 from support.wait import until
 
 
@@ -31,14 +35,9 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     chance = random.Random(5)
-    # Long enough that no membership and no hand-over ends by force on a busy machine
-    calm = {
-        "state": {"leaseDuration": "30s", "renewDeadline": "20s"},
-        "sharding": {"drainDeadline": "1m", "handoverDeadline": "2m"},
-    }
     keys = await make_objects(client, namespace, 6 * MANY)
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", handles=True, **calm)
+        a = ring_env.join("a", handles=True)
         await added(ring_env, keys)
         chance.shuffle(keys)
         deleted: set[tuple[str, str]] = set()
@@ -52,12 +51,12 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
 
         async with asyncio.TaskGroup() as group:
             group.create_task(delete_all())
-            b = ring_env.join("b", handles=True, **calm)
+            b = ring_env.join("b", handles=True)
             await until(lambda: len(b.slots) > SLOTS // 4)
-            c = ring_env.join("c", handles=True, **calm)
+            c = ring_env.join("c", handles=True)
             await until(lambda: len(c.slots) > SLOTS // 6)
             await a.leave()
-            d = ring_env.join("d", handles=True, **calm)
+            d = ring_env.join("d", handles=True)
             await b.leave()
             await until(lambda: len(d.slots) > SLOTS // 4)
             await ended.wait()
@@ -72,11 +71,38 @@ async def test_no_deletion_is_lost_or_repeated_while_replicas_come_and_go(
 
         async def pages_were_read() -> bool:
             selector = a.ring.names.selects("handover")
-            return len((await client.list(CONFIG_MAPS, namespace, labels=selector)).items) <= 1
+            return not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
 
         await until(pages_were_read)
         await c.leave()
         await d.leave()
+
+
+async def test_a_page_of_which_two_replicas_take_the_last_entries_at_a_time_is_deleted(
+    cluster: Cluster, client: Client, namespace: str
+) -> None:
+    names = Names("ring")
+    # Both read the page before either of them has removed its entry.
+    late = Faults()
+    late.delay(1.0, when=writes)
+    clients = [client, *(cluster.client(wrap=late.wrap) for _ in range(2))]
+    old, one, other = (HandoverPages(each, namespace=namespace, names=names) for each in clients)
+    handovers = {
+        slot: SlotHandover(slot, {"ring": Handled({f"n/o{slot}": "uid"}, "1")}) for slot in (1, 2)
+    }
+    await asyncio.gather(*(old.put(slot, handover) for slot, handover in handovers.items()))
+    selector = names.selects("handover")
+    assert len((await client.list(CONFIG_MAPS, namespace, labels=selector)).items) == 1
+    taken = await asyncio.gather(one.take(1), other.take(2))
+    assert taken == [handovers[1], handovers[2]]
+    assert not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
+    # A replica that was killed in between leaves an empty page; the next one deletes it.
+    meta = {"name": "empty", "labels": names.labels("handover")}
+    await client.create(CONFIG_MAPS, {"metadata": meta}, namespace=namespace)
+    assert await old.take(3) is None
+    assert not (await client.list(CONFIG_MAPS, namespace, labels=selector)).items
+    for each in clients[1:]:
+        await each.close()
 
 
 async def test_a_deletion_while_no_replica_runs_is_handled_by_the_next_one(
@@ -200,14 +226,14 @@ async def test_lost_and_gained_shards_name_all_of_their_keys(
 async def test_a_deletion_is_handled_though_its_owner_crashed(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    guaranteed = {"deletions": "guaranteed"}
+    short: dict[str, Any] = {"options": {"deletions": "guaranteed"}, "state": SHORT_LEASES}
     keys = await make_objects(client, namespace, 8)
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", handles=True, options=guaranteed)
+        a = ring_env.join("a", handles=True, **short)
         await added(ring_env, keys)
         await a.crash()
         gone = [await delete(client, namespace, key) for key in keys[:4]]
-        ring_env.join("b", handles=True, options=guaranteed)
+        ring_env.join("b", handles=True, **short)
 
         async def names() -> set[str]:
             listing = await client.list(CONFIG_MAPS, namespace, labels=APP)

@@ -44,6 +44,7 @@ def command(cluster: Cluster, namespace: str, tmp_path: Path) -> Command:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_a_ring_is_shown_and_steered_by_hand(
     cluster: Cluster, client: Client, namespace: str, command: Command
 ) -> None:

@@ -22,7 +22,7 @@ from kubeocean.sharding.fencing import NotOurs
 from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.shared_controllers import SharedControllers
 from support.faults import Faults
-from support.ring_env import APP, SLOTS, config, make_objects
+from support.ring_env import APP, SHORT_LEASES, SLOTS, config, make_objects
 from support.wait import until
 
 OTHER = "asked for here"
@@ -43,7 +43,7 @@ class Program:
     def __post_init__(self) -> None:
         self.faults = Faults()
         self.client = self.cluster.client(wrap=self.faults.wrap)
-        self.ring = Ring(self.client, config(self.namespace, name=self.name))
+        self.ring = Ring(self.client, config(self.namespace, name=self.name, state=SHORT_LEASES))
         self.cache = Informer(self.client, CONFIG_MAPS, namespace=self.namespace, labels=APP)
         self.sharing = SharedControllers(self.ring, prepared=self.cache.synced)
         self.fenced = Client(FencedTransport(self.client.transport, self.sharing.check))

@@ -16,7 +16,16 @@ from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES
 from kubeocean.sharding import table_operations
 from kubeocean.sharding.admin import RingAdmin
 from kubeocean.sharding.ring import GaveUp
-from support.ring_env import MANY, SLOTS, Deaf, Replica, RingEnv, make_objects
+from support.ring_env import (
+    MANY,
+    SHORT_DRAINS,
+    SHORT_LEASES,
+    SLOTS,
+    Deaf,
+    Replica,
+    RingEnv,
+    make_objects,
+)
 from support.wait import until
 
 
@@ -106,21 +115,19 @@ async def test_who_cuts_keys_otherwise_ends_before_it_works(
 async def test_a_shard_that_is_released_from_who_cannot_end_its_work_is_served_again(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
-    deaf = Deaf("a")
+    short = {"state": SHORT_LEASES, "sharding": SHORT_DRAINS}
     await make_objects(client, namespace, MANY)
-    async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a", reconcile=deaf, workers=MANY)
+    async with RingEnv.open(cluster, namespace) as ring_env, Deaf("a") as deaf:
+        a = ring_env.join("a", reconcile=deaf, workers=MANY, **short)
         await until(lambda: len(ring_env.acts) == MANY)
         overseer = RingAdmin(client, a.ring.names, namespace=namespace)
         await overseer.change(lambda state: table_operations.release(state.table, range(SLOTS)))
-        try:
-            with pytest.raises(GaveUp, match="cannot end its work"):
-                await asyncio.wait_for(asyncio.shield(a._tasks[0]), 30)
-        finally:
-            deaf.free.set()
+        with pytest.raises(GaveUp, match="cannot end its work"):
+            await asyncio.wait_for(asyncio.shield(a._tasks[0]), 90)
+        deaf.free.set()
         a._tasks = a._tasks[1:]
         await a.crash()
-        b = ring_env.join("b")
+        b = ring_env.join("b", **short)
         await until(lambda: len(b.slots) == SLOTS)
 
 
@@ -128,7 +135,7 @@ async def test_a_shard_that_is_released_while_the_layer_above_hangs_is_served_ag
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a, b = await ring_env.at_work([], "a", "b")
+        a, b = await ring_env.at_work([], "a", "b", state=SHORT_LEASES, sharding=SHORT_DRAINS)
         a.notes.hold = asyncio.Event()
         released = sorted(a.slots)[:2]
         overseer = RingAdmin(client, a.ring.names, namespace=namespace)
@@ -142,7 +149,7 @@ async def test_a_lease_that_no_replica_wrote_gets_no_shards(
     holder: str | None, cluster: Cluster, client: Client, namespace: str
 ) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a = ring_env.join("a")
+        a = ring_env.join("a", state=SHORT_LEASES)
         await until(lambda: len(a.slots) == SLOTS)
         names = a.ring.names
         lease = await client.get(LEASES, names.member(a.ring.id), namespace)
@@ -150,11 +157,11 @@ async def test_a_lease_that_no_replica_wrote_gets_no_shards(
         meta = {"name": "zz-copy", "labels": lease.labels, "annotations": lease.annotations}
         body = {"metadata": meta, "spec": {**spec, "leaseDurationSeconds": 3000}}
         await client.create(LEASES, body, namespace=namespace)
-        b = ring_env.join("b")
-        await ring_env.share([a, b], within=20)
+        b = ring_env.join("b", state=SHORT_LEASES)
+        await ring_env.share([a, b])
         # Nor is it taken for somebody who lives on.
         await a.crash()
-        await until(lambda: len(b.slots) == SLOTS, within=20)
+        await until(lambda: len(b.slots) == SLOTS)
 
 
 async def test_people_who_steer_at_the_same_time_do_not_meet_the_assigner(
@@ -182,7 +189,7 @@ async def test_an_assigner_is_elected_whatever_its_lease_said(
     cluster: Cluster, client: Client, namespace: str
 ) -> None:
     async with RingEnv.open(cluster, namespace) as ring_env:
-        a, b = await ring_env.at_work([], "a", "b")
+        a, b = await ring_env.at_work([], "a", "b", state=SHORT_LEASES)
         for spec in (
             None,
             {
