@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["install"]
 
 _PRODUCTION = "production"
-_PRODUCTION_MANAGERS = 3
 
 
 _Image = Annotated[
@@ -193,11 +192,12 @@ def _replicas(preset: str, **given: int | None) -> dict[str, int]:
     :raises ConfigError: there is no such preset.
     """
     from kubeocean.errors import ConfigError
+    from kubeocean.install.values import PRODUCTION_MANAGERS
 
     if preset not in ("default", _PRODUCTION):
         message = f"must be default or {_PRODUCTION}"
         raise ConfigError(message, source="--preset", value=preset)
-    numbers = {"manager": _PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
+    numbers = {"manager": PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
     return numbers | {component: n for component, n in given.items() if n is not None}
 
 

@@ -18,6 +18,7 @@ from kubeocean.cli._clusters import (
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
+    from kubeocean.api.group import Domain
     from kubeocean.install.apply import Applier
     from kubeocean.install.values import Values
 
@@ -51,7 +52,7 @@ def uninstall(
             computing = applier(
                 reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
             )
-            await _check(computing)
+            await _check(computing, domain)
             if check:
                 typer.echo("No worker is bound.")
                 return
@@ -86,9 +87,10 @@ def _removed(values: Values, purge: bool) -> str:
     return f"Kubeocean is removed. To delete also {', '.join(kept)}, add --purge"
 
 
-async def _check(computing: Applier) -> None:
+async def _check(computing: Applier, domain: Domain) -> None:
     """:raises ConfigError: workers are still bound."""
     from kubeocean.api.bindings import CLUSTER_BINDINGS
+    from kubeocean.api.group import DEFAULT
     from kubeocean.errors import ConfigError, NotFound
 
     try:
@@ -97,5 +99,6 @@ async def _check(computing: Applier) -> None:
         return
     if bindings:
         names = ", ".join(binding.name for binding in bindings)
-        first = command_line("leave", bindings[0].name)
+        own = ("--label-domain", domain.name) if domain != DEFAULT else ()
+        first = command_line("leave", bindings[0].name, *own)
         raise ConfigError(f"workers are bound: {names}; unbind them first: {first}")

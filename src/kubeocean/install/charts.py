@@ -1,11 +1,10 @@
 """Renders the Helm charts of the computing cluster and of workers from the objects of an install.
 
-Values have the names of the earlier implementation's charts. The label domain is the default;
-`kubeocean install` has an option for it.
+Values have the names of the earlier implementation's charts.
 
-`_Marks` creates placeholders for Helm values. These are put into objects, and replaced by Helm
-expressions in the text of the objects. Text that is a template already, such as the manager's
-templates, is escaped.
+`_Marks` creates placeholders for Helm values; the label domain is one of them. These are put into
+objects, and replaced by Helm expressions in the text of the objects. Text that is a template
+already, such as the manager's templates, is escaped.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import yaml
 
 from kubeocean import __version__
 from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.install import computing_objects, templates, worker_objects
 from kubeocean.install.computing_objects import (
     CONTROL_PLANE_TOLERATION,
@@ -31,7 +31,14 @@ from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
-from kubeocean.install.values import IMAGE, PodSecurity, Size, Values, WorkerValues
+from kubeocean.install.values import (
+    IMAGE,
+    PRODUCTION_MANAGERS,
+    PodSecurity,
+    Size,
+    Values,
+    WorkerValues,
+)
 from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
@@ -44,6 +51,17 @@ def _json(value: object) -> str:
 
 _COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
+_PRODUCT: Final = """\
+{{- define "kubeocean.product" -}}
+{{- $domain := .Values.labelDomain -}}
+{{- $label := "[a-z0-9]([a-z0-9-]*[a-z0-9])?" -}}
+{{- if not (regexMatch (printf "^%s([.]%s)*$" $label $label) $domain) }}
+{{- fail (printf "labelDomain: must be a lowercase DNS subdomain (got %q)" $domain) }}
+{{- end -}}
+{{ splitList "." $domain | first }}
+{{- end }}
+
+"""
 _HELPERS: Final = """\
 {{- define "kubeocean.image" -}}
 {{- $image := .component.image -}}
@@ -62,11 +80,17 @@ _HELPERS: Final = """\
 {{- end }}
 """
 _WORKER_HELPERS: Final = """\
-{{- define "kubeocean.suffix" -}}
+{{- define "kubeocean.namespace" -}}
 {{- if eq .Values.namespace.name "default" }}
 {{- fail "namespace.name: must not be default; use kubeocean join for that" }}
 {{- end -}}
-{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
+{{ .Values.namespace.name | default (printf "%s-worker" (include "kubeocean.product" .)) }}
+{{- end }}
+
+{{- define "kubeocean.suffix" -}}
+{{- $namespace := include "kubeocean.namespace" . -}}
+{{- $own := printf "%s-worker" (include "kubeocean.product" .) -}}
+{{ if ne $namespace $own }}-{{ $namespace }}{{ end }}
 {{- end }}
 
 {{- define "kubeocean.guests" -}}
@@ -76,6 +100,10 @@ _WORKER_HELPERS: Final = """\
 {{ .Values.guests }}
 {{- end }}
 """
+# The values of `kubeocean install --preset production`, for `helm install -f`.
+_PRODUCTION: Final[Json] = {
+    group.COMPONENT_MANAGER: {"replicas": PRODUCTION_MANAGERS, "nearControlPlane": True}
+}
 _HAS_ADMISSION: Final = 'semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version'
 _UNLESS_PRIVILEGED: Final = '{{- if ne .Values.guests "privileged" }}'
 # Each field is absent unless its value is set.
@@ -99,6 +127,8 @@ _NEAR_CONTROL_PLANE: Final = (
 )
 # Letters and digits only, so that a mark is a valid name and needs no quotes.
 _MARK: Final = re.compile(r"zzhelm(\d+)zz")
+# The domain of objects in charts, whose name and product are replaced in the text.
+_DOMAIN: Final = Domain("zzdomainzz.io")
 _TEMPLATE_ACTION: Final = re.compile(r"\{\{.*?\}\}")
 _ENTRY: Final = re.compile(r"^(?P<indent>\s*)(?:- )?'?(?P<mark>zzhelm\d+zz)'?(?:: ?'?'?)?$")
 _VALUE: Final = re.compile(r"^(?P<indent>\s*)(?P<key>[\w-]+): (?P<mark>zzhelm\d+zz)$")
@@ -142,6 +172,9 @@ class _Marks:
         return "".join(f"{self._replaced(line)}\n" for line in escaped.splitlines())
 
     def _replaced(self, line: str) -> str:
+        return _with_domain(self._filled(line))
+
+    def _filled(self, line: str) -> str:
         entry = _ENTRY.match(line)
         if entry is not None and entry["mark"] in self._lines:
             return self._lines[entry["mark"]].replace("\t", entry["indent"])
@@ -153,9 +186,18 @@ class _Marks:
         return _MARK.sub(lambda match: self._inline[match[0]], line)
 
 
+def _with_domain(text: str) -> str:
+    """Return the text with the domain and the product of the chart's values.
+
+    `$` is the root also where a `with` or `range` has changed the dot.
+    """
+    named_domain = text.replace(_DOMAIN.name, "{{ $.Values.labelDomain }}")
+    return named_domain.replace(_DOMAIN.product, '{{ include "kubeocean.product" $ }}')
+
+
 def computing_chart() -> dict[str, str]:
     """Return the files of `charts/kubeocean`, by name."""
-    values, marks = Values(), _Marks()
+    values, marks = Values(domain=_DOMAIN), _Marks()
     network = computing_guards(values)
     budgets = computing_guards(replace(values, network_policies=False))
     everything = computing_objects.computing_objects(values)
@@ -171,7 +213,8 @@ def computing_chart() -> dict[str, str]:
     return {
         "Chart.yaml": _chart("kubeocean", "The computing cluster's side of Kubeocean."),
         "values.yaml": _NOTE + _dump(_values()),
-        "templates/_helpers.tpl": _HELPERS,
+        "values-production.yaml": _NOTE + _dump(_PRODUCTION),
+        "templates/_helpers.tpl": _PRODUCT + _HELPERS,
         "templates/definition.yaml": marks.text([definition], condition=".Values.crd.enabled"),
         "templates/namespace.yaml": marks.text(
             namespaces[:1], condition=".Values.namespace.create"
@@ -197,7 +240,9 @@ def computing_chart() -> dict[str, str]:
 def _check_job(values: Values, marks: _Marks) -> Json:
     """Return the Job by which Helm refuses to uninstall a release while workers are bound."""
     name, domain = f"{values.domain.product}-uninstall", values.domain
-    container = templates.container(values, "uninstall", ["--check"])
+    container = templates.container(
+        values, "uninstall", ["--check", f"--label-domain={domain.name}"]
+    )
     for probe in ("livenessProbe", "readinessProbe", "ports"):
         del container[probe]
     selector = {group.APP_NAME: name}
@@ -250,10 +295,10 @@ def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json
         f".Values.{component}.image.pullPolicy | default .Values.global.imagePullPolicy"
     )
     container["resources"] = marks.tree(f'include "kubeocean.resources" {arguments}')
-    own = Values().namespace
+    own = '(printf "%s-system" (include "kubeocean.product" .))'
     expressions = {
         "--zap-log-level": ".Values.logging.level",
-        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces "{own}")',
+        "--kubeconfig-namespaces": f'join "," (prepend .Values.kubeconfigNamespaces {own})',
     }
     flags = ((each, each.partition("=")[0]) for each in container["args"])
     container["args"] = [
@@ -274,6 +319,7 @@ def _values() -> Json:
     repository, _, _ = IMAGE.partition(":")
     image = {"repository": repository, "tag": "", "pullPolicy": ""}
     values: Json = {
+        "labelDomain": group.DEFAULT.name,
         "global": {
             "imageRegistry": "",
             "imagePullPolicy": "IfNotPresent",
@@ -301,8 +347,8 @@ def _values() -> Json:
 def worker_chart() -> dict[str, str]:
     """Return the files of `charts/kubeocean-worker`, by name."""
     marks = _Marks()
-    namespace = marks.value(".Values.namespace.name")
-    values = WorkerValues(namespace=namespace, add_ons=tuple(AddOn), isolated=True)
+    namespace = marks.value('include "kubeocean.namespace" .')
+    values = WorkerValues(domain=_DOMAIN, namespace=namespace, add_ons=tuple(AddOn), isolated=True)
     suffix = marks.value('include "kubeocean.suffix" .')
     policies = _admission(values, marks)
     own = f"{values.account}{suffix}"
@@ -333,7 +379,7 @@ def worker_chart() -> dict[str, str]:
     return {
         "Chart.yaml": _chart("kubeocean-worker", "A worker's side of Kubeocean."),
         "values.yaml": _NOTE + _dump(_worker_values()),
-        "templates/_helpers.tpl": _WORKER_HELPERS,
+        "templates/_helpers.tpl": _PRODUCT + _WORKER_HELPERS,
         "templates/definition.yaml": marks.text(
             by_kind.pop("CustomResourceDefinition"), condition=".Values.crd.enabled"
         ),
@@ -361,7 +407,8 @@ def _admission(values: WorkerValues, marks: _Marks) -> list[Json]:
     expressions = {
         "nodes": "toJson .Values.nodes | quote",
         "priorityClasses": (
-            f'toJson (prepend .Values.priorityClasses "{values.domain.priority_class}") | quote'
+            "toJson (prepend .Values.priorityClasses "
+            '(printf "%s-default" (include "kubeocean.product" .))) | quote'
         ),
         "maxGraceSeconds": "int64 .Values.maxGraceSeconds | quote",
     }
@@ -430,7 +477,8 @@ def _renamed(body: Json, roles: dict[str, str]) -> Json:
 def _worker_values() -> Json:
     values = WorkerValues()
     return {
-        "namespace": {"create": True, "name": values.mount_namespace},
+        "labelDomain": group.DEFAULT.name,
+        "namespace": {"create": True, "name": ""},  # empty: that of the domain
         "crd": {"enabled": True},
         "addOns": [str(each) for each in DEFAULT_ADD_ONS],
         "quota": dict(values.quota),

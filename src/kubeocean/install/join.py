@@ -140,14 +140,15 @@ class JoinRequest:
         return policy(self.name, self.lease, domain=self.worker.domain)
 
 
-def join_command(binding: ClusterBinding, *more: str) -> str:
+def join_command(binding: ClusterBinding, *more: str, domain: Domain = DEFAULT) -> str:
     """Return the command that repeats the join of a binding; FILE is an administrator's
     kubeconfig."""
     name, spec = binding.name, binding.spec
     words = ["kubeocean", "join", name, "--kubeconfig", "FILE"]
     for flag, value, default in (
         ("--cluster-id", spec.cluster_id, name),
-        ("--mount-namespace", spec.mount_namespace, DEFAULT.worker_namespace),
+        ("--mount-namespace", spec.mount_namespace, domain.worker_namespace),
+        ("--label-domain", domain.name, DEFAULT.name),
     ):
         if value not in ("", default):
             words += [flag, value]

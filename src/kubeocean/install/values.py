@@ -25,6 +25,7 @@ from kubeocean.worker_access.rotation import ANY_NAMESPACE
 __all__ = [
     "IMAGE",
     "LENDABLE",
+    "PRODUCTION_MANAGERS",
     "PodSecurity",
     "Size",
     "Values",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 IMAGE: Final = f"kubeocean/kubeocean:{__version__}"
+PRODUCTION_MANAGERS: Final = 3  # replicas of the manager in the production preset
 _LEVELS: Final = ("debug", "info", "warn", "error")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 # Copies of Services in the mount namespace have the type ClusterIP only.

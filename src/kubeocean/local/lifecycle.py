@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kubeocean.api import group
 from kubeocean.errors import LocalError
 from kubeocean.local import ports
 from kubeocean.local.assets import DEFAULT, EVERYTHING, Assets, ensure
@@ -51,6 +52,7 @@ class Wish:
     real_nodes: bool | None = None
     port: int | None = None
     bare: bool | None = None
+    label_domain: str | None = None
 
     def shape(self) -> Shape:
         """Return the size to start; a real node costs as much as a hundred simulated ones."""
@@ -61,6 +63,7 @@ class Wish:
             real_nodes=real,
             port=self.port or 0,
             product=not self.bare,
+            label_domain=self.label_domain or group.DEFAULT.name,
         )
 
     def differs(self, shape: Shape) -> bool:
@@ -76,16 +79,17 @@ class Wish:
             elif isinstance(value, bool):
                 words.append("--real-nodes" if value else "--simulated-nodes")
             else:
-                words.append(f"--{field} {value}")
+                words.append(f"--{field.replace('_', '-')} {value}")
         return " ".join(words)
 
-    def _asked(self) -> dict[str, int | bool]:
+    def _asked(self) -> dict[str, int | bool | str]:
         given = {
             "workers": self.workers,
             "nodes": self.nodes,
             "real_nodes": self.real_nodes,
             "port": self.port,
             "product": None if self.bare is None else not self.bare,
+            "label_domain": self.label_domain,
         }
         return {field: value for field, value in given.items() if value is not None}
 

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from kubeocean.api import group
+from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError, LocalError, NotFound
 from kubeocean.local.cache import disk_full
 from kubeocean.local.cluster import Cluster, Programs
@@ -35,6 +37,7 @@ from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.components import Lifespan
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json, find_condition
+from kubeocean.runtime.selectors import check_subdomain
 
 __all__ = ["COMPUTING", "Ocean", "Shape", "merge_kubeconfigs"]
 
@@ -53,7 +56,8 @@ T = TypeVar("T")
 class Shape:
     """Number of workers and nodes, and whether Kubeocean is installed (`local.demo`).
 
-    `port` is that of the computing API server, 0 for any.
+    `port` is that of the computing API server, 0 for any. `label_domain` is that of Kubeocean's
+    labels and names.
     """
 
     workers: int = 2
@@ -61,8 +65,10 @@ class Shape:
     real_nodes: bool = False
     port: int = 0
     product: bool = False
+    label_domain: str = group.DEFAULT.name
 
     def __post_init__(self) -> None:
+        check_subdomain(self.label_domain, field="label domain")
         for field, highest in (("workers", 99), ("nodes", 10_000), ("port", 65_535)):
             value = getattr(self, field)
             if not 0 <= value <= highest:
@@ -75,7 +81,14 @@ class Shape:
             return f"no worker{port}"
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         nodes = f"{self.nodes} {kind} node{'' if self.nodes == 1 else 's'}"
-        return f"{workers} with {nodes}{' each' if self.workers > 1 else ''}{port}"
+        each = " each" if self.workers > 1 else ""
+        domain = f", labels of {self.label_domain}" if self.domain != group.DEFAULT else ""
+        return f"{workers} with {nodes}{each}{port}{domain}"
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of Kubeocean's labels and names."""
+        return Domain(self.label_domain)
 
 
 class Ocean(Lifespan):

@@ -33,8 +33,9 @@ class Settings(ReplicaSettings):
     leader_election_id: str = flag(
         "leader-election-id",
         flags.name,
-        naming.manager_election(),
-        "Name of the Lease with which replicas elect a leader.",
+        "",
+        "Name of the Lease with which replicas elect a leader (default: kubeocean-manager-leader, "
+        "with the first part of --label-domain).",
     )
     kube_client_qps: float = flag(
         "kube-client-qps",

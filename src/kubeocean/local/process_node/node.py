@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from kubeocean.api.group import DEFAULT, Domain
 from kubeocean.errors import AlreadyExists, ApiError, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.local.files import private_directory
@@ -51,15 +52,24 @@ _log = get_logger(__name__)
 
 
 class ProcessNode:
-    """Process node of `cluster`, which must be up while `run` runs."""
+    """Process node of `cluster`, which must be up while `run` runs.
+
+    Only pods of the system namespace of `domain` are run.
+    """
 
     def __init__(
-        self, cluster: Cluster, *, name: str = "processes", clock: Clock | None = None
+        self,
+        cluster: Cluster,
+        *,
+        name: str = "processes",
+        domain: Domain = DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self.root = cluster.root / "pods" / name
         self.ready = asyncio.Event()  # the node is registered, and pods are run
         self._cluster = cluster
+        self._domain = domain
         self._clock = clock or RealClock()
         self._addresses = Addresses(self.root)
         self._runs: dict[str, PodRun] = {}
@@ -98,6 +108,7 @@ class ProcessNode:
             root=self.root,
             base=environment(os.environ),
             clock=self._clock,
+            domain=self._domain,
         )
         async with asyncio.TaskGroup() as group:
 
