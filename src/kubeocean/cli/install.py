@@ -73,6 +73,36 @@ _ProxierReplicas = Annotated[
     int | None,
     typer.Option(help="Number of replicas of each proxier.", show_default="--replicas"),
 ]
+_ShardSyncers = Annotated[
+    bool,
+    typer.Option(
+        "--shard-syncers", help="Share the nodes and pods of a binding among all of its syncers."
+    ),
+]
+_MaxSyncers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Scale the syncers of each binding up to this number by their CPU use (needs "
+        "--shard-syncers and a metrics-server).",
+        show_default="not scaled",
+    ),
+]
+_MaxProxiers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Scale the proxiers of each binding up to this number by their CPU use (needs a "
+        "metrics-server).",
+        show_default="not scaled",
+    ),
+]
+_ScaleCpu = Annotated[
+    int,
+    typer.Option(
+        metavar="PERCENT", help="CPU use of autoscaled programs, in percent of what they request."
+    ),
+]
 _Preset = Annotated[
     str,
     typer.Option(
@@ -123,6 +153,10 @@ def install(
     manager_replicas: _ManagerReplicas = None,
     syncer_replicas: _SyncerReplicas = None,
     proxier_replicas: _ProxierReplicas = None,
+    shard_syncers: _ShardSyncers = False,
+    max_syncers: _MaxSyncers = None,
+    max_proxiers: _MaxProxiers = None,
+    scale_cpu: _ScaleCpu = 80,
     size: _Size = "small",
     time_zone: _Zone = "",
     kubeconfig_namespace: _Namespaces = None,
@@ -158,6 +192,9 @@ def install(
                 preset, manager=manager_replicas, syncer=syncer_replicas, proxier=proxier_replicas
             ),
             near_control_plane=preset == _PRODUCTION,
+            shard_syncers=shard_syncers,
+            max_replicas=_given(syncer=max_syncers, proxier=max_proxiers),
+            target_cpu_percent=scale_cpu,
             size=_size(size),
             log_level=log_level,
             time_zone=time_zone,
@@ -198,7 +235,11 @@ def _replicas(preset: str, **given: int | None) -> dict[str, int]:
         message = f"must be default or {_PRODUCTION}"
         raise ConfigError(message, source="--preset", value=preset)
     numbers = {"manager": PRODUCTION_MANAGERS} if preset == _PRODUCTION else {}
-    return numbers | {component: n for component, n in given.items() if n is not None}
+    return numbers | _given(**given)
+
+
+def _given(**numbers: int | None) -> dict[str, int]:
+    return {component: number for component, number in numbers.items() if number is not None}
 
 
 def _size(text: str) -> Size:

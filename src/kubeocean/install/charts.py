@@ -31,6 +31,7 @@ from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.permissions import Rule
 from kubeocean.install.roles import DEFAULT_ADD_ONS, AddOn, worker_rights
+from kubeocean.install.scaling import TEMPLATE_HASH, sharding_objects
 from kubeocean.install.values import (
     IMAGE,
     PRODUCTION_MANAGERS,
@@ -112,6 +113,15 @@ _POD_OPTIONS: Final = "\n".join(
     f"\t{value}: {{{{- toYaml . | nindent {{depth}} }}}}\n{{{{- end }}}}"
     for value in ("imagePullSecrets", "nodeSelector", "tolerations")
 )
+_SHARDING_ARGUMENT: Final = "{{- if .Values.syncer.sharding }}\n\t- --sharding\n{{- end }}"
+_SHARDING_VARIABLE: Final = (
+    f"{{{{- if .Values.syncer.sharding }}}}\n\t- {_json(TEMPLATE_HASH)}\n{{{{- end }}}}"
+)
+_NEEDS_SHARDING: Final = """\
+{{- if not .Values.syncer.sharding }}
+{{- fail "syncer.autoscaling.enabled: needs syncer.sharding; else further replicas are standbys" }}
+{{- end }}"""
+_MAX_REPLICAS: Final = 6
 _WITH_TOLERATIONS: Final = "{{- with .Values.global.tolerations }}"
 _CONTROL_PLANE: Final = (
     "{{- $tolerations := .Values.global.tolerations }}\n"
@@ -221,6 +231,9 @@ def computing_chart() -> dict[str, str]:
         ),
         "templates/reservations.yaml": marks.text(namespaces[1:]),
         "templates/roles.yaml": marks.text(roles),
+        "templates/sharding.yaml": marks.text(
+            sharding_objects(values), condition=".Values.syncer.sharding"
+        ),
         "templates/templates.yaml": marks.text(_template_maps(values, marks)),
         "templates/manager.yaml": marks.text([manager]),
         "templates/check.yaml": marks.text([_check_job(values, marks)]),
@@ -270,7 +283,9 @@ def _check_job(values: Values, marks: _Marks) -> Json:
 def _template_maps(values: Values, marks: _Marks) -> list[Json]:
     syncer = _marked(templates.syncer_deployment(values), group.COMPONENT_SYNCER, marks, at=10)
     zone = "{{- with .Values.syncer.timeZone }}\n\t- --time-zone={{ . }}\n{{- end }}"
-    syncer["spec"]["template"]["spec"]["containers"][0]["args"].append(marks.line(zone))
+    container = syncer["spec"]["template"]["spec"]["containers"][0]
+    container["args"] += [marks.line(zone), marks.line(_SHARDING_ARGUMENT)]
+    container["env"].append(marks.line(_SHARDING_VARIABLE))
     proxier = _marked(templates.proxier_deployment(values), group.COMPONENT_PROXIER, marks, at=10)
     files = {
         group.COMPONENT_SYNCER: (templates.syncer_files(values), syncer),
@@ -278,10 +293,36 @@ def _template_maps(values: Values, marks: _Marks) -> list[Json]:
     }
     return [
         computing_objects.template_config_map(
-            values, component, content | {"deployment.yaml": templates.text(deployment)}
+            values,
+            component,
+            content
+            | {"deployment.yaml": templates.text(deployment)}
+            | _autoscaler_file(values, component, marks),
         )
         for component, (content, deployment) in files.items()
     ]
+
+
+def _autoscaler_file(values: Values, component: str, marks: _Marks) -> dict[str, str]:
+    """Return the autoscaler's template in a conditional."""
+    scaled = replace(values, shard_syncers=True, max_replicas={component: values.replicas})
+    body = templates.component_autoscaler(scaled, component)
+    body["spec"] |= {
+        "minReplicas": marks.value(f".Values.{component}.replicas"),
+        "maxReplicas": marks.value(f".Values.{component}.autoscaling.maxReplicas"),
+    }
+    (metric,) = body["spec"]["metrics"]
+    metric["resource"]["target"]["averageUtilization"] = marks.value(
+        f".Values.{component}.autoscaling.targetCPUUtilizationPercentage"
+    )
+    begins = f"{{{{- if .Values.{component}.autoscaling.enabled }}}}"
+    if component == group.COMPONENT_SYNCER:
+        begins += f"\n{_NEEDS_SHARDING}"
+    return {
+        marks.line(begins): "",
+        templates.AUTOSCALER_FILE: templates.text(body),
+        marks.line("{{- end }}"): "",
+    }
 
 
 def _marked(deployment: Json, component: str, marks: _Marks, *, at: int) -> Json:
@@ -333,7 +374,13 @@ def _values() -> Json:
     for component in _COMPONENTS:
         values[component] = {"image": dict(image), "replicas": 2, "resources": {}}
     values[group.COMPONENT_MANAGER]["nearControlPlane"] = False
-    values[group.COMPONENT_SYNCER]["timeZone"] = ""
+    values[group.COMPONENT_SYNCER] |= {"timeZone": "", "sharding": False}
+    for component in (group.COMPONENT_SYNCER, group.COMPONENT_PROXIER):
+        values[component]["autoscaling"] = {
+            "enabled": False,
+            "maxReplicas": _MAX_REPLICAS,
+            "targetCPUUtilizationPercentage": Values().target_cpu_percent,
+        }
     return values | {
         "namespace": {"create": True},
         "crd": {"enabled": True},

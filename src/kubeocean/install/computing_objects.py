@@ -30,6 +30,7 @@ from kubeocean.install.roles import (
     proxier_rights,
     syncer_rights,
 )
+from kubeocean.install.scaling import sharding_objects
 from kubeocean.install.templates import container, pod_spec, proxier_files, syncer_files
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
@@ -71,6 +72,7 @@ def computing_objects(values: Values) -> list[Json]:
         kept(binding_definition()),
         *namespaces(values),
         *_accounts(values),
+        *(sharding_objects(values) if values.shard_syncers else ()),
         *template_config_maps(values),
         manager_deployment(values),
         *computing_guards(values),
@@ -82,7 +84,9 @@ def computing_objects(values: Values) -> list[Json]:
 def withdrawn_objects(values: Values) -> list[Json]:
     """Return objects that other values or earlier versions have, and these values do not."""
     titles = {title(each) for each in computing_objects(values)}
-    everything = replace(values, network_policies=True, monitoring=True, admission=True)
+    everything = replace(
+        values, network_policies=True, monitoring=True, admission=True, shard_syncers=True
+    )
     return [
         each
         for each in (*computing_objects(everything), *shared_budgets(values))

@@ -210,6 +210,7 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
                 Rule(("deployments",), _READ_WRITE, "apps"),
                 Rule(("services",), _READ_WRITE),
                 Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
+                Rule(("horizontalpodautoscalers",), _READ_WRITE, "autoscaling"),
                 Rule(("secrets",), (*_READ, "delete")),
             ),
         },

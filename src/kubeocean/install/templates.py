@@ -13,10 +13,13 @@ import yaml
 from kubeocean.api import group
 from kubeocean.install.limits import disruption_budget
 from kubeocean.install.object_parts import labels, named
+from kubeocean.install.scaling import TEMPLATE_HASH, autoscaler
 from kubeocean.install.values import Values, toleration
 from kubeocean.runtime.objects import Json
 
 __all__ = [
+    "AUTOSCALER_FILE",
+    "component_autoscaler",
     "container",
     "pod_spec",
     "proxier_deployment",
@@ -30,6 +33,11 @@ __all__ = [
 _BINDING: Final = "{{.ClusterBindingName}}"
 _NAME: Final = "{{.DeploymentName}}"
 _ACCOUNT: Final = "{{.ServiceAccountName}}"
+_NAMESPACES: Final = {
+    group.COMPONENT_SYNCER: "{{.SyncerNamespace}}",
+    group.COMPONENT_PROXIER: "{{.ProxierNamespace}}",
+}
+AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
 _IF: Final = "#if "
 _END: Final = "#end"
 _USER: Final = 65532
@@ -72,6 +80,7 @@ def syncer_files(values: Values) -> dict[str, str]:
     return {
         "deployment.yaml": text(syncer_deployment(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
+        **_autoscaler_file(values, group.COMPONENT_SYNCER),
         "serviceAccountName": values.domain.syncer,
         "syncerNamespace": values.namespace,
         "roleName": values.domain.syncer,
@@ -85,6 +94,7 @@ def proxier_files(values: Values) -> dict[str, str]:
         "deployment.yaml": text(proxier_deployment(values)),
         "service.yaml": text(proxier_service(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_PROXIER)),
+        **_autoscaler_file(values, group.COMPONENT_PROXIER),
         "serviceAccountName": values.domain.proxier,
         "proxierNamespace": values.namespace,
         "clusterRoleName": values.domain.proxier,
@@ -102,12 +112,18 @@ def syncer_deployment(values: Values) -> Json:
         f"--leader-election-id={_NAME}",
         *_common(values),
         *([f"--time-zone={values.time_zone}"] if values.time_zone else []),
+        *(["--sharding"] if values.shard_syncers else []),
     ]
-    return _deployment(values, group.COMPONENT_SYNCER, arguments, namespace="{{.SyncerNamespace}}")
+    component = group.COMPONENT_SYNCER
+    body = _deployment(values, component, arguments, namespace=_NAMESPACES[component])
+    if values.shard_syncers:
+        body["spec"]["template"]["spec"]["containers"][0]["env"].append(TEMPLATE_HASH)
+    return body
 
 
 def proxier_deployment(values: Values) -> Json:
     """Return the Deployment of a binding's proxiers."""
+    component = group.COMPONENT_PROXIER
     arguments = [
         f"--cluster-binding-name={_BINDING}",
         f"--listen-port={group.KUBELET_PORT}",
@@ -119,9 +135,7 @@ def proxier_deployment(values: Values) -> Json:
         "--tls-secret-namespace={{.TLSSecretNamespace}}",
         _END,
     ]
-    body = _deployment(
-        values, group.COMPONENT_PROXIER, arguments, namespace="{{.ProxierNamespace}}"
-    )
+    body = _deployment(values, component, arguments, namespace=_NAMESPACES[component])
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
     proxier = pod["containers"][0]
@@ -160,11 +174,27 @@ def proxier_service(values: Values) -> Json:
 
 def _budget(values: Values, component: str) -> Json:
     """Return the disruption budget of a binding's syncers or proxiers."""
-    namespace = "{{.SyncerNamespace}}"
-    if component == group.COMPONENT_PROXIER:
-        namespace = "{{.ProxierNamespace}}"
     selector = _selector(values, component)
-    return disruption_budget(_NAME, namespace, selector, labels=_labels(values, component))
+    return disruption_budget(
+        _NAME, _NAMESPACES[component], selector, labels=_labels(values, component)
+    )
+
+
+def component_autoscaler(values: Values, component: str) -> Json:
+    """Return the autoscaler of a binding's syncers or proxiers."""
+    return autoscaler(
+        values,
+        component,
+        name=_NAME,
+        namespace=_NAMESPACES[component],
+        labels=_labels(values, component),
+    )
+
+
+def _autoscaler_file(values: Values, component: str) -> dict[str, str]:
+    if component not in values.max_replicas:
+        return {}
+    return {AUTOSCALER_FILE: text(component_autoscaler(values, component))}
 
 
 def _common(values: Values) -> list[str]:

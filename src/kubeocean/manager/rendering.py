@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -64,8 +64,8 @@ class Component(StrEnum):
     PROXIER = group.COMPONENT_PROXIER
 
 
-# The kind in each file, in the order of creation. The earlier implementation knew the last two; the
-# others give each binding a service account or a disruption budget of its own.
+# The kind in each file, in the order of creation. The earlier implementation knew Services and
+# Deployments; the others give each binding accounts, a disruption budget or an autoscaler.
 OBJECT_FILES: Final = {
     "serviceaccount.yaml": ("v1", "ServiceAccount"),
     "role.yaml": ("rbac.authorization.k8s.io/v1", "Role"),
@@ -75,6 +75,7 @@ OBJECT_FILES: Final = {
     "poddisruptionbudget.yaml": ("policy/v1", "PodDisruptionBudget"),
     "service.yaml": ("v1", "Service"),
     "deployment.yaml": ("apps/v1", "Deployment"),
+    "horizontalpodautoscaler.yaml": ("autoscaling/v2", "HorizontalPodAutoscaler"),
 }
 PLAIN_FILES: Final = (
     "serviceAccountName",
@@ -86,6 +87,8 @@ PLAIN_FILES: Final = (
     "clusterRoleBindingName",
 )
 _DEPLOYMENT: Final = "deployment.yaml"
+_AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
+_AUTOSCALER: Final = OBJECT_FILES[_AUTOSCALER_FILE][1]
 _REQUIRED: Final = {
     Component.SYNCER: (_DEPLOYMENT,),
     Component.PROXIER: (_DEPLOYMENT, "service.yaml"),
@@ -116,6 +119,7 @@ class RenderedObject:
     key: Key
     body: Json
     digest: str
+    scale: tuple[int, int] | None = None  # bounds of the replicas of an autoscaled Deployment
 
     @property
     def title(self) -> str:
@@ -186,7 +190,44 @@ def render(
         _shorten_labels(body, binding.name)
         body["metadata"]["ownerReferences"] = [_owner(binding)]
         objects.append(_rendered(component, body, domain))
-    return tuple(objects)
+    return _with_scale(objects)
+
+
+class _ScaleTarget(msgspec.Struct):
+    kind: str
+    name: str
+
+
+class _AutoscalerSpec(msgspec.Struct, rename="camel"):
+    """The fields of an autoscaler's spec that say what it scales."""
+
+    scale_target_ref: _ScaleTarget
+    max_replicas: int
+    min_replicas: int = 1
+
+
+def _with_scale(objects: list[RenderedObject]) -> tuple[RenderedObject, ...]:
+    """Return the objects, with the bounds of autoscalers at the Deployments that these scale."""
+    bounds: dict[Key, tuple[int, int]] = {}
+    for each in objects:
+        if each.resource is KINDS[_AUTOSCALER]:
+            spec = _autoscaler_spec(each)
+            target = spec.scale_target_ref
+            if target.kind == DEPLOYMENTS.kind:
+                key = Key(each.key.namespace, target.name)
+                bounds[key] = (spec.min_replicas, spec.max_replicas)
+    return tuple(
+        replace(each, scale=bounds.get(each.key)) if each.resource is DEPLOYMENTS else each
+        for each in objects
+    )
+
+
+def _autoscaler_spec(rendered: RenderedObject) -> _AutoscalerSpec:
+    try:
+        return read_document(rendered.body.get("spec"), _AutoscalerSpec, field="spec")
+    except ConfigError as error:
+        source = _source(rendered.component, _AUTOSCALER_FILE)
+        raise ConfigError(f"{error}", source=source) from None
 
 
 def _rendered(component: Component, body: Json, domain: Domain) -> RenderedObject:

@@ -21,6 +21,7 @@ from typing import Final
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import APP_COMPONENT, DEFAULT, Domain
 from kubeocean.errors import (
+    ApiError,
     BadRequest,
     ConfigError,
     Conflict,
@@ -32,7 +33,13 @@ from kubeocean.errors import (
     RequestTooLarge,
 )
 from kubeocean.manager.rendering import KINDS, Component, RenderedObject, Renderer
-from kubeocean.manager.rollout_drift import drift, fingerprint, keep_selector, transfer_fields
+from kubeocean.manager.rollout_drift import (
+    drift,
+    fingerprint,
+    keep_replicas,
+    keep_selector,
+    transfer_fields,
+)
 from kubeocean.manager.rollout_removal import Removal
 from kubeocean.manager.rollout_state import (
     ComponentPhase,
@@ -142,7 +149,25 @@ class Rollout:
     async def synced(self) -> None:
         """Return once the objects were listed, or after a time-out."""
         self._refresh()
+        await self._watch_autoscalers()
         await self._watched.synced()
+
+    async def _watch_autoscalers(self) -> None:
+        """Watch autoscalers of templates that an earlier process had, which are to be pruned."""
+        resource = KINDS["HorizontalPodAutoscaler"]
+        for namespace in {namespace for _, namespace in self._plans.namespaces()}:
+            try:
+                listing = await self._client.list(
+                    resource, namespace, labels=self._watched.selector
+                )
+            except Forbidden:
+                continue  # a manager without this permission has not created any
+            except ApiError as error:
+                _log.warning("Could not list autoscalers yet", error=str(error))
+            else:
+                if not listing.items:
+                    continue
+            self._watched.watch([(resource, namespace)])
 
     async def ensure(self, binding: ClusterBinding) -> RolloutResult:
         """Apply all objects of the binding, and return the state of its rollout.
@@ -281,6 +306,8 @@ class Rollout:
             body = keep_selector(desired.body, content)
         except ConfigError as error:
             raise _Failure(ComponentPhase.REFUSED, str(error)) from None
+        if desired.scale is not None:
+            body = keep_replicas(body, content, desired.scale)
         ident = (desired.resource.kind, desired.key)
         if self._domain.rollout_digest in stored.annotations:
             different = drift(body, content)
@@ -297,7 +324,10 @@ class Rollout:
         else:
             await self._take_over(desired, stored, progress)
         # The UID is a precondition: apply to the compared object, not to a successor.
-        body = body | {"metadata": body["metadata"] | {"uid": stored.uid}}
+        precondition = {"uid": stored.uid}
+        if desired.scale is not None:  # an autoscaler may have set other replicas meanwhile
+            precondition["resourceVersion"] = stored.resource_version
+        body = body | {"metadata": body["metadata"] | precondition}
         answer = await self._apply(desired, ApplyPatch(body, force=True), progress, before=stored)
         if answer.resource_version == stored.resource_version:
             self._unchanged[ident] = (desired.digest, fingerprint(content))

@@ -32,7 +32,12 @@ _SIGNING_REQUESTS: Final = Resource(
     Untyped,
 )
 _SERVICES: Final = KINDS["Service"]
-_BUDGETS: Final = KINDS["PodDisruptionBudget"]
+_OWN_KINDS: Final = (
+    DEPLOYMENTS,
+    _SERVICES,
+    KINDS["PodDisruptionBudget"],
+    KINDS["HorizontalPodAutoscaler"],
+)
 _Objects: TypeAlias = list[tuple[AnyResource, Object]]
 
 _log = get_logger(__name__)
@@ -97,7 +102,7 @@ class Removal:
         """Return the watched kinds and namespaces, and the kinds of Kubeocean's own templates."""
         watched = self._watched.places
         namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
-        own = ((kind, each) for each in namespaces for kind in (DEPLOYMENTS, _SERVICES, _BUDGETS))
+        own = ((kind, each) for each in namespaces for kind in _OWN_KINDS)
         return tuple(dict.fromkeys((*watched, *own)))
 
     async def _listed(self, resource: AnyResource, namespace: str) -> dict[Key, Object]:

@@ -228,6 +228,32 @@ def test_helm_renders_the_limits_that_an_owner_chose(helm: Path) -> None:
     assert given == comparable(worker_objects(values))
 
 
+def test_helm_renders_autoscalers_and_sharded_syncers(helm: Path) -> None:
+    values = Values(
+        component_replicas={"proxier": 3},
+        shard_syncers=True,
+        max_replicas={"syncer": 5, "proxier": 9},
+        target_cpu_percent=60,
+    )
+    settings = ["proxier.replicas=3", "syncer.sharding=true"]
+    for component, number in values.max_replicas.items():
+        settings += [
+            f"{component}.autoscaling.enabled=true",
+            f"{component}.autoscaling.maxReplicas={number}",
+            f"{component}.autoscaling.targetCPUUtilizationPercentage=60",
+        ]
+    assert templated(helm, "kubeocean", *settings) == comparable(computing_objects(values))
+
+
+def test_helm_refuses_autoscaled_syncers_without_shards(helm: Path) -> None:
+    where = DEPLOY / "charts" / "kubeocean"
+    scaled = ("--set", "syncer.autoscaling.enabled=true")
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", *scaled]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "syncer.autoscaling.enabled: needs syncer.sharding" in done.stderr
+
+
 def test_helm_refuses_an_unknown_size(helm: Path) -> None:
     where = DEPLOY / "charts" / "kubeocean"
     words = [helm, "template", "r", where, "--kube-version", "1.34.0", "--set", "size=huge"]

@@ -6,6 +6,7 @@ import base64
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import yaml
@@ -224,7 +225,7 @@ def test_an_install_withdraws_objects_of_options_that_are_left_out() -> None:
     assert kinds.count("NetworkPolicy") == 3
     assert {"ServiceMonitor", "PrometheusRule"} <= set(kinds)
     kinds = [each["kind"] for each in withdrawn_computing_objects(everything)]
-    assert kinds == ["PodDisruptionBudget"] * 2
+    assert kinds == ["Role", "RoleBinding"] * 2 + ["PodDisruptionBudget"] * 2
 
 
 def test_limits_on_pods_are_read_back_from_their_admission_policy() -> None:
@@ -280,3 +281,54 @@ def test_a_token_is_renewed_in_the_last_third_of_its_lifetime(age_days: int, is_
     begins = NOW - timedelta(days=age_days)
     assert due(begins, begins + timedelta(days=90), NOW) is is_due
     assert due(None, None, NOW)
+
+
+# Scaling
+
+
+def test_programs_are_scaled_only_on_request() -> None:
+    assert "horizontalpodautoscaler.yaml" not in syncer_files(Values())
+    assert "horizontalpodautoscaler.yaml" not in proxier_files(Values())
+
+
+def test_an_autoscaler_has_the_name_and_at_least_the_replicas_of_its_deployment() -> None:
+    values = Values(component_replicas={"proxier": 3}, max_replicas={"proxier": 7})
+    files = proxier_files(values)
+    scaler, deployment = (
+        yaml.safe_load(files[file].replace("{{", "<").replace("}}", ">"))
+        for file in ("horizontalpodautoscaler.yaml", "service.yaml")
+    )
+    assert scaler["spec"]["scaleTargetRef"]["name"] == scaler["metadata"]["name"]
+    assert scaler["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (3, 7)
+    assert "horizontalpodautoscaler.yaml" not in syncer_files(values)
+
+
+def test_sharded_syncers_have_the_roles_of_the_shipped_manifest() -> None:
+    manifest = Path(__file__).parents[3] / "deploy" / "syncer-sharding.yaml"
+    shipped = {title(each): each for each in yaml.safe_load_all(manifest.read_text())}
+    objects = {title(each): each for each in computing_objects(Values(shard_syncers=True))}
+    for name, body in shipped.items():
+        fields = ("rules", "roleRef", "subjects")
+        assert [objects[name].get(each) for each in fields] == [body.get(each) for each in fields]
+    assert set(objects) - {title(each) for each in EVERYTHING} >= set(shipped)
+    assert set(shipped) <= {title(each) for each in withdrawn_computing_objects(Values())}
+    (container,) = yaml.safe_load(syncer_files(Values(shard_syncers=True))["deployment.yaml"])[
+        "spec"
+    ]["template"]["spec"]["containers"]
+    assert "--sharding" in container["args"]
+    assert container["env"][-1]["name"] == "POD_TEMPLATE_HASH"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_replicas": {"proxier": 1}}, "at least the number of replicas of each proxier"),
+        ({"max_replicas": {"syncer": 4}}, "needs sharded syncers"),
+        ({"max_replicas": {"manager": 4}}, "must be of syncer or proxier"),
+        ({"target_cpu_percent": 0}, "must be between 1 and 500 percent"),
+    ],
+)
+def test_an_autoscaler_that_could_not_work_is_refused(options: Json, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Values(**options)

@@ -395,3 +395,25 @@ def test_rendered_objects_are_cached_until_an_input_changes(tmp_path: Path) -> N
     ]
     plans.forget("b1")
     assert plans.known(Component.SYNCER, "b1") == ()
+
+
+def test_an_autoscaler_lets_its_deployment_have_other_replicas() -> None:
+    files = proxier_files(Values(max_replicas={"proxier": 5}))
+    objects = {each.resource.kind: each for each in rendered(Component.PROXIER, files)}
+    assert list(objects) == ["Service", "Deployment", "HorizontalPodAutoscaler"]
+    assert objects["Deployment"].scale == (2, 5)
+    assert objects["HorizontalPodAutoscaler"].key == objects["Deployment"].key
+    other = files["horizontalpodautoscaler.yaml"].replace(
+        "kind: Deployment\n    name: '{{.DeploymentName}}'",
+        "kind: Deployment\n    name: another",
+    )
+    assert other != files["horizontalpodautoscaler.yaml"]
+    changed = rendered(Component.PROXIER, files | {"horizontalpodautoscaler.yaml": other})
+    assert {each.scale for each in changed} == {None}
+
+
+def test_an_autoscaler_without_a_target_is_an_error_of_its_file() -> None:
+    files = proxier_files(Values(max_replicas={"proxier": 5}))
+    text = files["horizontalpodautoscaler.yaml"].replace("scaleTargetRef", "target")
+    with pytest.raises(ConfigError, match=r"horizontalpodautoscaler\.yaml: .*scaleTargetRef"):
+        rendered(Component.PROXIER, files | {"horizontalpodautoscaler.yaml": text})
