@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment in .venv, the programs in the user's cache.
 # The second time costs nothing.
 
-.PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof real-nodes lock setup assets real-nodes-here helm-here promtool-here
+.PHONY: help up down test proof check bench sharding-proof sharding-proof-real sharding-proof-syncer top-proof scale-proof real-nodes lock setup assets real-nodes-here helm-here promtool-here metrics-server-here
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -63,9 +63,11 @@ sharding-proof-real: setup assets ## five replica processes, killed, frozen, sca
 sharding-proof-syncer: setup assets ## two syncers share 500 nodes and 1,000 pods, one is killed (ARGS="--nodes 20 --pods 60")
 	@PYTHONPATH=tests $(BIN)/python -m bench.shardsyncers $(ARGS)
 
-top-proof: setup assets ## kubectl top with the real metrics-server, which takes Go to build
-	@mkdir -p build && GOBIN=$(abspath build) go install sigs.k8s.io/metrics-server/cmd/metrics-server@v0.7.2
+top-proof: setup assets metrics-server-here ## kubectl top with the real metrics-server, which takes Go to build
 	@PATH=$(abspath build):$$PATH $(BIN)/python -m pytest tests/e2e/proxier_top.py $(ARGS)
+
+scale-proof: setup assets metrics-server-here ## autoscalers of a binding with the real metrics-server
+	@PATH=$(abspath build):$$PATH $(BIN)/python -m pytest tests/e2e/autoscaling.py $(ARGS)
 
 real-nodes: ## install what real nodes need (containerd, runc, …; Debian, as root)
 	@scripts/real-nodes
@@ -90,6 +92,10 @@ helm-here:
 
 promtool-here:
 	@scripts/promtool >/dev/null || echo "test: without promtool the tests of the alert rules fail"
+
+metrics-server-here:
+	@mkdir -p build && scripts/go-program sigs.k8s.io/metrics-server v0.7.2 \
+		h1:0t1FhxdEHKHF/SduSRdkNHIYb24TpHqew2B/64GzOq8= ./cmd/metrics-server $(abspath build)/metrics-server
 
 setup:
 	@$(BIN)/python scripts/venv --check 2>/dev/null || { \
