@@ -30,6 +30,7 @@ from kubeocean.cli._run import command_line, run
 if TYPE_CHECKING:
     from kubeocean.install.apply import Applier
     from kubeocean.install.values import Size, Values
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["install"]
 
@@ -118,6 +119,25 @@ _Size = Annotated[
         "nodes), medium (up to 1000) or large."
     ),
 ]
+_Management = Annotated[
+    str,
+    typer.Option(
+        "--management-kubeconfig",
+        metavar="FILE",
+        help="Path of the kubeconfig of a management cluster, in which the manager, syncers and "
+        "proxiers run.",
+        show_default="they run in the computing cluster",
+    ),
+]
+_Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="URL at which the management cluster reaches the computing cluster's API server.",
+        show_default="that of --kubeconfig",
+    ),
+]
 _Zone = Annotated[
     str,
     typer.Option(metavar="ZONE", help="Time zone of policies that name none.", show_default="UTC"),
@@ -165,6 +185,9 @@ def install(
     network_policies: _Network = True,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
+    management_kubeconfig: _Management = "",
+    management_context: ContextOption = "",
+    server: _Server = "",
     label_domain: DomainOption = "kubeocean.io",
     dry_run: DryRunOption = False,
     output: NotationOption = Notation.YAML,
@@ -178,8 +201,12 @@ def install(
     """
 
     async def work() -> None:
+        from dataclasses import replace
+
         from kubeocean.api.group import Domain
         from kubeocean.install.computing_objects import computing_objects
+        from kubeocean.install.join import identity
+        from kubeocean.install.management import Credentials, management_objects
         from kubeocean.install.values import IMAGE, Values
 
         values = Values(
@@ -202,22 +229,36 @@ def install(
             monitoring=monitoring,
             network_policies=network_policies,
         )
-        if dry_run:
-            print_objects({"computing cluster": computing_objects(values)}, output)
-            return
         async with AsyncExitStack() as stack:
+            connect = partial(applier, stack=stack, domain=values.domain, force=force_conflicts)
+            management: Applier | None = None
+            if management_kubeconfig:
+                management = connect(
+                    reach(management_kubeconfig, management_context), cluster="management"
+                )
+                values = replace(values, management=await identity(management))
+            if dry_run:
+                print_objects(_objects(values), output)
+                return
             source = reach(kubeconfig, context)
-            computing = applier(
-                source, stack, cluster="computing", domain=values.domain, force=force_conflicts
-            )
+            computing = connect(source, cluster="computing")
             await _check(computing, values)
             values = await _with_admission(computing, values)
             report = partial(print_result, "computing")
             await computing.apply_all(computing_objects(values), report)
-            await _withdraw(computing, values)
+            if management is not None:
+                access = source.current()
+                if server:
+                    access = replace(access, server=server)
+                report = partial(print_result, "management")
+                namespace, *others = management_objects(values)
+                await management.apply_all([namespace], report)
+                await Credentials(values, computing, management, access).put(print_result)
+                await management.apply_all(others, report)
+            await _withdraw(computing, management or computing, values)
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
-                await _wait(computing, values, timeout, command_line("doctor", *see))
+                await _wait(management or computing, values, timeout, command_line("doctor", *see))
         typer.echo("To bind a worker, run: " + command_line("join", "NAME", "--kubeconfig", "FILE"))
 
     run(work)
@@ -260,9 +301,12 @@ async def _check(computing: Applier, values: Values) -> None:
         unreadable.
     """
     from kubeocean.errors import ConfigError, NotFound
+    from kubeocean.install.join import identity
+    from kubeocean.install.management import check_management
     from kubeocean.runtime.kinds import NAMESPACES
 
     await _check_bindings(computing, values)
+    await check_management(computing, values, computing_id=await identity(computing))
     try:
         namespace = await computing.client.get(NAMESPACES, values.namespace)
     except NotFound:
@@ -304,19 +348,34 @@ async def _with_admission(computing: Applier, values: Values) -> Values:
     return replace(values, admission=False)
 
 
-async def _withdraw(computing: Applier, values: Values) -> None:
-    """Delete objects of options that were not given, and of earlier versions."""
+def _objects(values: Values) -> dict[str, list[Json]]:
+    """Return the objects of each cluster; Secrets with credentials are not among them."""
+    from kubeocean.install.computing_objects import computing_objects
+    from kubeocean.install.management import management_objects
+
+    objects = {"computing cluster": computing_objects(values)}
+    if values.management:
+        objects["management cluster"] = management_objects(values)
+    return objects
+
+
+async def _withdraw(computing: Applier, programs: Applier, values: Values) -> None:
+    """Delete objects of options that were not given, and of earlier versions.
+
+    `programs` is the cluster in which Kubeocean's programs run.
+    """
     from kubeocean.errors import NotFound
     from kubeocean.install.apply import ApplyResult
     from kubeocean.install.computing_objects import withdrawn_objects
 
-    for body in reversed(withdrawn_objects(values)):
-        try:
-            result = await computing.remove(body)
-        except NotFound:
-            continue  # the cluster does not serve this kind
-        if result is not ApplyResult.ABSENT:
-            print_result("computing", body, result)
+    for cluster in dict.fromkeys((computing, programs)):
+        for body in reversed(withdrawn_objects(values)):
+            try:
+                result = await cluster.remove(body)
+            except NotFound:
+                continue  # the cluster does not serve this kind
+            if result is not ApplyResult.ABSENT:
+                print_result(cluster.client.cluster, body, result)
 
 
 async def _wait(computing: Applier, values: Values, timeout: float, see: str) -> None:

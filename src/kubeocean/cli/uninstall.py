@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -18,9 +19,12 @@ from kubeocean.cli._clusters import (
 from kubeocean.cli._run import command_line, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kubeocean.api.group import Domain
-    from kubeocean.install.apply import Applier
+    from kubeocean.install.apply import Applier, ApplyResult
     from kubeocean.install.values import Values
+    from kubeocean.runtime.objects import Json
 
 __all__ = ["uninstall"]
 
@@ -36,40 +40,87 @@ def uninstall(
     ] = False,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
+    management_kubeconfig: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Path of the kubeconfig of the management cluster, if there is one.",
+        ),
+    ] = "",
+    management_context: ContextOption = "",
     label_domain: DomainOption = "kubeocean.io",
 ) -> None:
     """Delete the objects that `install` created. All workers must have left first."""
 
     async def work() -> None:
         from kubeocean.api.group import Domain
-        from kubeocean.errors import NotFound
         from kubeocean.install.apply import ApplyResult
         from kubeocean.install.computing_objects import computing_objects, withdrawn_objects
+        from kubeocean.install.management import (
+            anchors,
+            credential_secrets,
+            management_objects,
+            recorded_management,
+        )
         from kubeocean.install.values import Values
 
         domain = Domain(label_domain)
         async with AsyncExitStack() as stack:
-            computing = applier(
-                reach(kubeconfig, context), stack, cluster="computing", domain=domain, force=False
-            )
+            connect = partial(applier, stack=stack, domain=domain, force=False)
+            computing = connect(reach(kubeconfig, context), cluster="computing")
             await _check(computing, domain)
             if check:
                 typer.echo("No worker is bound.")
                 return
             values = Values(domain=domain, monitoring=True)
+            recorded = await recorded_management(computing, values)
+            computed = [*computing_objects(values), *withdrawn_objects(values)]
             results = set()
-            for body in reversed([*computing_objects(values), *withdrawn_objects(values)]):
-                if purge or body["kind"] not in _KEPT_KINDS:
-                    try:
-                        result = await computing.remove(body)
-                    except NotFound:
-                        continue  # the cluster does not serve this kind
-                    results.add(result)
-                    if result is not ApplyResult.ABSENT:
-                        print_result("computing", body, result)
+            if recorded:
+                management = await _management(
+                    connect, management_kubeconfig, management_context, recorded
+                )
+                programs = [*credential_secrets(values), *management_objects(values)]
+                results |= await _remove(management, programs, purge=purge)
+                computed += anchors(values)
+            results |= await _remove(computing, computed, purge=purge)
         typer.echo(_removed(values, purge) if results != {ApplyResult.ABSENT} else _nothing(purge))
 
     run(work)
+
+
+async def _remove(cluster: Applier, objects: list[Json], *, purge: bool) -> set[ApplyResult]:
+    """Delete the objects of a cluster in the opposite order of creation; return all results."""
+    from kubeocean.errors import NotFound
+    from kubeocean.install.apply import ApplyResult
+
+    results = set()
+    for body in reversed(objects):
+        if purge or body["kind"] not in _KEPT_KINDS:
+            try:
+                result = await cluster.remove(body)
+            except NotFound:
+                continue  # the cluster does not serve this kind
+            results.add(result)
+            if result is not ApplyResult.ABSENT:
+                print_result(cluster.client.cluster, body, result)
+    return results
+
+
+async def _management(
+    connect: Callable[..., Applier], kubeconfig: str, context: str, recorded: str
+) -> Applier:
+    """:raises ConfigError: the kubeconfig of the recorded management cluster is not given."""
+    from kubeocean.errors import ConfigError
+    from kubeocean.install.join import identity
+
+    message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run"
+    if not kubeconfig:
+        raise ConfigError(message, source="--management-kubeconfig")
+    management = connect(reach(kubeconfig, context), cluster="management")
+    if await identity(management) != recorded:
+        raise ConfigError(message, source="--management-kubeconfig", value=kubeconfig)
+    return management
 
 
 def _nothing(purge: bool) -> str:

@@ -31,7 +31,13 @@ from kubeocean.install.roles import (
     syncer_rights,
 )
 from kubeocean.install.scaling import sharding_objects
-from kubeocean.install.templates import container, pod_spec, proxier_files, syncer_files
+from kubeocean.install.templates import (
+    container,
+    pod_spec,
+    proxier_files,
+    syncer_files,
+    use_management,
+)
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
@@ -44,6 +50,7 @@ __all__ = [
     "kept",
     "manager_deployment",
     "namespaces",
+    "program_objects",
     "template_config_map",
     "template_config_maps",
     "token_policy",
@@ -67,22 +74,30 @@ _PROXIER_VOLUME: Final = "proxier-template"
 
 
 def computing_objects(values: Values) -> list[Json]:
-    """Return all objects."""
+    """Return all objects; those of the programs only if these run in the computing cluster."""
     return [
         kept(binding_definition()),
         *namespaces(values),
         *_accounts(values),
         *(sharding_objects(values) if values.shard_syncers else ()),
+        *(program_objects(values) if not values.management else ()),
+        *(token_policy(values) if values.admission else ()),
+    ]
+
+
+def program_objects(values: Values) -> list[Json]:
+    """Return the manager with its templates, and what limits and watches all programs."""
+    return [
         *template_config_maps(values),
         manager_deployment(values),
         *computing_guards(values),
-        *(token_policy(values) if values.admission else ()),
         *(monitoring(values) if values.monitoring else ()),
     ]
 
 
 def withdrawn_objects(values: Values) -> list[Json]:
     """Return objects that other values or earlier versions have, and these values do not."""
+    values = replace(values, management="")  # the programs' objects are wherever these run
     titles = {title(each) for each in computing_objects(values)}
     everything = replace(
         values, network_policies=True, monitoring=True, admission=True, shard_syncers=True
@@ -109,8 +124,11 @@ def namespaces(values: Values) -> list[Json]:
     # Placeholder pods reserve host ports; no kubelet runs them.
     privileged = {domain.managed_by: domain.product, group.LABEL_POD_SECURITY: "privileged"}
     # Bindings and virtual nodes outlive a Helm release; their kubeconfigs and syncers must, too.
+    system = kept(named("Namespace", "v1", values.namespace, labels=ours | restricted))
+    if values.management:
+        system["metadata"]["annotations"][domain.management_cluster_id] = values.management
     return [
-        kept(named("Namespace", "v1", values.namespace, labels=ours | restricted)),
+        system,
         kept(named("Namespace", "v1", domain.host_port_namespace, labels=ours | privileged)),
     ]
 
@@ -197,17 +215,22 @@ def manager_deployment(values: Values) -> Json:
     ]
     program = container(values, component, arguments)
     program["volumeMounts"] = [
+        *program.get("volumeMounts", ()),
         {"name": _SYNCER_VOLUME, "mountPath": group.SYNCER_TEMPLATES, "readOnly": True},
         {"name": _PROXIER_VOLUME, "mountPath": group.PROXIER_TEMPLATES, "readOnly": True},
     ]
     selector = {group.APP_NAME: domain.manager}
     pod = pod_spec(values, account=domain.manager, containers=[program], selector=selector)
+    use_management(values, component, pod)
     if values.near_control_plane:
         pod["affinity"]["nodeAffinity"] |= {PREFERRED: [NEAR_CONTROL_PLANE]}
         pod["tolerations"] = [*pod.get("tolerations", ()), CONTROL_PLANE_TOLERATION]
     pod["volumes"] = [
-        {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
-        for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
+        *pod.get("volumes", ()),
+        *(
+            {"name": name, "configMap": {"name": f"{domain.product}-{name}"}}
+            for name in (_SYNCER_VOLUME, _PROXIER_VOLUME)
+        ),
     ]
     ours = labels(domain, component)
     return named(

@@ -15,11 +15,13 @@ from kubeocean.install.limits import disruption_budget
 from kubeocean.install.object_parts import labels, named
 from kubeocean.install.scaling import TEMPLATE_HASH, autoscaler
 from kubeocean.install.values import Values, toleration
+from kubeocean.process.settings import IN_CLUSTER
 from kubeocean.runtime.objects import Json
 
 __all__ = [
     "AUTOSCALER_FILE",
     "component_autoscaler",
+    "computing_secret",
     "container",
     "pod_spec",
     "proxier_deployment",
@@ -28,6 +30,7 @@ __all__ = [
     "syncer_deployment",
     "syncer_files",
     "text",
+    "use_management",
 ]
 
 _BINDING: Final = "{{.ClusterBindingName}}"
@@ -38,6 +41,8 @@ _NAMESPACES: Final = {
     group.COMPONENT_PROXIER: "{{.ProxierNamespace}}",
 }
 AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
+_COMPUTING: Final = "/etc/kubeocean/computing"
+_COMPUTING_VOLUME: Final = "computing"
 _IF: Final = "#if "
 _END: Final = "#end"
 _USER: Final = 65532
@@ -240,6 +245,7 @@ def _deployment(values: Values, component: str, arguments: list[str], *, namespa
         ],
         selector=selector,
     )
+    use_management(values, component, pod)
     return named(
         "Deployment",
         "apps/v1",
@@ -290,6 +296,25 @@ def pod_spec(
         "terminationGracePeriodSeconds": _GRACE_S,
         "containers": containers,
     }
+
+
+def use_management(values: Values, component: str, pod: Json) -> None:
+    """Let the program of a pod in the management cluster reach the computing cluster."""
+    if not values.management:
+        return
+    (program,) = pod["containers"]
+    program["args"].append(f"--kubeconfig={_COMPUTING}/{group.KUBECONFIG_KEY}")
+    if component != group.COMPONENT_PROXIER:
+        program["args"].append(f"--management-kubeconfig={IN_CLUSTER}")
+    mount = {"name": _COMPUTING_VOLUME, "mountPath": _COMPUTING, "readOnly": True}
+    secret = {"secretName": computing_secret(values, component)}
+    program.setdefault("volumeMounts", []).append(mount)
+    pod.setdefault("volumes", []).append({"name": _COMPUTING_VOLUME, "secret": secret})
+
+
+def computing_secret(values: Values, component: str) -> str:
+    """Return the name of the management cluster's Secret with a kubeconfig of the computing one."""
+    return f"{values.domain.product}-{component}-computing"
 
 
 def container(

@@ -103,6 +103,7 @@ class Values:
     replicas: int = 2  # of the manager, and of each syncer and proxier
     component_replicas: Mapping[str, int] = field(default_factory=dict)  # where another number
     near_control_plane: bool = False  # the manager prefers nodes of the control plane
+    management: str = ""  # UID of the cluster in which the programs run; empty: the computing one
     shard_syncers: bool = False  # all replicas of a syncer work, each on its shards
     max_replicas: Mapping[str, int] = field(default_factory=dict)  # of autoscaled components
     target_cpu_percent: int = 80  # of the requested CPU, which autoscalers aim at

@@ -72,6 +72,7 @@ class Program:
         self._manager = Manager(
             client,
             settings.templates(self._environ),
+            management=self._replica.management_client(settings.management_kubeconfig),
             connect=self._to_worker,
             instance=self._replica.identity,
             domain=domain,

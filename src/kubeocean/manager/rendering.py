@@ -171,8 +171,12 @@ def render(
     *,
     binding: ClusterBinding,
     domain: Domain,
+    owned: bool = True,
 ) -> tuple[RenderedObject, ...]:
     """Render all objects of a component, in the order of creation.
+
+    Objects that are not `owned` have an annotation instead of the owner reference: in another
+    cluster than the binding's, garbage collection would delete them.
 
     :raises ConfigError: a template is invalid; the error names file and line or field.
     """
@@ -188,7 +192,12 @@ def render(
         body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
         _label(body, component, binding=binding, domain=domain)
         _shorten_labels(body, binding.name)
-        body["metadata"]["ownerReferences"] = [_owner(binding)]
+        if owned:
+            body["metadata"]["ownerReferences"] = [_owner(binding)]
+        else:
+            annotations = body["metadata"].get("annotations", {})
+            rolled_out_for = {domain.rolled_out_for: f"{binding.name}/{binding.uid}"}
+            body["metadata"]["annotations"] = annotations | rolled_out_for
         objects.append(_rendered(component, body, domain))
     return _with_scale(objects)
 
@@ -466,9 +475,12 @@ class _Plan:
 class Renderer:
     """Renders and caches the objects of all bindings."""
 
-    def __init__(self, directories: Mapping[Component, Path], domain: Domain) -> None:
+    def __init__(
+        self, directories: Mapping[Component, Path], domain: Domain, *, owned: bool = True
+    ) -> None:
         self._templates = TemplateFiles(directories)
         self._domain = domain
+        self._owned = owned
         self._plans: dict[tuple[Component, str], _Plan] = {}
 
     def refresh(self) -> bool:
@@ -502,7 +514,12 @@ class Renderer:
         if known is not None and known.is_valid(revision, binding.uid, variables):
             return known.objects
         objects = render(
-            component, directory.files, variables, binding=binding, domain=self._domain
+            component,
+            directory.files,
+            variables,
+            binding=binding,
+            domain=self._domain,
+            owned=self._owned,
         )
         self._plans[component, binding.name] = _Plan(revision, binding.uid, variables, objects)
         return objects

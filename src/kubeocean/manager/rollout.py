@@ -95,7 +95,11 @@ class _Progress:
 
 
 class Rollout:
-    """Applies and deletes the objects of bindings."""
+    """Applies and deletes the objects of bindings.
+
+    `client` is of the cluster in which syncers and proxiers run: the computing cluster, or a
+    management cluster, and then `computing` is a client of the computing cluster.
+    """
 
     def __init__(
         self,
@@ -103,18 +107,20 @@ class Rollout:
         *,
         syncer_templates: Path,
         proxier_templates: Path,
+        computing: Client | None = None,
         domain: Domain = DEFAULT,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._client = client
+        self._computing = computing or client
         self._domain = domain
         self._clock = clock or RealClock()
         metrics = metrics or Metrics()
         directories = {Component.SYNCER: syncer_templates, Component.PROXIER: proxier_templates}
-        self._plans = Renderer(directories, domain)
+        self._plans = Renderer(directories, domain, owned=computing is None)
         self._watched = RolloutInformers(client, domain=domain, clock=self._clock, metrics=metrics)
-        self._removal = Removal(client, self._watched, domain)
+        self._removal = Removal(client, self._computing, self._watched, domain)
         self._template_handlers: list[Callable[[], None]] = []
         self._read_before = False
         # Objects that an apply did not change although they differ: template digest and
@@ -293,7 +299,7 @@ class Rollout:
         if progress.confirmed:
             return
         try:
-            uid = (await self._client.get(CLUSTER_BINDINGS, binding.name)).uid
+            uid = (await self._computing.get(CLUSTER_BINDINGS, binding.name)).uid
         except NotFound:
             uid = ""
         if uid != binding.uid:

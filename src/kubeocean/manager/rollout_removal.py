@@ -15,7 +15,13 @@ from kubeocean.api.group import Domain
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.manager.rendering import KINDS, AnyResource, Component
 from kubeocean.manager.rollout_state import DEPLOYMENTS
-from kubeocean.manager.rollout_watch import Place, RolloutInformers, binding_of, ownership_of
+from kubeocean.manager.rollout_watch import (
+    Place,
+    RolloutInformers,
+    binding_of,
+    ownership_of,
+    read_fresh,
+)
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.kinds import SECRETS
 from kubeocean.runtime.logs import get_logger
@@ -44,10 +50,16 @@ _log = get_logger(__name__)
 
 
 class Removal:
-    """Deletes the objects of bindings."""
+    """Deletes the objects of bindings.
 
-    def __init__(self, client: Client, watched: RolloutInformers, domain: Domain) -> None:
+    `client` is of the cluster with the Deployments; certificates are in the computing cluster.
+    """
+
+    def __init__(
+        self, client: Client, computing: Client, watched: RolloutInformers, domain: Domain
+    ) -> None:
         self._client = client
+        self._computing = computing
         self._watched = watched
         self._domain = domain
 
@@ -57,12 +69,12 @@ class Removal:
         :raises ApiError: objects could not be read or deleted.
         """
         owned = sorted(await self._owned(binding), key=lambda each: self._order(*each))
-        if remaining := await self._delete_all(owned):
+        if remaining := await self._delete_all(self._client, owned):
             return remaining  # a running proxier could create a certificate again
-        return await self._delete_all(await self._certificates(binding))
+        return await self._delete_all(self._computing, await self._certificates(binding))
 
-    async def _delete_all(self, objects: _Objects) -> list[str]:
-        return [title for each in objects if (title := await self._delete(*each))]
+    async def _delete_all(self, client: Client, objects: _Objects) -> list[str]:
+        return [title for each in objects if (title := await self._delete(client, *each))]
 
     def _order(self, resource: AnyResource, stored: Object) -> tuple[int, bool, str]:
         """Sort key: syncers, proxiers, Services, other objects."""
@@ -77,12 +89,15 @@ class Removal:
             objects = await self._listed(resource, namespace)
             for name in derived.get(resource.kind, ()):
                 key = Key(namespace, name)
-                if key not in objects and (stored := await self._read(resource, key)) is not None:
+                if (
+                    key not in objects
+                    and (stored := await self._read(self._client, resource, key)) is not None
+                ):
                     objects[key] = stored
             for stored in objects.values():
                 ownership = ownership_of(stored, binding, self._domain)
                 # Labels prove ownership only together with a name of Kubeocean.
-                proven = binding_of(stored) is not None
+                proven = binding_of(stored, self._domain) is not None
                 if ownership.ours and (proven or stored.name in derived.get(resource.kind, ())):
                     owned.append((resource, stored))
         return owned
@@ -114,9 +129,9 @@ class Removal:
             return {}
         return {each.key: each for each in listing.items}
 
-    async def _read(self, resource: AnyResource, key: Key) -> Object | None:
+    async def _read(self, client: Client, resource: AnyResource, key: Key) -> Object | None:
         try:
-            return await self._watched.read_fresh(resource, key)
+            return await read_fresh(client, resource, key)
         except Forbidden:
             return None
 
@@ -133,7 +148,7 @@ class Removal:
         secrets: _Objects = []
         for namespace in dict.fromkeys(namespace for _, namespace in self._places()):
             key = Key(namespace, naming.tls_secret(binding.spec.cluster_id))
-            secret = await self._read(SECRETS, key)
+            secret = await self._read(self._computing, SECRETS, key)
             if secret is not None and labels.items() <= secret.labels.items():
                 secrets.append((SECRETS, secret))
         return secrets
@@ -147,7 +162,7 @@ class Removal:
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         prefix = naming.signing_request_prefix(binding.name, domain)
         try:
-            requests = await self._client.list(_SIGNING_REQUESTS, labels=selector)
+            requests = await self._computing.list(_SIGNING_REQUESTS, labels=selector)
         except Forbidden as error:
             _log.warning("Could not list signing requests", error=str(error))
             return []
@@ -155,14 +170,14 @@ class Removal:
             (_SIGNING_REQUESTS, each) for each in requests.items if each.name.startswith(prefix)
         ]
 
-    async def _delete(self, resource: AnyResource, stored: Object) -> str:
+    async def _delete(self, client: Client, resource: AnyResource, stored: Object) -> str:
         """Delete one object; return its title if it still exists afterwards."""
         title = f"{resource.kind} {stored.key}"
         try:
             if not stored.deleting:
-                await self._client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
+                await client.delete(resource, stored.name, stored.namespace, uid=stored.uid)
                 _log.info("Deleted object", object=title, uid=stored.uid)
-            current = await self._watched.read_fresh(resource, stored.key)
+            current = await read_fresh(client, resource, stored.key)
         except (Conflict, NotFound):
             return ""  # the object of that UID is gone
         except Forbidden as error:

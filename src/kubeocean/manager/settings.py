@@ -14,7 +14,7 @@ from kubeocean.api import group, naming
 from kubeocean.errors import ConfigError
 from kubeocean.manager.deletion import DEADLINE_S
 from kubeocean.process import flags
-from kubeocean.process.settings import ReplicaSettings
+from kubeocean.process.settings import ReplicaSettings, management_kubeconfig_flag
 from kubeocean.runtime.flags import boolean, duration, flag, integer, number
 
 __all__ = ["Settings"]
@@ -55,6 +55,8 @@ class Settings(ReplicaSettings):
         f"{DEADLINE_S:g}s",
         "Time for which the deletion of a binding waits if no syncer of the binding is leader.",
     )
+
+    management_kubeconfig: str = management_kubeconfig_flag()
 
     def __post_init__(self) -> None:
         ReplicaSettings.__post_init__(self)  # with slots, super() refers to another class

@@ -12,15 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
+from typing import Final
 
 from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.errors import ConfigError
-from kubeocean.process.settings import ReplicaSettings
+from kubeocean.process.settings import IN_CLUSTER, ReplicaSettings
 from kubeocean.process.startup import open_client, trace
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
+from kubeocean.runtime.credentials import (
+    AccessSource,
+    InClusterAccess,
+    KubeconfigAccess,
+    default_access,
+)
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import HttpTransport, Transport
@@ -30,6 +36,8 @@ from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.shared_controllers import SharedControllers
 
 __all__ = ["Replica"]
+
+_MANAGEMENT: Final = "management"
 
 
 class Replica:
@@ -60,6 +68,7 @@ class Replica:
             settings.kubeconfig or None, environ=environ, allow_exec=settings.allow_exec_plugins
         )
         self._stack = stack
+        self._environ = environ
         self._metrics = metrics
         self._cluster = cluster
         self._recovery_handlers: list[Callable[[], None]] = []
@@ -96,6 +105,21 @@ class Replica:
         transport.on_recovery(self._recovered)
         fenced = self.fenced(transport)
         return open_client(self._stack, fenced, self._cluster, qps=qps, burst=burst)
+
+    def management_client(self, kubeconfig: str) -> Client | None:
+        """A fenced client of the management cluster; None if programs run in the computing one.
+
+        :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
+        """
+        if not kubeconfig:
+            return None
+        source: AccessSource = (
+            InClusterAccess(environ=self._environ)
+            if kubeconfig == IN_CLUSTER
+            else KubeconfigAccess(kubeconfig, environ=self._environ)
+        )
+        transport = self.fenced(self.observed(source, _MANAGEMENT))
+        return open_client(self._stack, transport, _MANAGEMENT)
 
     @property
     def access(self) -> Access:

@@ -197,6 +197,7 @@ class Program:
             worker_id=lambda: identity.worker_id,
             metrics_port=settings.prometheus_vnode_base_port,
             proxier_namespace=settings.proxier_namespace,
+            management=self._replica.management_client(settings.management_kubeconfig),
             remove_nodes_after_s=settings.remove_nodes_after_s,
             metrics=metrics,
         )

@@ -16,6 +16,7 @@ from kubeocean.errors import ConfigError
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.computing_objects import withdrawn_objects as withdrawn_computing_objects
 from kubeocean.install.credentials import due, kubeconfig, kubeconfig_secret, token_request
+from kubeocean.install.management import credential_secrets, management_objects
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.templates import proxier_deployment, proxier_files, syncer_files
@@ -332,3 +333,46 @@ def test_sharded_syncers_have_the_roles_of_the_shipped_manifest() -> None:
 def test_an_autoscaler_that_could_not_work_is_refused(options: Json, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Values(**options)
+
+
+# A management cluster
+
+
+def test_a_management_cluster_has_the_programs_and_the_computing_cluster_the_rest() -> None:
+    values = Values(management="uid-of-management", monitoring=True)
+    computing = {title(each): each for each in computing_objects(values)}
+    management = {title(each): each for each in management_objects(values)}
+    alone = {title(each) for each in computing_objects(Values(monitoring=True))}
+    assert alone == set(computing) | (set(management) & alone)
+    kinds = {each["kind"] for each in computing.values()}
+    assert not kinds & {"Deployment", "ConfigMap", "PodDisruptionBudget"}
+    namespace = computing["Namespace kubeocean-system"]["metadata"]
+    assert namespace["annotations"]["kubeocean.io/management-cluster-id"] == "uid-of-management"
+    assert not {"ClusterRole", "CustomResourceDefinition"} & {
+        each["kind"] for each in management.values()
+    }
+
+
+@pytest.mark.parametrize("component", ["manager", "syncer", "proxier"])
+def test_programs_in_a_management_cluster_have_a_kubeconfig_of_the_computing_cluster(
+    component: str,
+) -> None:
+    values = Values(management="uid")
+    files = {"syncer": syncer_files, "proxier": proxier_files}
+    if component in files:
+        lines = files[component](values)["deployment.yaml"].splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("{{"))
+        pod = yaml.safe_load(text)["spec"]["template"]["spec"]
+    else:
+        deployment = the("Deployment", "kubeocean-manager", management_objects(values))
+        pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    flags = dict(each.split("=", 1) for each in container["args"] if "=" in each)
+    mount = next(each for each in container["volumeMounts"] if each["name"] == "computing")
+    assert flags["--kubeconfig"] == f"{mount['mountPath']}/kubeconfig"
+    volume = next(each for each in pod["volumes"] if each["name"] == "computing")
+    assert volume["secret"]["secretName"] == f"kubeocean-{component}-computing"
+    own = flags.get("--management-kubeconfig")
+    assert own == (None if component == "proxier" else "in-cluster")
+    names = [each["metadata"]["name"] for each in credential_secrets(values)]
+    assert f"kubeocean-{component}-computing" in names

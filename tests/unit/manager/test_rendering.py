@@ -417,3 +417,14 @@ def test_an_autoscaler_without_a_target_is_an_error_of_its_file() -> None:
     text = files["horizontalpodautoscaler.yaml"].replace("scaleTargetRef", "target")
     with pytest.raises(ConfigError, match=r"horizontalpodautoscaler\.yaml: .*scaleTargetRef"):
         rendered(Component.PROXIER, files | {"horizontalpodautoscaler.yaml": text})
+
+
+def test_objects_in_another_cluster_name_their_binding_and_have_no_owner() -> None:
+    binding = binding_of()
+    variables = names(Component.SYNCER, SYNCER, binding, DEFAULT)
+    for each in render(
+        Component.SYNCER, SYNCER, variables, binding=binding, domain=DEFAULT, owned=False
+    ):
+        meta = each.body["metadata"]
+        assert "ownerReferences" not in meta
+        assert meta["annotations"][DEFAULT.rolled_out_for] == f"{binding.name}/{binding.uid}"

@@ -1,0 +1,196 @@
+"""An installation whose programs run in a management cluster, apart from the computing cluster.
+
+Manager, syncers and proxiers run in the system namespace of the management cluster. Each program
+has a kubeconfig of the computing cluster in a Secret there, with the token of its account in the
+computing cluster; leader elections, bindings and the kubeconfigs of workers stay in the computing
+cluster. In the management cluster the manager may write what it rolls out, and syncers may read
+pods, for the addresses of proxiers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from kubeocean.api import group
+from kubeocean.errors import ConfigError, NotFound
+from kubeocean.install.apply import Applier, ApplyResult
+from kubeocean.install.computing_objects import manager_deployment, namespaces, program_objects
+from kubeocean.install.credentials import due, kubeconfig, read_token, token_request
+from kubeocean.install.object_parts import accounts, granted, labels, named
+from kubeocean.install.permissions import Rights, Rule
+from kubeocean.install.templates import computing_secret
+from kubeocean.install.values import Values
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.kinds import NAMESPACES, SERVICE_ACCOUNTS
+from kubeocean.runtime.objects import Json
+from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
+
+__all__ = [
+    "Credentials",
+    "anchors",
+    "check_management",
+    "credential_secrets",
+    "management_objects",
+    "recorded_management",
+]
+
+_COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
+_WRITE: Final = ("get", "list", "watch", "create", "patch", "delete")
+_ROLLED_OUT: Final = (
+    Rule(("deployments",), _WRITE, "apps"),
+    Rule(("services",), _WRITE),
+    Rule(("poddisruptionbudgets",), _WRITE, "policy"),
+    Rule(("horizontalpodautoscalers",), _WRITE, "autoscaling"),
+)
+_PROXIER_PODS: Final = (Rule(("pods",), ("list", "watch")),)
+
+
+def management_objects(values: Values) -> list[Json]:
+    """Return the objects of the management cluster, without the Secrets of credentials."""
+    domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
+    objects = [
+        namespaces(values)[0],
+        *accounts((domain.manager, domain.syncer, domain.proxier), namespace, labels=ours),
+    ]
+    for account, rules in ((domain.manager, _ROLLED_OUT), (domain.syncer, _PROXIER_PODS)):
+        rights = Rights(within={namespace: rules})
+        roles = granted(account, rights, account=account, namespace=namespace, labels=ours)
+        objects += [each for each in roles if each["metadata"].get("namespace")]
+    return [*objects, *program_objects(values)]
+
+
+def anchors(values: Values) -> list[Json]:
+    """Return the Secrets of the computing cluster that the programs' tokens are bound to.
+
+    The deletion of such a Secret invalidates the token of one program.
+    """
+    return [
+        named(
+            "Secret",
+            "v1",
+            f"{values.domain.product}-{component}-management",
+            namespace=values.namespace,
+            labels=labels(values.domain),
+            type="Opaque",
+        )
+        for component in _COMPONENTS
+    ]
+
+
+def credential_secrets(values: Values) -> list[Json]:
+    """Return the Secrets of the management cluster, without the kubeconfigs in them."""
+    return [
+        named(
+            "Secret",
+            "v1",
+            computing_secret(values, component),
+            namespace=values.namespace,
+            labels=labels(values.domain),
+            type="Opaque",
+        )
+        for component in _COMPONENTS
+    ]
+
+
+async def recorded_management(computing: Applier, values: Values) -> str:
+    """Return the UID of the management cluster of an installation; "" if it has none."""
+    try:
+        namespace = await computing.client.get(NAMESPACES, values.namespace)
+    except NotFound:
+        return ""
+    return namespace.annotations.get(values.domain.management_cluster_id, "")
+
+
+async def check_management(computing: Applier, values: Values, *, computing_id: str) -> None:
+    """Refuse to move the programs of an installation from one cluster to another.
+
+    Syncers of both clusters would work on the same bindings.
+
+    :raises ConfigError: they run elsewhere, or both clusters are the same.
+    """
+    source = "--management-kubeconfig"
+    if values.management == computing_id:
+        message = "leads to the computing cluster itself; leave this option out"
+        raise ConfigError(message, source=source)
+    recorded = await recorded_management(computing, values)
+    if recorded == values.management:
+        return
+    if recorded:
+        message = f"must lead to the cluster {recorded}, in which Kubeocean's programs run"
+        raise ConfigError(f"{message}; to move them, run kubeocean uninstall first", source=source)
+    if await computing.find(manager_deployment(values)) is not None:
+        message = "Kubeocean's programs run in the computing cluster"
+        raise ConfigError(f"{message}; to move them, run kubeocean uninstall first", source=source)
+
+
+class Credentials:
+    """The programs' credentials of the computing cluster, in Secrets of the management cluster.
+
+    `access` is the computing cluster as the management cluster reaches it.
+    """
+
+    def __init__(
+        self,
+        values: Values,
+        computing: Applier,
+        management: Applier,
+        access: Access,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._values = values
+        self._computing = computing
+        self._management = management
+        self._access = access
+        self._clock = clock or RealClock()
+
+    async def put(self, report: Callable[[str, Json, ApplyResult], None]) -> None:
+        """Create the Secrets, or renew those whose token expires soon or leads elsewhere.
+
+        :raises ConfigError: the computing cluster's certificate would not be verified.
+        """
+        if self._access.insecure:
+            message = "has insecure-skip-tls-verify: whoever is between the clusters could act as "
+            message += "Kubeocean's programs"
+            raise ConfigError(message, source="--kubeconfig", value=self._access.server)
+        for component, anchor in zip(_COMPONENTS, anchors(self._values), strict=True):
+            result, stored = await self._computing.put(anchor)
+            report("computing", anchor, result)
+            if not await self._is_valid(component, stored.uid):
+                secret = await self._new(component, stored.name, stored.uid)
+                report("management", secret, await self._management.apply(secret))
+
+    async def _is_valid(self, component: str, anchor_uid: str) -> bool:
+        """Whether the stored token is bound to the anchor, is not due, and the server is the
+        same."""
+        name = computing_secret(self._values, component)
+        try:
+            secret = await self._management.client.get(
+                KUBECONFIG_SECRETS, name, self._values.namespace
+            )
+            access = SecretAccess(secret).current()
+        except (NotFound, ConfigError):
+            return False
+        claims = read_token(access.token.reveal() if access.token is not None else "")
+        same = (access.server, access.ca) == (self._access.server, self._access.ca)
+        if not same or claims is None or claims.secret_uid != anchor_uid:
+            return False
+        return not due(claims.begins, claims.ends, self._clock.now())
+
+    async def _new(self, component: str, anchor: str, uid: str) -> Json:
+        values, domain = self._values, self._values.domain
+        account = f"{domain.product}-{component}"
+        response = await self._computing.client.post(
+            SERVICE_ACCOUNTS, account, "token", token_request(anchor, uid), values.namespace
+        )
+        ends = datetime.fromisoformat(response["status"]["expirationTimestamp"])
+        content = kubeconfig(self._access, response["status"]["token"], namespace=values.namespace)
+        secret = credential_secrets(values)[_COMPONENTS.index(component)]
+        secret["metadata"]["annotations"] = {domain.token_expires: f"{ends:%Y-%m-%dT%H:%M:%SZ}"}
+        return secret | {
+            "data": {group.KUBECONFIG_KEY: base64.b64encode(content.encode()).decode()}
+        }
