@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.bars import Bar, Figures, document, show
 from bench.crowd import bars_of_crowd, gather
+from bench.fleet import FleetSize, bars_of_fleet, measure_fleet
 from bench.lending import bars_of, lend
 from bench.living import bars_of_living, live
 from bench.proxier import carry_sessions, sessions_bars
@@ -30,7 +31,7 @@ EVENTS, OFFICIAL_EVENTS, REQUESTS, PODS, REAL_PODS = 10_000, 1_000, 6_400, 50_00
 CLIENT_CORE, SERVER_CORE = 0, 1
 QUIET_S = 60.0
 CROWD = 5_000
-SUBJECTS = ["runtime", "lending", "living", "crowd", "sharding", "proxier"]
+SUBJECTS = ["runtime", "lending", "living", "crowd", "sharding", "proxier", "fleet"]
 
 
 def measure(directory: Path) -> Figures:
@@ -116,6 +117,12 @@ def measure_proxier(directory: Path, held_s: float) -> tuple[Figures, list[Bar]]
     return {"proxier": actual}, sessions_bars(actual)
 
 
+def measure_members(directory: Path, size: FleetSize) -> tuple[Figures, list[Bar]]:
+    """A hub with many members and placements."""
+    actual = asyncio.run(measure_fleet(directory, size, progress_on(sys.stderr)))
+    return actual, bars_of_fleet(actual)
+
+
 def main() -> int:
     parser = ArgumentParser("bench", description=__doc__)
     parser.add_argument("subjects", nargs="*", metavar="|".join(SUBJECTS), help="which; all")
@@ -123,6 +130,15 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=500, help="pods of each measurement")
     parser.add_argument("--idle", type=float, default=600, help="seconds of doing nothing")
     parser.add_argument("--held", type=float, default=60, help="seconds of holding sessions")
+    fleet = FleetSize()
+    parser.add_argument("--members", type=int, default=fleet.members, help="members of a fleet")
+    parser.add_argument(
+        "--clusters", type=int, default=fleet.clusters, help="clusters of each placement"
+    )
+    parser.add_argument("--placements", type=int, default=fleet.placements, help="placements")
+    parser.add_argument(
+        "--heartbeat", type=int, default=fleet.heartbeat_s, help="seconds between heartbeats"
+    )
     requested = parser.parse_args()
     chosen = requested.subjects or SUBJECTS
     figures: Figures = {}
@@ -139,6 +155,15 @@ def main() -> int:
                 measured = measure_crowd(Path(name), requested.nodes)
             elif subject == "proxier":
                 measured = measure_proxier(Path(name), requested.held)
+            elif subject == "fleet":
+                size = FleetSize(
+                    members=requested.members,
+                    clusters=requested.clusters,
+                    placements=requested.placements,
+                    heartbeat_s=requested.heartbeat,
+                    idle_s=min(requested.idle, fleet.idle_s),
+                )
+                measured = measure_members(Path(name), size)
             elif subject == "sharding":
                 measured = measure_sharding(Path(name))
             else:

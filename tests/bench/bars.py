@@ -37,7 +37,7 @@ class Bar:
 def show(figures: Figures, bars: Iterable[Bar]) -> None:
     """Both tables, for people."""
     console = Console(soft_wrap=True)
-    raw = Table("subject", "figure", "value", title="measured (CPU unless said otherwise)")
+    raw = Table("subject", "figure", "value", title="measured (CPU unless another unit is named)")
     for name, values in figures.items():
         for key, value in values.items():
             raw.add_row(name, key, f"{value:,.2f}")

@@ -157,7 +157,7 @@ async def _converse(
         proxier_env.computing_api.upgrade(
             "GET", path, protocol="websocket", query=query, headers=handshake()
         ) as tunnel,
-        aclosing(messages(tunnel)) as heard,
+        aclosing(messages(tunnel)) as received,
     ):
         turn = 0
         while not ending.is_set():
@@ -166,7 +166,7 @@ async def _converse(
             await _say(tunnel, words)
             message = b""
             while len(message) < len(words):
-                channel, content = await anext(heard)
+                channel, content = await anext(received)
                 message += content if channel == Channel.STDOUT else b""
             tally.wrong += message != words
             tally.begun += turn == 1

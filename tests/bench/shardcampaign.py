@@ -3,8 +3,8 @@
 Objects are added, changed, replaced, relabelled and deleted at random while replicas go from one to
 three to five to two, first in order, then with kill -9, SIGSTOP, a network cut and restarts of the
 API server. It fails if a change was lost, a deletion was false or repeated, one was lost in an
-orderly step (with `--guaranteed`: at all), two replicas handled one key at a time, or a notifier
-was given other keys than those of its shard. It prints what it counted as JSON.
+orderly step (with `--deletions guaranteed`: at all), two replicas handled one key at a time, or a
+notifier was given other keys than those of its shard. It prints what it counted as JSON.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ async def campaign(proof: Campaign, *, freeze_s: float) -> dict[str, float]:
         await proof.kill(_named(proof)[0])
         await proof.stopped(_named(proof)[0], freeze_s)
         await proof.cut_off(_named(proof)[1])
-        await proof.cluster.restart("kube-apiserver")
+        await proof.restart_server()
         await proof.settled(within=300)
         await proof.kill(await proof.assigner())
         await proof.start(2)
         await proof.settled(within=300)
-        await proof.cluster.restart("kube-apiserver")
+        await proof.restart_server()
         await proof.stop(*_named(proof)[:-2])
         await proof.settled(within=300)
     await proof.handled(within=600)

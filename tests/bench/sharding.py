@@ -137,8 +137,8 @@ def _rolling_update(count: int) -> tuple[float, float]:
         assigner.observe(members.values(), started=now, now=now, table=table)
         decided = assigner.decide(table, now)
         if decided.table is not None:
-            before, table = table.heirs, decided.table
-            pairs = enumerate(zip(before, table.heirs, strict=True))
+            before, table = table.next_owners, decided.table
+            pairs = enumerate(zip(before, table.next_owners, strict=True))
             moves.update(slot for slot, (a, b) in pairs if a and a != b)
 
     for number in range(count):
@@ -155,7 +155,7 @@ def _rolling_update(count: int) -> tuple[float, float]:
         del members[f"old{number}"]
     for _ in range(120):
         turn()
-    assert all(owner.startswith("new") for owner in table.heirs)
+    assert all(owner.startswith("new") for owner in table.next_owners)
     return sum(moves.values()) / SLOTS, max(moves.values())
 
 

@@ -57,13 +57,13 @@ async def watch_ours(url: str, ca: bytes, count: int) -> Figures:
         client = client_of(url, ca)
         queue: WorkQueue[Key] = WorkQueue("bench")
         done = asyncio.Event()
-        heard = 0
+        delivered = 0
 
         def enqueue(old: Pod | None, new: Pod | None) -> None:
-            nonlocal heard
-            heard += 1
+            nonlocal delivered
+            delivered += 1
             queue.add((new or old).key)
-            if heard == count:
+            if delivered == count:
                 done.set()
 
         informer = Informer(

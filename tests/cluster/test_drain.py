@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.install.drain import Drain
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import VirtualClock
 from kubeocean.runtime.kinds import NODES, PODS, Node, Pod
 from kubeocean.runtime.objects import Resource, Untyped
 from support.commands import Home
@@ -196,3 +198,23 @@ async def test_an_eviction_that_fails_does_not_delay_other_pods(drain_env: Drain
     assert await drain_env.pods() == {"twice"}
     assert f"{drain_env.namespace}/twice: not evicted: " in done.err
     assert "more than one PodDisruptionBudget" in done.err
+
+
+async def test_pods_that_come_again_are_evicted_at_growing_intervals(drain_env: DrainEnv) -> None:
+    """No syncer takes allocatable pods from the node, and a controller creates pods again."""
+    clock = VirtualClock()
+    drain = Drain(drain_env.vnode(1), drain_env.client, clock=clock, force=True)
+    await drain_env.pod("again")
+    assert (await drain.step()).returned == ()
+    evicted_at = []
+    for second in range(20):
+        if not await drain_env.pods():
+            await drain_env.pod("again")
+        before = drain.evicted
+        left = await drain.step()
+        assert left.returned == (f"{drain_env.namespace}/again",)
+        if drain.evicted > before:
+            evicted_at.append(second)
+        await clock.advance(1)
+    assert evicted_at == [0, 2, 6, 14]
+    assert drain.evicted == 5

@@ -66,7 +66,7 @@ async def own(assets: Programs, cluster_roots: object) -> AsyncIterator[Cluster]
 
 @dataclass
 class World:
-    """A server, an informer that looks at it through faults, and what its handlers were told."""
+    """A server, an informer that looks at it through faults, and what its handlers were given."""
 
     cluster: Cluster
     client: Client
@@ -92,7 +92,7 @@ class World:
         return self.informer
 
     def hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Each change must fit onto what was told before, and time must not go back."""
+        """Each change must fit onto the changes before, and time must not go back."""
         key = (new or old).key
         assert self.received.get(key) == old
         if new is not None:

@@ -1,4 +1,4 @@
-"""Pods of ours as processes of this machine: scheduled, run and told of as on any node."""
+"""Pods of ours as processes of this machine: scheduled, run and reported as on any node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated nodes: Ready, running pods, failing when told to."""
+"""Simulated nodes: Ready, running pods, failing on request."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,15 +14,17 @@ import pytest
 
 from conftest import NewCluster
 from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.fleet.placements import CLUSTER_RESOURCE_PLACEMENTS
 from kubeocean.api.group import APP_PART_OF
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
 from kubeocean.errors import ApiError
+from kubeocean.inspect.fleet import placement_view
 from kubeocean.inspect.kinds import DEPLOYMENTS
 from kubeocean.local.assets import Assets
 from kubeocean.local.simulated_nodes import SimulatedNodes
 from kubeocean.runtime.client import Client, MergePatch, connect
 from kubeocean.runtime.discovery import Discovery
-from kubeocean.runtime.kinds import LEASES, NODES, PODS
+from kubeocean.runtime.kinds import LEASES, NAMESPACES, NODES, PODS
 from kubeocean.runtime.objects import find_condition
 from support.commands import Home
 from support.wait import until
@@ -50,12 +53,13 @@ async def _ready_nodes(client: Client) -> set[str]:
 
 
 def _printed(out: str) -> list[str]:
-    """The commands that somebody is told to try."""
+    """The commands that `up` recommends."""
     lines = out.partition("\nTry:\n")[2].splitlines()
     return [line.strip() for line in lines if line.startswith("  ")]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_up_shows_the_product_at_work(
     home: Home, assets: Assets, new_cluster: NewCluster
 ) -> None:
@@ -66,6 +70,7 @@ async def test_up_shows_the_product_at_work(
     try:
         await _check_at_work(computing, home)
         await _check_commands(up.out, home)
+        await _check_fleet(home, computing)
         await _check_kept(home, computing)
         await _check_again(home, computing)
         await _check_join(home, assets, new_cluster, computing)
@@ -147,8 +152,8 @@ async def _check_at_work(computing: Client, home: Home) -> None:
     assert len(lines) == len(ours)
     accounts = {name: pod.spec.service_account_name for name, pod in ours.items()}
     assert accounts["kubeocean-manager"] == "kubeocean-manager"
-    assert accounts["kubeocean-syncer-worker-1"] == "kubeocean-syncer"
-    assert accounts["kubeocean-proxier-worker-2"] == "kubeocean-proxier"
+    assert accounts["kubeocean-syncer-worker-1"] == "kubeocean-syncer-worker-1"
+    assert accounts["kubeocean-proxier-worker-2"] == "kubeocean-proxier-worker-2"
 
 
 async def _check_commands(out: str, home: Home, *, node: str = "vnode-worker-2-sim-1") -> None:
@@ -166,6 +171,40 @@ async def _check_commands(out: str, home: Home, *, node: str = "vnode-worker-2-s
     assert done.returncode == 0, done.stdout + done.stderr
     assert node in done.stdout
     assert "sample-" in done.stdout
+
+
+async def _check_fleet(home: Home, computing: Client) -> None:
+    """The workers are members, and what is placed from the hub arrives in one of them."""
+    home.environ["KUBECONFIG"] = (await home.run("kubeconfig")).out.strip()
+    clusters = await home.run("fleet", "clusters", "-o", "json")
+    states = {
+        each["name"]: (each["state"], each["healthy"])
+        for each in json.loads(clusters.out)["clusters"]
+    }
+    assert states == {"worker-1": ("Joined", "True"), "worker-2": ("Joined", "True")}
+    await computing.create(NAMESPACES, {"metadata": {"name": "placed"}})
+    selector = {"group": "", "version": "v1", "kind": "Namespace", "name": "placed"}
+    await computing.create(
+        CLUSTER_RESOURCE_PLACEMENTS,
+        {
+            "apiVersion": CLUSTER_RESOURCE_PLACEMENTS.api_version,
+            "kind": CLUSTER_RESOURCE_PLACEMENTS.kind,
+            "metadata": {"name": "everywhere"},
+            "spec": {"resourceSelectors": [selector]},
+        },
+    )
+
+    async def is_available() -> bool:
+        placement = await computing.get(CLUSTER_RESOURCE_PLACEMENTS, "everywhere")
+        return placement_view(placement).available == 2
+
+    await until(is_available, within=120, what="the placement on both workers")
+    worker = connect((await home.run("kubeconfig", "--context", "worker-2")).out.strip())
+    try:
+        assert (await worker.get(NAMESPACES, "placed")).name == "placed"
+    finally:
+        await worker.close()
+    del home.environ["KUBECONFIG"]
 
 
 async def _check_kept(home: Home, computing: Client) -> None:

@@ -63,7 +63,7 @@ async def test_a_watch_lives_through_kills_and_restarts(new_cluster: NewCluster)
         await make(client, "after-restart")
         await until(lambda: "after-restart" in shown(informer), within=20)
         assert shown(informer) == await names(client)
-    # The data was the same all the time, so nothing was told twice.
+    # The data was the same all the time, so nothing was delivered twice.
     assert events == ["before", "after-kill", "after-restart"]
     await client.close()
 

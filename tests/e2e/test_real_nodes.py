@@ -335,12 +335,12 @@ async def main():
             await client.create(PODS, json.loads(sys.argv[2]), namespace="default")
             while (await client.get(PODS, "lasting", "default")).status.phase != "Running":
                 await asyncio.sleep(0.1)
-            said = {
+            report = {
                 "init": node.world.init,
                 "link": node.subnet.link,
                 "cgroup": network.cgroup_of(node.subnet),
             }
-            print(json.dumps(said), flush=True)
+            print(json.dumps(report), flush=True)
             await asyncio.Event().wait()
 
 asyncio.run(main())

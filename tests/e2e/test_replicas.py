@@ -231,7 +231,7 @@ async def test_new_sessions_work_soon_after_a_replica_is_gone(
         await until(shore.works, what="a session to work")
         worked = time.monotonic()
         assert await shore.pointed_at() == other.address
-        # It is told of when it is over, which is a moment later.
+        # The metric is written at the end, a moment later.
         await until(lambda: shore.served(other) > before)
         assert await shore.logs() == "began\n"
     finally:

@@ -1,12 +1,13 @@
-"""An admission webhook of a test's own: a real server that says no, or stops answering."""
+"""An admission webhook of a test's own: a real server that says no, changes pods, or is silent."""
 
 from __future__ import annotations
 
 import base64
+import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +21,17 @@ from support.servers import unused
 
 __all__ = ["Webhook", "guarding"]
 
-_CONFIGURATIONS: Final = Resource(
-    "admissionregistration.k8s.io",
+_GROUP: Final = "admissionregistration.k8s.io"
+_VALIDATING: Final = Resource(
+    _GROUP,
     "v1",
     "validatingwebhookconfigurations",
     "ValidatingWebhookConfiguration",
     False,
     Untyped,
+)
+_MUTATING: Final = Resource(
+    _GROUP, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False, Untyped
 )
 
 
@@ -37,6 +42,7 @@ class Webhook:
     refusal: str = ""
     requests: int = 0
     deaf: bool = False  # it answers with nothing that makes sense
+    changes: list[Json] = field(default_factory=list)  # a JSON patch, if the webhook is mutating
 
     async def review(self, request: web.Request) -> web.Response:
         requested: Json = await request.json()
@@ -46,15 +52,24 @@ class Webhook:
         answer: Json = {"uid": requested["request"]["uid"], "allowed": not self.refusal}
         if self.refusal:
             answer["status"] = {"message": self.refusal}
+        elif self.changes:
+            patch = base64.b64encode(json.dumps(self.changes).encode()).decode()
+            answer |= {"patchType": "JSONPatch", "patch": patch}
         kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         return web.json_response(kind | {"response": answer})
 
 
 @asynccontextmanager
 async def guarding(
-    client: Client, namespace: str, *, resource: str = "pods", directory: Path
+    client: Client,
+    namespace: str,
+    *,
+    resource: str = "pods",
+    directory: Path,
+    mutating: bool = False,
 ) -> AsyncIterator[Webhook]:
     """The webhook is asked about everything of that kind that is made in the namespace."""
+    configurations = _MUTATING if mutating else _VALIDATING
     webhook, authority, port = Webhook(), Authority.create("webhooks"), unused()
     authority.issue(Subject("webhook", (), ("127.0.0.1",), server=True)).save(directory, namespace)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -66,12 +81,12 @@ async def guarding(
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     authority_pem = base64.b64encode(authority.certificate).decode()
     made = await client.create(
-        _CONFIGURATIONS, _configuration(namespace, resource, port, authority_pem)
+        configurations, _configuration(namespace, resource, port, authority_pem)
     )
     try:
         yield webhook
     finally:
-        await client.delete(_CONFIGURATIONS, made.name, uid=made.uid)
+        await client.delete(configurations, made.name, uid=made.uid)
         await runner.cleanup()
 
 

@@ -18,7 +18,7 @@ from kubeocean.runtime.kinds import NAMESPACES, PODS, SERVICE_ACCOUNTS
 from kubeocean.runtime.objects import Json, Key, ObjectT, Resource
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.forge_context import CopyNames
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.dependents import Dependents
 from kubeocean.syncer.replication.missing import Missing

@@ -6,6 +6,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -15,10 +16,11 @@ from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.credentials import StaticAccess
 from kubeocean.runtime.kinds import PODS
+from kubeocean.runtime.objects import Resource
 from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
 
-__all__ = ["compact", "half_delete"]
+__all__ = ["compact", "half_delete", "stored_bytes"]
 
 
 async def compact(cluster: Cluster) -> int:
@@ -41,6 +43,16 @@ async def half_delete(cluster: Cluster, client: Client, name: str, namespace: st
     async with _operator(cluster) as etcd:
         body = {"key": _encoded(path), "value": _encoded(value)}
         await etcd.request("POST", "/v3/kv/put", body=body)
+
+
+async def stored_bytes(cluster: Cluster, resource: Resource[Any], *, most: int = 500) -> float:
+    """The average size of a resource's objects as etcd stores them, of `most` objects at most."""
+    prefix = f"/registry/{resource.group}/{resource.plural}/".encode()
+    body = {"key": _encoded(prefix), "range_end": _encoded(prefix[:-1] + b"0"), "limit": most}
+    async with _operator(cluster) as etcd:
+        answer = await etcd.request_json("POST", "/v3/kv/range", body=body)
+    sizes = [len(base64.b64decode(each["value"])) for each in answer["kvs"]]
+    return sum(sizes) / len(sizes)
 
 
 def _encoded(value: bytes) -> str:

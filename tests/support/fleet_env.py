@@ -43,10 +43,11 @@ from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.components import Part
+from kubeocean.runtime.credentials import AccessSource
 from kubeocean.runtime.kinds import EVENTS, NAMESPACES, Event
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Condition, Json, find_condition
-from kubeocean.runtime.transport import Transport
+from kubeocean.runtime.transport import HttpTransport, Transport
 from support.background import running
 from support.control_planes import SERVERS, applier, plane
 from support.controller_env import Crash
@@ -170,6 +171,7 @@ class FleetEnv:
         hub_faults: Faults | None = None,
         member_faults: Faults | None = None,
         *,
+        access: AccessSource | None = None,
         cluster: Cluster | None = None,
         new_applier: Callable[[Client, Client], NewApplier] | None = None,
         provider: Callable[[Client], PropertyProvider] | None = None,
@@ -180,10 +182,14 @@ class FleetEnv:
     ) -> AsyncIterator[MemberAgent]:
         """Run the agent of a member until the block ends.
 
-        `new_applier` gets the clients of hub and member, and returns what makes an applier.
+        `access` is another way to the hub than a user's certificate. `new_applier` gets the clients
+        of hub and member, and returns what makes an applier.
         """
         cluster = cluster or self.member_cluster
-        hub = self.hub_cluster.client(kubeconfig=self.identity(name), wrap=_wrap(hub_faults))
+        if access is not None:
+            hub = Client(HttpTransport(access), cluster="hub")
+        else:
+            hub = self.hub_cluster.client(kubeconfig=self.identity(name), wrap=_wrap(hub_faults))
         member = cluster.client(wrap=_wrap(member_faults))
         certificate = cluster.authority.certificate.decode()
         built_in = NodeProperties(

@@ -8,7 +8,7 @@ from kubeocean.api import naming
 from kubeocean.api.group import DEFAULT
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.pods.forge_context import Context, CopyNames, Endpoint
-from kubeocean.syncer.pods.references import references, token_secret
+from kubeocean.syncer.pods.referenced_objects import references, token_secret
 
 __all__ = ["OWNERSHIP", "SERVER", "context_for", "names_for", "vpod"]
 

@@ -25,6 +25,7 @@ from kubeocean.manager.app import Manager
 from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.manager.worker_probe import REVIEW_S
 from kubeocean.runtime.client import Client, MergePatch, connect
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.kinds import EVENTS, LEASES, NAMESPACES, NODES, SECRETS, Event, Node
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
 from support.background import running
@@ -145,12 +146,18 @@ class ManagerEnv:
 
     @asynccontextmanager
     async def managed(
-        self, faults: Faults | None = None, *, review_s: float = REVIEW_S
+        self,
+        faults: Faults | None = None,
+        *,
+        review_s: float = REVIEW_S,
+        clock: Clock | None = None,
     ) -> AsyncIterator[Manager]:
         """A manager at work, under the account and the roles that it is installed with."""
         wrap = faults.wrap if faults is not None else None
         client = self.computing_cluster.client(kubeconfig=self.account, wrap=wrap)
-        manager = Manager(client, self.templates, deadline_s=DEADLINE_S, review_s=review_s)
+        manager = Manager(
+            client, self.templates, deadline_s=DEADLINE_S, review_s=review_s, clock=clock
+        )
         try:
             async with running(manager):
                 yield manager

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from kubeocean.local.pki import Authority, Subject
 from kubeocean.proxier.server import Handler, KubeletServer
-from kubeocean.proxier.server_tls import ServerCertificate, ServerTls
+from kubeocean.proxier.server_tls import ServerTls
+from kubeocean.runtime.server_tls import ServerCertificate
 
 __all__ = ["RunningServer", "pair_of"]
 

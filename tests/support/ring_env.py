@@ -114,7 +114,7 @@ class Recorder(ResourceHandler[ConfigMap]):
 
 @dataclass
 class Notes(ShardNotifier):
-    """What a replica was told; `hold` keeps it from letting go."""
+    """The calls that a notifier got; `hold` keeps the replica from releasing its shards."""
 
     gained: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)

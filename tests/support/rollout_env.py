@@ -35,6 +35,7 @@ __all__ = [
     "binding_of",
     "container",
     "go_objects",
+    "roll_out",
     "settled",
 ]
 
@@ -287,6 +288,17 @@ def normal(content: Json) -> Json:
     for given in ("clusterIP", "clusterIPs"):
         body["spec"].pop(given, None)
     return body
+
+
+async def roll_out(client: Client, binding: ClusterBinding, root: Path) -> None:
+    """Apply the objects of a binding once, from our own templates."""
+    rollout = Rollout(
+        client,
+        syncer_templates=Mounted.syncers(root / "syncer").path,
+        proxier_templates=Mounted.proxiers(root / "proxier").path,
+    )
+    result = await rollout.ensure(binding)
+    assert not result.failed, result
 
 
 async def settled(rollout: Rollout, binding: ClusterBinding) -> None:

@@ -11,7 +11,7 @@ on a clock that all processes of the machine share. The time of a write is that 
 asked. SIGUSR1 lets the next write hang between the fence and the network, as a machine does that
 freezes there. SIGUSR2 lets it write into FILE.NAME how many objects it holds in its caches.
 
-For measurements: SHARD_SLOTS, SHARD_LOADS (how often loads are told), SHARD_BURN_MS (CPU time that
+For measurements: SHARD_SLOTS, SHARD_LOADS (interval of load reports), SHARD_BURN_MS (CPU time that
 a reconcile takes), SHARD_COST_MS (time for which it keeps all others of the process waiting, as if
 it took the only core), SHARD_CHILDREN=no.
 """

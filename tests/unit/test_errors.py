@@ -166,7 +166,7 @@ def test_when_to_come_back(header: str, details: object, seconds: float | None) 
         (b"[1]", "[1]"),
         (b'{"kind":"Pod"}', '{"kind":"Pod"}'),
         (b'{"kind":"Status"}', "HTTP 503"),
-        (b'{"message":"said without a kind"}', "said without a kind"),
+        (b'{"message":"no kind"}', "no kind"),
         (b'{"kind":"Status","message":5}', '{"kind":"Status","message":5}'),
     ],
 )

@@ -101,15 +101,21 @@ GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
     "deletion ends": (
         "test_a_forced_deletion_reaches_the_worker_when_it_is_back",
         "test_a_binding_that_is_deleted_during_the_outage_ends_and_reports_what_is_unconfirmed",
+        "test_caches_of_the_worker_that_never_sync_do_not_hold_up_the_deletion_of_a_binding",
+        "test_node_patches_that_fail_do_not_hold_up_the_deletion_of_a_binding",
+        "test_a_foreign_finalizer_on_a_pod_does_not_hold_up_the_deletion_of_a_binding",
     ),
     "the lease is honoured": (
         "test_what_is_offered_keeps_every_promise",
         "test_windows_close_and_open_on_time_and_pods_leave_by_the_rules",
+        "test_the_pace_holds_for_all_nodes_of_a_policy_together",
     ),
     "bounded lag": ("test_the_lag_of_each_cluster_is_measured",),
     "safe failure": (
         "test_an_unreachable_worker_loses_nothing_and_recovery_resumes",
         "test_nodes_of_a_dead_worker_become_not_ready_and_nothing_is_deleted",
+        "test_a_worker_without_service_gets_no_heartbeats_and_loses_nothing",
+        "test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart",
     ),
 }
 

@@ -145,6 +145,7 @@ class BindingStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_
     last_sync_time: str | None = None
     observed_generation: int = 0
     virtual_nodes: int = 0
+    credential_expiration_time: str | None = None
 
 
 class ClusterBinding(Object, frozen=True, gc=False, rename="camel", kw_only=True):

@@ -7,11 +7,12 @@ none is spelled elsewhere. Those marked new are not in the contract of the earli
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from kubeocean.runtime.objects import Condition
+from kubeocean.runtime.objects import Condition, find_condition
 
 __all__ = [
     "ACTIVE",
@@ -33,15 +34,29 @@ __all__ = [
     "CONNECTION_MISTAKEN",
     "CONNECTION_PASSED",
     "CONNECTION_WITHOUT_POLICIES",
+    "CREDENTIAL_EXPIRES",
+    "CREDENTIAL_KEPT",
+    "CREDENTIAL_NOT_RENEWED",
+    "CREDENTIAL_RENEWED",
+    "CREDENTIAL_UNKNOWN",
+    "CREDENTIAL_VALID",
     "DRAINED",
     "DRAIN_DONE",
     "DRAIN_RUNNING",
     "DRAIN_UNCONFIRMED",
     "EXPIRED",
+    "FLEET_AWAITS_SYNCER",
+    "FLEET_HAS_LEFT",
+    "FLEET_JOINED",
+    "FLEET_JOINING",
+    "FLEET_LEAVING",
+    "FLEET_MEMBERSHIP",
+    "FLEET_REFUSED",
     "LIMITS_KNOWN",
     "LIMITS_UNKNOWN",
     "NODES_EXPIRED",
     "NODES_KEPT",
+    "NODE_PORTS",
     "OVERLAPPING",
     "PERMISSIONS_GRANTED",
     "PERMISSIONS_MISSING",
@@ -93,6 +108,7 @@ __all__ = [
     "NodeEvent",
     "PodEvent",
     "PolicyEvent",
+    "is_in_fleet",
 ]
 
 _LONGEST_MESSAGE: Final = 32_768  # an API server refuses longer ones
@@ -222,7 +238,9 @@ POLICIES: Final = "PoliciesValid"  # new
 EXPIRED: Final = "NodesExpired"  # new; only of bindings whose nodes were
 DRAINED: Final = "Drained"  # new
 CONFLICTED: Final = "Conflicted"  # new; only of bindings that were
+CREDENTIAL_VALID: Final = "CredentialValid"  # new; only of credentials whose expiry is known
 WORKER_TRUSTED: Final = "WorkerTrustedFully"  # new; only of bindings that say so, or did
+FLEET_MEMBERSHIP: Final = "FleetMember"  # new; only of bindings that are or were to be members
 
 BINDING_INITIALIZING: Final = ConditionTemplate(
     READY, "False", "Initializing", "The binding is being set up{waits}"
@@ -354,11 +372,71 @@ WORKER_TRUSTED_LIKE_A_KUBELET: Final = ConditionTemplate(
     "WorkerTrustKubelet",
     "The worker sets labels and annotations no further than Kubernetes lets a kubelet",
 )
+CREDENTIAL_RENEWED: Final = ConditionTemplate(  # new, as are the next four
+    CREDENTIAL_VALID,
+    "True",
+    "RenewedByManager",
+    "The worker's credential ends at {ends}; the manager renews it before",
+)
+CREDENTIAL_KEPT: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "True",
+    "NotRenewed",
+    "The worker's credential ends at {ends}; kubeocean join did not make it, so the manager does"
+    " not renew it",
+)
+CREDENTIAL_NOT_RENEWED: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "False",
+    "RenewalFailed",
+    "The worker's credential ends at {ends}, and could not be renewed: {error}; to renew it, run:"
+    " {command}",
+)
+CREDENTIAL_EXPIRES: Final = ConditionTemplate(
+    CREDENTIAL_VALID,
+    "False",
+    "ExpiresSoon",
+    "The worker's credential ends at {ends}; the manager does not renew it, because kubeocean join"
+    " did not make it: put another kubeconfig into Secret {secret}",
+)
+CREDENTIAL_UNKNOWN: Final = ConditionTemplate(
+    CREDENTIAL_VALID, "Unknown", "ExpiryUnknown", "The worker's credential does not name its expiry"
+)
 
+FLEET_AWAITS_SYNCER: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP,
+    "Unknown",
+    "AwaitingSyncer",
+    "The syncer of the binding has not recorded its identity yet, in the annotation {annotation}",
+)
+FLEET_JOINING: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "Unknown", "Joining", "The worker joins the fleet{waits}"
+)
+FLEET_JOINED: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "True", "Joined", "The worker is a member of the fleet"
+)
+FLEET_LEAVING: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "Unknown", "Leaving", "The worker leaves the fleet"
+)
+FLEET_HAS_LEFT: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "False", "Left", "The worker is no member of the fleet"
+)
+FLEET_REFUSED: Final = ConditionTemplate(
+    FLEET_MEMBERSHIP, "False", "Refused", "The worker cannot join the fleet: {problem}"
+)
+
+NODE_PORTS: Final = "NodePorts"  # `status.reason` of a pod with a host port that another pod has
 PHYSICAL_POD_LOST: Final = "PhysicalPodLost"  # `status.reason` of a pod whose copy disappeared
 POD_CREATED: Final = "PhysicalPodCreated"  # new: a condition of a pod that cannot run in the worker
 POD_EXPECTED: Final = "PhysicalPodExpected"  # new: of a pod that is not meant to run in the worker
 POD_SYNCED: Final = "PhysicalPodSynced"  # new: of one that runs, but not as it should
+
+
+def is_in_fleet(conditions: Iterable[Condition] | None) -> bool:
+    """Whether a binding's worker has a MemberCluster, which may be joining or leaving."""
+    reasons = (FLEET_JOINING.reason, FLEET_JOINED.reason, FLEET_LEAVING.reason)
+    condition = find_condition(conditions, FLEET_MEMBERSHIP)
+    return condition is not None and condition.reason in reasons
 
 
 class BindingEvent(StrEnum):
@@ -381,6 +459,9 @@ class BindingEvent(StrEnum):
     CLEANUP_UNCONFIRMED = "CleanupUnconfirmed"
     KUBECONFIG_ROTATED = "KubeconfigRotated"
     KUBECONFIG_REFUSED = "KubeconfigRefused"
+    CREDENTIAL_RENEWED = "CredentialRenewed"
+    CREDENTIAL_NOT_RENEWED = "RenewalFailed"
+    CREDENTIAL_EXPIRES = "ExpiresSoon"
     MOUNT_NAMESPACE_CREATED = "MountNamespaceCreated"
     ROLLED_OUT = "RolledOut"
     WORKER_TOO_OLD = "WorkerTooOld"

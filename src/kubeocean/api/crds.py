@@ -222,6 +222,10 @@ def _binding_status() -> Json:
             "The generation of the object that the status describes.", wide=True
         ),
         virtualNodes=number("The number of virtual nodes of the binding."),
+        credentialExpirationTime=time(
+            "When the credential in the kubeconfig Secret expires, if that is known. The manager"
+            " renews credentials that kubeocean join made."
+        ),
     )
 
 

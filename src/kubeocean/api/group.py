@@ -42,6 +42,8 @@ __all__ = [
     "ENV_SERVICE_PORT",
     "ENV_SYNCER_TEMPLATES",
     "EXCLUDED_INSTANCE_TYPES",
+    "FLEET_LEFT",
+    "FLEET_MEMBER",
     "GROUP",
     "HEALTH_PORT",
     "HOST_PORT_COMMAND",
@@ -95,6 +97,10 @@ LOG_CONFIG_VERSION: Final = "v1"
 KUBECONFIG_KEY: Final = "kubeconfig"  # of the Secret that a binding names
 
 TRUE: Final = "true"  # the value of labels, annotations and taints that are switches
+
+# Values of the annotation `fleet` of a binding
+FLEET_MEMBER: Final = "member"
+FLEET_LEFT: Final = "left"  # written when the MemberCluster of the binding was deleted by a user
 
 
 class _Key:
@@ -249,6 +255,12 @@ class Domain:
     # New, of a binding: how much its syncer and its proxier log
     log_level = _Key("log-level")
 
+    # New, of a binding: whether its worker is a member of the fleet, the time between its
+    # heartbeats, and the user name that its syncer has in the computing cluster
+    fleet = _Key("fleet")
+    fleet_heartbeat = _Key("fleet-heartbeat-seconds")
+    fleet_identity = _Key("fleet-identity")
+
     # New, on virtual nodes that are being drained: the actor that cordoned them
     drained = _Key("drained")
 
@@ -283,6 +295,10 @@ class Domain:
     def deleting(self, cluster_id: str) -> str:
         """Return the annotation key of a virtual object whose copy in that cluster must go."""
         return f"{self.name}/deleting-{cluster_id}"
+
+    def phase_in(self, cluster_id: str) -> str:
+        """The annotation of a virtual volume or claim with the phase of its copy there."""
+        return f"{self.name}/phase-{cluster_id}"
 
     def finalizer_for(self, cluster_id: str) -> str:
         """The finalizer of a virtual object while it has a copy in that cluster."""

@@ -26,6 +26,7 @@ __all__ = [
     "Claim",
     "Ids",
     "bears_ids",
+    "bears_no_ids",
     "claim_copy",
     "claim_pod",
     "claim_policy",
@@ -64,6 +65,12 @@ def ownership(ids: Ids, domain: Domain) -> dict[str, str]:
 def bears_ids(obj: Object, *, ids: Ids, domain: Domain) -> bool:
     """Whether an object has the labels of all objects that this binding's syncer creates."""
     return ownership(ids, domain).items() <= obj.labels.items()
+
+
+def bears_no_ids(obj: Object, *, domain: Domain) -> bool:
+    """Whether an object has no label of any binding or cluster, as objects of the Go one."""
+    keys = domain.cluster_binding, domain.physical_cluster_id, domain.computing_cluster_id
+    return not any(key in obj.labels for key in keys)
 
 
 def may_be_ours(obj: Object, *, ids: Ids, domain: Domain) -> bool:

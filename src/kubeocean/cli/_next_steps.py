@@ -55,6 +55,8 @@ class Guide:
         commands += [self._kubectl(*manager), command_line("status", *own)]
         if self._lends:
             commands.append(command_line("explain", "node", self._first_node(), *own))
+        if self.shape.fleet and self.shape.workers:
+            commands.append(command_line("fleet", "clusters"))
         return [*commands, command_line("doctor", *own)]
 
     def _domain_option(self) -> tuple[str, ...]:

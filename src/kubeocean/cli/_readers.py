@@ -1,4 +1,4 @@
-"""How commands that change nothing reach the clusters, and how a shell completes names."""
+"""How commands that change nothing reach the clusters, name objects, and complete names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kubeocean.cli._clusters import reach
 if TYPE_CHECKING:
     from kubeocean.inspect.status.reading import StatusReader
     from kubeocean.runtime.credentials import AccessSource
+    from kubeocean.runtime.objects import Key
 
 __all__ = [
     "AskOption",
@@ -24,6 +25,7 @@ __all__ = [
     "complete_node",
     "complete_place",
     "complete_pod",
+    "key_of",
 ]
 
 _ANSWER_S: Final = 10.0  # limit of one request to the computing cluster
@@ -93,6 +95,28 @@ class Where:
             if self.kubeconfig:
                 message = message.removeprefix(f"{self.kubeconfig}: ")
             raise ConfigError(message, source=options) from error
+
+
+def key_of(
+    argument: str,
+    option: str,
+    *,
+    default: str = "default",
+    field: str = "pod",
+    options: str = "--namespace",
+) -> Key:
+    """Return the object that `[NAMESPACE/]NAME` and the option for its namespace name.
+
+    :raises ConfigError: they name two namespaces.
+    """
+    from kubeocean.errors import ConfigError
+    from kubeocean.runtime.objects import Key
+
+    namespace, slash, name = argument.rpartition("/")
+    if slash and option not in ("", namespace):
+        message = f"is not in {option}, which {options} says"
+        raise ConfigError(message, field=field, value=argument)
+    return Key(namespace or option or default, name)
 
 
 def complete_binding(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`kubeocean explain`: why a node, a pod, a binding or a placement is in its state, on one page."""
+"""`kubeocean explain`: why a node, a pod, a binding or a fleet's object is in its state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import typer
 
 from kubeocean.cli._clusters import ContextOption, DomainOption, KubeconfigOption, reach
 from kubeocean.cli._output import Format, FormatOption, print_document
-from kubeocean.cli._readers import complete_binding, complete_node, complete_pod
+from kubeocean.cli._readers import complete_binding, complete_node, complete_pod, key_of
 from kubeocean.cli._run import run
 from kubeocean.cli._views import print_page
 
 if TYPE_CHECKING:
     from kubeocean.inspect.explain.reading import ExplainReader
     from kubeocean.inspect.explain.report import Explanation
-    from kubeocean.runtime.objects import Key
 
-__all__ = ["binding", "explain", "node", "placement", "pod"]
+__all__ = ["binding", "explain", "member", "node", "placement", "pod", "work"]
 
 _NOT_EXPLAINED: Final = 1
 _LONG_S: Final = 2.0  # after which a line names the reason of the delay
@@ -36,7 +35,7 @@ ZoneOption = Annotated[
 
 explain = typer.Typer(
     name="explain",
-    help="Explain which rule decided the state of a node, a pod, a binding or a placement.",
+    help="Explain which rule decided the state of a node, a pod, a binding or a fleet's object.",
     no_args_is_help=True,
 )
 
@@ -98,7 +97,7 @@ def pod(
     async def explained(reader: ExplainReader) -> Explanation:
         from kubeocean.inspect.explain.pod import explain_pod
 
-        return explain_pod(await reader.pod(_key_of(name, namespace)))
+        return explain_pod(await reader.pod(key_of(name, namespace)))
 
     _explain(explained, kubeconfig, context, label_domain, time_zone, output)
 
@@ -150,25 +149,63 @@ def placement(
         from kubeocean.inspect.explain.placement import explain_placement
         from kubeocean.inspect.explain.placement_reading import read_placement
 
-        key = _key_of(name, namespace, default="", field="placement")
+        key = key_of(name, namespace, default="", field="placement")
         return explain_placement(await read_placement(reader.computing, key))
 
     _explain(explained, kubeconfig, context, label_domain, "UTC", output)
 
 
-def _key_of(argument: str, option: str, *, default: str = "default", field: str = "pod") -> Key:
-    """Return the object that `[NAMESPACE/]NAME` and `--namespace` name.
+@explain.command()
+def work(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE/]NAME",
+            help="Name of a Work; without a namespace it is looked for in all members' namespaces.",
+        ),
+    ],
+    member: Annotated[
+        str,
+        typer.Option("--member", metavar="NAME", help="Name of the member that the Work is for."),
+    ] = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Explain whether a member has applied a Work, and the state of each object in it."""
 
-    :raises ConfigError: they name two namespaces.
-    """
-    from kubeocean.errors import ConfigError
-    from kubeocean.runtime.objects import Key
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.api.fleet.names import member_namespace
+        from kubeocean.inspect.explain.fleet_reading import find_work, read_work
+        from kubeocean.inspect.explain.work import explain_work
 
-    namespace, slash, name = argument.rpartition("/")
-    if slash and option not in ("", namespace):
-        message = f"is not in {option}, which --namespace says"
-        raise ConfigError(message, field=field, value=argument)
-    return Key(namespace or option or default, name)
+        namespace = member_namespace(member) if member else ""
+        key = key_of(name, namespace, default="", field="work", options="--member")
+        if not key.namespace:
+            key = await find_work(reader.computing, key.name)
+        return explain_work(await read_work(reader.computing, key))
+
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
+
+
+@explain.command()
+def member(
+    name: Annotated[str, typer.Argument(help="Name of a MemberCluster.")],
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    label_domain: DomainOption = "kubeocean.io",
+    output: FormatOption = Format.TEXT,
+) -> None:
+    """Explain whether a member of a fleet has joined and is healthy, and if not, why."""
+
+    async def explained(reader: ExplainReader) -> Explanation:
+        from kubeocean.inspect.explain.fleet_reading import read_member
+        from kubeocean.inspect.explain.member import explain_member
+
+        return explain_member(await read_member(reader.computing, name))
+
+    _explain(explained, kubeconfig, context, label_domain, "UTC", output)
 
 
 def _explain(

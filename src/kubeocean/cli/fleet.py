@@ -1,4 +1,4 @@
-"""`kubeocean fleet`: the processes of a fleet, and commands for its members."""
+"""`kubeocean fleet`: the processes of a fleet, and commands for its members and placements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kubeocean.cli.fleet_clusters import clusters
 from kubeocean.cli.fleet_cordon import cordon, uncordon
 from kubeocean.cli.fleet_join import join
 from kubeocean.cli.fleet_leave import leave
+from kubeocean.cli.fleet_placements import placements, tree
 
 __all__ = ["fleet", "hub", "member"]
 
@@ -43,6 +44,8 @@ def member(context: typer.Context) -> None:
 
 
 fleet.command()(clusters)
+fleet.command()(placements)
+fleet.command()(tree)
 fleet.command()(join)
 fleet.command()(leave)
 fleet.command()(cordon)

@@ -53,19 +53,30 @@ def join(
     heartbeat: Annotated[
         int, typer.Option(min=1, max=600, metavar="SECONDS", help="Time between heartbeats.")
     ] = 60,
+    agentless: Annotated[
+        bool,
+        typer.Option(
+            "--agentless",
+            help="Run no agent: the syncer of the binding NAME, which kubeocean join has made, "
+            "serves the member with the credential of the binding.",
+        ),
+    ] = False,
     force_conflicts: ForceOption = False,
     wait: WaitOption = True,
     timeout: TimeoutOption = 300.0,
 ) -> None:
     """Admit a cluster to the fleet, and run the fleet's agent in it.
 
-    Running it again renews the member's token. Exit code 3: the member has not joined yet.
+    With --agentless the hub is the computing cluster of a binding, and the credential of the
+    binding is granted the right to apply objects of any kind in its worker. Without, running it
+    again renews the member's token. Exit code 3: the member has not joined yet.
     """
 
     async def work() -> None:
         from kubeocean.api.group import DEFAULT
         from kubeocean.errors import ConfigError
         from kubeocean.fleet.membership.plan import name_problem
+        from kubeocean.install.agentless import AgentlessJoin
         from kubeocean.install.fleet import (
             HubConnection,
             member_cluster,
@@ -78,12 +89,23 @@ def join(
 
         if problem := name_problem(name):
             raise ConfigError(problem, field="NAME", value=name)
+        if agentless and (image or hub_url):
+            option = "--image" if image else "--hub-url"
+            raise ConfigError("has no meaning with --agentless", source=option)
         values = Values(image=image) if image else Values()
         async with AsyncExitStack() as stack:
             connect = partial(applier, stack=stack, domain=DEFAULT, force=force_conflicts)
             hub_source = reach(hub_kubeconfig, hub_context)
             hub = connect(hub_source, cluster="hub")
-            member = connect(reach(kubeconfig, context), cluster="member")
+            member_source = reach(kubeconfig, context)
+            member = connect(member_source, cluster="member")
+            if agentless:
+                joining = AgentlessJoin(name, hub, member, member_source.current())
+                await joining.run(heartbeat, print_result)
+                if wait:
+                    await _wait(hub, name, timeout)
+                    typer.echo(f"{name} has joined")
+                return
             connection = HubConnection.from_access(name, hub_source.current(), hub_url)
             for body in (member_identity(name), member_cluster(name, heartbeat_s=heartbeat)):
                 print_result("hub", body, await hub.apply(body))
@@ -118,12 +140,16 @@ async def _token(hub: Applier, name: str) -> str:
 
 async def _wait(hub: Applier, name: str, timeout: float) -> None:
     from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS
+    from kubeocean.errors import NotFound
     from kubeocean.inspect.fleet import cluster_view
     from kubeocean.install.wait import State
     from kubeocean.runtime.clock import RealClock
 
     async def read() -> State:
-        member = await hub.client.get(MEMBER_CLUSTERS, name)
+        try:
+            member = await hub.client.get(MEMBER_CLUSTERS, name)
+        except NotFound:
+            return State("the hub has not created the MemberCluster yet")
         view = cluster_view(member, RealClock().now())
         message = "; ".join(filter(None, (view.state, view.health_message, *view.problems)))
         return State(message, done=view.state == "Joined")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from kubeocean.cli._clusters import NOT_YET, TimeoutOption, WaitOption, wait_until_done
+from kubeocean.cli._clusters import (
+    NOT_YET,
+    ContextOption,
+    TimeoutOption,
+    WaitOption,
+    wait_until_done,
+)
 from kubeocean.cli._fleet import (
     HubContextOption,
     HubOption,
@@ -14,6 +22,11 @@ from kubeocean.cli._fleet import (
 )
 from kubeocean.cli._run import interruptible, run
 
+if TYPE_CHECKING:
+    from kubeocean.api.bindings import ClusterBinding
+    from kubeocean.api.fleet.clusters import MemberCluster
+    from kubeocean.runtime.client import Client
+
 __all__ = ["leave"]
 
 
@@ -21,11 +34,21 @@ def leave(
     name: MemberArgument,
     hub_kubeconfig: HubOption = "",
     hub_context: HubContextOption = "",
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Path of an administrator's kubeconfig of a member without an agent, to withdraw "
+            "the right to apply objects there; the binding stays.",
+        ),
+    ] = "",
+    context: ContextOption = "",
     wait: WaitOption = True,
     timeout: TimeoutOption = 1200.0,
 ) -> None:
     """Remove a member from the fleet; objects that were placed on it stay.
 
+    A member without an agent stays bound as a worker, and its binding is marked as left.
     Exit code 3: the member has not left yet; run the same command again to wait longer.
     """
 
@@ -38,6 +61,7 @@ def leave(
 
         async with hub_client(hub_kubeconfig, hub_context) as hub:
             member = await get_member(hub, name)
+            binding = await _binding(hub, member) if kubeconfig else None
             if not member.deleting:
                 await hub.delete(MEMBER_CLUSTERS, name, uid=member.uid)
             if not wait:
@@ -56,9 +80,43 @@ def leave(
 
             with interruptible(lambda: f"{name} is leaving; the hub continues"):
                 state = await wait_until_done(read, f"{name} leaves", timeout)
+        if state.done and binding is not None:
+            await _revoke(binding, kubeconfig, context)
         if not state.done:
             typer.echo(f"{name}: has not left after {timeout:g} s: {state.message}", err=True)
             raise typer.Exit(NOT_YET)
         typer.echo(f"{name} has left")
 
     run(work)
+
+
+async def _binding(hub: Client, member: MemberCluster) -> ClusterBinding:
+    """Return the binding that a member without an agent belongs to.
+
+    :raises ConfigError: the member has an agent of its own.
+    """
+    from kubeocean.api.bindings import CLUSTER_BINDINGS
+    from kubeocean.errors import ConfigError
+    from kubeocean.fleet.agentless.plan import is_member_of
+    from kubeocean.runtime.objects import controller_of
+
+    owner = controller_of(member)
+    if owner is not None and owner.kind == CLUSTER_BINDINGS.kind:
+        binding = await hub.get(CLUSTER_BINDINGS, owner.name)
+        if is_member_of(member, binding):
+            return binding
+    message = f"has no meaning here: {member.name} runs an agent of its own; uninstall it there"
+    raise ConfigError(message, source="--kubeconfig")
+
+
+async def _revoke(binding: ClusterBinding, kubeconfig: str, context: str) -> None:
+    from contextlib import AsyncExitStack
+
+    from kubeocean.api.group import DEFAULT
+    from kubeocean.cli._clusters import applier, print_result, reach
+    from kubeocean.install.agentless import revoke
+
+    async with AsyncExitStack() as stack:
+        source = reach(kubeconfig, context)
+        worker = applier(source, cluster="worker", stack=stack, domain=DEFAULT, force=False)
+        await revoke(binding, worker, print_result)

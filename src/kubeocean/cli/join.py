@@ -152,9 +152,9 @@ _AddOns = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Further permissions in the worker: volumes, node-labels, metrics, priority-classes, "
-        "log-configs, all or none (repeatable).",
-        show_default="volumes, node-labels, metrics",
+        help="Further permissions in the worker: volumes, node-labels, metrics, renewal, "
+        "priority-classes, log-configs, all or none (repeatable).",
+        show_default="volumes, node-labels, metrics, renewal",
     ),
 ]
 _Quota = Annotated[

@@ -151,7 +151,7 @@ def _print_report(binding: str, report: RepairReport, *, dry_run: bool) -> None:
     for verdict in report.verdicts:
         line = f"{verdict.finding.problem:<9} {verdict.finding.message} -- {verdict.fate}"
         typer.echo(clean(line))
-    removable = sum(verdict.finding.removable for verdict in report.verdicts)
+    removable = sum(verdict.finding.repairable for verdict in report.verdicts)
     if dry_run and removable:
         command = command_line("repair", "--cluster-binding-name", binding)
         typer.echo(f"\nTo delete {removable} of them, run: {command}")

@@ -497,7 +497,7 @@ def _show(admin: RingAdmin, state: RingState) -> None:
     for each in state.members:
         id_ = each.record.id
         state_name = "Left" if each.record.released else each.record.state.value
-        drained = " (drained)" if table.says(table.drained, id_) else ""
+        drained = " (drained)" if table.names_member(table.drained, id_) else ""
         rows.append(
             (
                 id_,

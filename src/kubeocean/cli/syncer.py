@@ -11,8 +11,12 @@ __all__ = ["syncer"]
 
 def syncer(context: typer.Context) -> None:
     """Run the syncer of one ClusterBinding: lend the nodes of its worker cluster and run pods."""
+    from functools import partial
+
+    from kubeocean.cli._agentless import agentless_member
     from kubeocean.syncer import process
     from kubeocean.syncer.settings import Settings
 
     about = "Runs the syncer of one ClusterBinding: lends its worker's nodes and runs pods there."
-    run_process("syncer", Settings, process.run, context.args, about=about)
+    work = partial(process.run, companions=(agentless_member,))
+    run_process("syncer", Settings, work, context.args, about=about)

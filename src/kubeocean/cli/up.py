@@ -61,6 +61,14 @@ def up(
     bare: Annotated[
         bool, typer.Option("--bare", help="Start the clusters without installing Kubeocean.")
     ] = False,
+    fleet: Annotated[
+        bool | None,
+        typer.Option(
+            "--fleet/--no-fleet",
+            help="Make the workers members of a fleet whose hub is the computing cluster.",
+            show_default="--fleet",
+        ),
+    ] = None,
     show_reclaim: Annotated[
         bool,
         typer.Option("--show-reclaim", help="Have one worker reclaim its nodes for two minutes."),
@@ -78,7 +86,8 @@ def up(
 ) -> None:
     """Start a computing cluster and workers that lend it their nodes, or repair running ones.
 
-    The clusters run in the background until `kubeocean down`; their data is kept.
+    The workers are members of a fleet, too, whose hub is the computing cluster. The clusters run
+    in the background until `kubeocean down`; their data is kept.
     """
 
     async def work() -> None:
@@ -91,6 +100,7 @@ def up(
             port=port,
             bare=bare or None,
             label_domain=label_domain,
+            fleet=fleet,
         )
         _check(wish, show_reclaim)
         if ephemeral:
@@ -109,6 +119,8 @@ def _check(wish: Wish, show_reclaim: bool) -> None:
             "needs a worker that lends its nodes: at least one --workers, and no --bare",
             source="--show-reclaim",
         )
+    if wish.bare and wish.fleet:
+        raise ConfigError("needs Kubeocean in the clusters: leave out --bare", source="--fleet")
 
 
 async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bool) -> None:
@@ -120,6 +132,8 @@ async def _background(name: str, wish: Wish, output: Format, *, show_reclaim: bo
     kubeconfigs = {each.context: data / each.context / _ADMIN for each in state.clusters}
     if was_running and state.shape.product:
         await _product(kubeconfigs, state.shape).heal()
+    if was_running and state.shape.fleet:
+        await _heal_fleet(kubeconfigs, data)
     reclaim = await _reclaim(kubeconfigs, state.shape) if show_reclaim else ""
     if output is not Format.TEXT:
         print_document(state, output)
@@ -171,6 +185,18 @@ def _product(kubeconfigs: dict[str, Path], shape: Shape) -> Demo:
     computing, *names = kubeconfigs
     workers = {name: kubeconfigs[name] for name in names}
     return Demo(kubeconfigs[computing], workers, shape, progress=progress_for())
+
+
+async def _heal_fleet(kubeconfigs: dict[str, Path], data: Path) -> None:
+    """Restore changed objects of the fleet, and wait until all workers are members."""
+    from kubeocean.local.fleet import LOGS, install_fleet, until_joined
+    from kubeocean.runtime.clock import RealClock
+
+    computing, *names = kubeconfigs
+    workers = {name: kubeconfigs[name] for name in names}
+    with progress_for().task("checking the fleet") as task:
+        await install_fleet(kubeconfigs[computing], workers)
+        await until_joined(kubeconfigs[computing], workers, RealClock(), task.say, data / LOGS)
 
 
 async def _print_guide(guide: Guide, reclaim: str, *, stop: str = "") -> None:

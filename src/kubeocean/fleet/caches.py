@@ -14,11 +14,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from kubeocean.api.fleet import names
 from kubeocean.api.fleet.bindings import Binding
 from kubeocean.api.fleet.clusters import (
     INTERNAL_MEMBER_CLUSTERS,
     MEMBER_CLUSTERS,
+    InternalMemberCluster,
     MemberCluster,
 )
 from kubeocean.api.fleet.kinds import CLUSTER, NAMESPACED
@@ -28,6 +31,7 @@ from kubeocean.api.fleet.placements import (
     Placement,
 )
 from kubeocean.api.fleet.snapshots import PolicySnapshot
+from kubeocean.fleet.steps import shared
 from kubeocean.fleet.works.views import CACHED_WORKS, CachedWork, binding_of_work, prune_work
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock
@@ -35,7 +39,14 @@ from kubeocean.runtime.informer import Handler, Informer
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
 
-__all__ = ["HubCaches", "RecentContents", "ScopedCache", "parent_of"]
+__all__ = [
+    "HubCaches",
+    "RecentContents",
+    "ScopedCache",
+    "parent_of",
+    "prune_binding",
+    "prune_placement",
+]
 
 ContentT = TypeVar("ContentT")
 
@@ -107,6 +118,7 @@ class ScopedCache(Generic[ObjectT]):
         cluster: Resource[ObjectT],
         namespaced: Resource[ObjectT],
         *,
+        prune: Callable[[ObjectT], ObjectT] | None = None,
         metadata_only: bool = False,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -117,6 +129,7 @@ class ScopedCache(Generic[ObjectT]):
                 client,
                 resource,
                 indexes=indexes,
+                prune=prune,
                 metadata_only=metadata_only,
                 clock=clock,
                 metrics=metrics,
@@ -176,7 +189,8 @@ class ScopedCache(Generic[ObjectT]):
 class HubCaches:
     """Everything that the controllers of placements read.
 
-    `members` may be given: other controllers of the hub read the same MemberClusters.
+    `members` and `internal_members` may be given: other controllers of the hub read the same, and
+    each heartbeat changes both.
     """
 
     def __init__(
@@ -184,6 +198,7 @@ class HubCaches:
         client: Client,
         *,
         members: Informer[MemberCluster] | None = None,
+        internal_members: Informer[InternalMemberCluster] | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -191,26 +206,32 @@ class HubCaches:
             cluster: Resource[ObjectT],
             namespaced: Resource[ObjectT],
             *,
+            prune: Callable[[ObjectT], ObjectT] | None = None,
             metadata_only: bool = False,
         ) -> ScopedCache[ObjectT]:
             return ScopedCache(
                 client,
                 cluster,
                 namespaced,
+                prune=prune,
                 metadata_only=metadata_only,
                 clock=clock,
                 metrics=metrics,
             )
 
-        shared = members is not None
+        own: list[Informer[Any]] = []
         if members is None:  # not `or`: an informer without objects is false
             members = Informer(client, MEMBER_CLUSTERS, clock=clock, metrics=metrics)
-        self.members = members
-        self.internal_members: Informer[Untyped] = Informer(
-            client, _untyped(INTERNAL_MEMBER_CLUSTERS), metadata_only=True, clock=clock,
-            metrics=metrics,
-        )  # fmt: skip
-        self.placements: ScopedCache[Placement] = scoped(CLUSTER.placements, NAMESPACED.placements)
+            own.append(members)
+        if internal_members is None:
+            internal_members = Informer(
+                client, INTERNAL_MEMBER_CLUSTERS, metadata_only=True, clock=clock, metrics=metrics
+            )
+            own.append(internal_members)
+        self.members, self.internal_members = members, internal_members
+        self.placements: ScopedCache[Placement] = scoped(
+            CLUSTER.placements, NAMESPACED.placements, prune=prune_placement
+        )
         self.policy_snapshots: ScopedCache[PolicySnapshot] = scoped(
             CLUSTER.policy_snapshots, NAMESPACED.policy_snapshots
         )
@@ -219,7 +240,9 @@ class HubCaches:
             _untyped(NAMESPACED.resource_snapshots),
             metadata_only=True,
         )
-        self.bindings: ScopedCache[Binding] = scoped(CLUSTER.bindings, NAMESPACED.bindings)
+        self.bindings: ScopedCache[Binding] = scoped(
+            CLUSTER.bindings, NAMESPACED.bindings, prune=prune_binding
+        )
         self.works: Informer[CachedWork] = Informer(
             client,
             CACHED_WORKS,
@@ -240,11 +263,9 @@ class HubCaches:
             *self.resource_snapshots.informers,
             *self.bindings.informers,
         )
-        own: list[Informer[Any]] = [
-            self.internal_members, *scoped_informers, self.works, self.mirrors
-        ]  # fmt: skip
-        self._all: list[Informer[Any]] = [self.members, *own]
-        self.parts: tuple[Informer[Any], ...] = tuple(own if shared else self._all)
+        rest: tuple[Informer[Any], ...] = (*scoped_informers, self.works, self.mirrors)
+        self._all: tuple[Informer[Any], ...] = (members, internal_members, *rest)
+        self.parts: tuple[Informer[Any], ...] = (*own, *rest)
 
     async def synced(self) -> None:
         """Return once every cache has its first listing."""
@@ -277,6 +298,23 @@ class HubCaches:
             return all([await cache(key) for cache in caches])
 
         return caught_up
+
+
+def prune_binding(binding: Binding) -> Binding:
+    """Return an equal binding that shares its conditions with others."""
+    conditions = shared(binding.status.conditions)
+    status = msgspec.structs.replace(binding.status, conditions=conditions)
+    return msgspec.structs.replace(binding, status=status)
+
+
+def prune_placement(placement: Placement) -> Placement:
+    """Return an equal placement whose clusters share their conditions."""
+    entries = tuple(
+        msgspec.structs.replace(entry, conditions=shared(entry.conditions))
+        for entry in placement.status.placement_statuses
+    )
+    status = msgspec.structs.replace(placement.status, placement_statuses=entries)
+    return msgspec.structs.replace(placement, status=status)
 
 
 def _untyped(resource: Resource[Any]) -> Resource[Untyped]:

@@ -13,8 +13,16 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
+from kubeocean.api.group import DEFAULT, ENV_POD_NAMESPACE, Domain
+from kubeocean.fleet.admission.certificate_sources import CertificateFiles, SharedCertificate
+from kubeocean.fleet.admission.handlers import Handlers
+from kubeocean.fleet.admission.registration import Registration
+from kubeocean.fleet.admission.server import CertificateSource, WebhookServer
+from kubeocean.fleet.admission.settings import WebhookSettings
+from kubeocean.fleet.agentless.bindings import BindingMembers
 from kubeocean.fleet.extensions import OURS, Extensions, chosen
 from kubeocean.fleet.inventory.controller import ClusterProfiles
 from kubeocean.fleet.membership.controller import (
@@ -36,6 +44,7 @@ from kubeocean.runtime.components import Component, Part, components_of
 from kubeocean.runtime.events import EventRecorder
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.server_tls import CertificateTls
 from kubeocean.runtime.service import Service
 
 __all__ = ["EVENT_SOURCE", "Hub", "Program", "placement_settings", "run"]
@@ -56,6 +65,7 @@ class Hub:
     - `force_wait`: time after which a member that does not leave is removed.
     - `networking`: whether members also run the networking agents.
     - `inventory`: whether members have ClusterProfiles.
+    - `agentless`: whether bindings without the annotation are members, too.
     """
 
     def __init__(
@@ -69,6 +79,8 @@ class Hub:
         force_wait: timedelta = FORCE_WAIT,
         networking: bool = False,
         inventory: bool = True,
+        agentless: bool = False,
+        domain: Domain = DEFAULT,
         instance: str = "",
         clock: Clock | None = None,
         metrics: Metrics | None = None,
@@ -87,7 +99,15 @@ class Hub:
             clock=clock,
             metrics=metrics,
         )
-        own: list[Part] = [self._events, self._members]
+        bindings = BindingMembers(
+            client,
+            self._members.caches.members,
+            everyone=agentless,
+            domain=domain,
+            clock=clock,
+            metrics=metrics,
+        )
+        own: list[Part] = [self._events, self._members, bindings]
         if inventory:
             own.append(
                 ClusterProfiles(
@@ -104,6 +124,7 @@ class Hub:
                 client,
                 placements,
                 members=self._members.caches.members,
+                internal_members=self._members.caches.internals,
                 clock=clock,
                 metrics=metrics,
             )
@@ -154,7 +175,7 @@ def placement_settings(settings: HubSettings) -> PlacementSettings:
             skipped=settings.skipped_propagating_apis, allowed=settings.allowed_propagating_apis
         ),
         NamespaceFilter(frozenset(name.strip() for name in skipped if name.strip())),
-        hub_runs_workloads=settings.enable_workload,
+        hub_runs_workloads=bool(settings.enable_workload),
     )
     delays = Delays(
         collection=timedelta(seconds=settings.changes_collection_s),
@@ -185,6 +206,8 @@ class Program:
         settings = self._settings
         if ignored := list(settings.without_effect()):
             _log.warning("Ignored flags without effect", flags=ignored)
+        if settings.enable_guard_rail and not settings.enable_webhook:
+            _log.warning("Left out the guard rail, which needs --enable-webhook")
         self._replica = Replica(
             settings,
             _SERVICE,
@@ -195,25 +218,56 @@ class Program:
             cluster="hub",
         )
         client = self._replica.client(qps=settings.hub_api_qps, burst=settings.hub_api_burst)
+        namespace = self._environ.get(ENV_POD_NAMESPACE) or settings.leader_election_namespace
+        admission = settings.admission(namespace)
+        webhooks = self._webhook_server(admission.webhooks)
+        registration = Registration(
+            client,
+            admission,
+            serves=lambda: webhooks is not None and webhooks.ready,
+            metrics=self._metrics,
+        )
         self._hub = Hub(
             client,
             placements=placement_settings(settings),
+            parts=[registration],
             extensions=chosen(settings.status_extensions),
             threshold=settings.cluster_unhealthy_threshold,
             force_wait=timedelta(seconds=settings.force_delete_wait_s),
             networking=settings.networking_agents_enabled,
             inventory=settings.enable_cluster_inventory_apis,
+            agentless=settings.agentless,
+            domain=settings.label_domain,
             instance=self._replica.identity,
             metrics=self._metrics,
         )
         return Service(
             _SERVICE,
-            [Component("hub", self._work, self._ready)],
+            [*(() if webhooks is None else (webhooks,)), Component("hub", self._work, self._ready)],
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
+            secure_metrics=settings.secure_metrics(self._replica.control),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )
+
+    def _webhook_server(self, settings: WebhookSettings | None) -> WebhookServer | None:
+        """Return the webhook server of this replica, which serves whether it leads or not."""
+        if settings is None:
+            return None
+        client, tls = self._replica.control, CertificateTls()
+        source: CertificateSource
+        if settings.certificate_directory:
+            source = CertificateFiles(Path(settings.certificate_directory), tls)
+        else:
+            source = SharedCertificate(client, settings.secret, tls)
+        handlers = Handlers(
+            client,
+            guard_rail=settings.guard_rail,
+            networking=settings.networking,
+            metrics=self._metrics,
+        )
+        return WebhookServer(handlers, tls, source, address=settings.address, metrics=self._metrics)
 
     async def _work(self) -> None:
         await self._replica.run(self._hub.run)

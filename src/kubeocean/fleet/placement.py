@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
 from kubeocean.fleet.caches import HubCaches
 from kubeocean.fleet.rollout.controller import Rollout
 from kubeocean.fleet.scheduler.controller import Scheduler
@@ -49,8 +49,8 @@ class PlacementControllers:
     """The controllers of placements and the caches that they share.
 
     `caches` has to run in every replica, `controllers` only in the one that leads; `parts` are
-    both, in the order in which a service starts them. `members`, if given, is an informer of
-    MemberClusters that somebody else runs.
+    both, in the order in which a service starts them. `members` and `internal_members`, if given,
+    are informers that somebody else runs.
     """
 
     def __init__(
@@ -59,13 +59,16 @@ class PlacementControllers:
         settings: PlacementSettings | None = None,
         *,
         members: Informer[MemberCluster] | None = None,
+        internal_members: Informer[InternalMemberCluster] | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         settings = settings or PlacementSettings()
         metrics = metrics or Metrics()
         options: dict[str, Any] = {"clock": clock, "metrics": metrics}
-        self.cache = HubCaches(client, members=members, **options)
+        self.cache = HubCaches(
+            client, members=members, internal_members=internal_members, **options
+        )
         contents = SnapshotContents(client)
         self.reader = SelectionReader(client, settings.selection, **options)
         self.snapshots = Snapshots(

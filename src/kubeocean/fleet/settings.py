@@ -8,16 +8,26 @@ than their default.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, TypeVar
 
 from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
 from kubeocean.errors import ConfigError
+from kubeocean.fleet.admission.guard_rail import GuardRail
+from kubeocean.fleet.admission.policies import PolicyConfig, read_policy_config
+from kubeocean.fleet.admission.settings import (
+    CERTIFICATE_DIRECTORY,
+    AdmissionSettings,
+    WebhookSettings,
+)
 from kubeocean.fleet.applier.backoff import Backoff
 from kubeocean.process import flags
 from kubeocean.process.settings import ReplicaSettings
+from kubeocean.runtime.files import FileSet
 from kubeocean.runtime.flags import (
     BindAddress,
     Reader,
@@ -28,6 +38,7 @@ from kubeocean.runtime.flags import (
     integer,
     number,
     one_of,
+    optional_boolean,
     text,
 )
 from kubeocean.runtime.objects import Key
@@ -53,6 +64,13 @@ _EXTENSIONS: Final = (
 def _optional_duration(written: str, flag: str) -> timedelta | None:
     """Parse a duration; empty means that a default is computed."""
     return timedelta(seconds=duration(written, flag)) if written else None
+
+
+def _https_url(written: str, flag: str) -> str:
+    """Parse the URL of a server; empty means that a default is computed."""
+    if written and not re.fullmatch(r"https://[A-Za-z0-9.:\[\]-]+/?", written):
+        raise ConfigError("must be https://HOST:PORT", source=flag, value=written)
+    return written
 
 
 def _secret(written: str, flag: str) -> Key | None:
@@ -172,6 +190,13 @@ class HubSettings(FleetSettings):
         "true",
         "Keep a ClusterProfile for each member that has joined.",
     )
+    agentless: bool = flag(
+        "agentless",
+        boolean,
+        "false",
+        "Make the worker of every ClusterBinding a member, served by its syncer; without this flag"
+        " only bindings with the annotation kubeocean.io/fleet=member.",
+    )
     enable_resource_placement: bool = _unused("enable-resource-placement", boolean, "true")
     enable_eviction_apis: bool = _unused("enable-eviction-apis", boolean, "true")
     enable_staged_update_run_apis: bool = _unused("enable-staged-update-run-apis", boolean, "true")
@@ -206,11 +231,13 @@ class HubSettings(FleetSettings):
         "15s",
         "Time for which changes of selected objects are collected into one snapshot.",
     )
-    enable_workload: bool = flag(
+    enable_workload: bool | None = flag(
         "enable-workload",
-        boolean,
-        "false",
-        "The hub runs workloads: PersistentVolumeClaims are not placed on members.",
+        optional_boolean,
+        "",
+        "The hub runs workloads: PersistentVolumeClaims are not placed on members. An explicit"
+        " false also bans new Pods and ReplicaSets outside reserved namespaces, with"
+        " --enable-webhook.",
     )
     max_fleet_size: int = flag(
         "max-fleet-size", integer, "100", "Expected number of members; not a limit."
@@ -230,22 +257,85 @@ class HubSettings(FleetSettings):
     leader_election_qps: float = _unused("leader-election-qps", number, "250")
     leader_election_burst: int = _unused("leader-election-burst", integer, "1000")
     enable_v1beta1_apis: bool = _unused("enable-v1beta1-apis", boolean, "true")
-    enable_webhook: bool = _unused("enable-webhook", boolean, "false")
-    webhook_service_name: str = _unused("webhook-service-name", text, "fleetwebhook")
-    webhook_client_connection_type: str = _unused(
-        "webhook-client-connection-type", one_of("url", "service"), "url"
+    enable_webhook: bool = flag(
+        "enable-webhook",
+        boolean,
+        "false",
+        "Serve admission webhooks, and register them at the API server.",
     )
-    enable_guard_rail: bool = _unused("enable-guard-rail", boolean, "false")
-    whitelisted_users: str = _unused("whitelisted-users", text, "")
-    deny_modify_member_cluster_labels: bool = _unused(
-        "deny-modify-member-cluster-labels", boolean, "false"
+    webhook_bind_address: BindAddress | None = flag(
+        "webhook-bind-address", address, ":9443", "Address of the webhook server."
     )
-    enable_pdbs: bool = _unused("enable-pdbs", boolean, "true")
-    use_cert_manager: bool = _unused("use-cert-manager", boolean, "false")
-    enable_admission_policy_manager: bool = _unused(
-        "enable-admission-policy-manager", boolean, "false"
+    webhook_service_name: str = flag(
+        "webhook-service-name",
+        flags.name,
+        "fleetwebhook",
+        "Name of the Service of the webhook server.",
     )
-    admission_policy_manager_config: str = _unused("admission-policy-manager-config", text, "")
+    webhook_client_connection_type: str = flag(
+        "webhook-client-connection-type",
+        one_of("url", "service"),
+        "url",
+        "Whether the API server reaches webhooks by a URL or by the Service.",
+    )
+    webhook_url: str = flag(
+        "webhook-url",
+        _https_url,
+        "",
+        "URL by which the API server reaches the webhook server, with the connection type url"
+        " (default: https://SERVICE.NAMESPACE.svc.cluster.local:PORT).",
+    )
+    enable_guard_rail: bool = flag(
+        "enable-guard-rail",
+        boolean,
+        "false",
+        "Deny changes of the fleet's own objects to users without a role in it, with"
+        " --enable-webhook.",
+    )
+    whitelisted_users: str = flag(
+        "whitelisted-users",
+        text,
+        "",
+        "Users, separated by commas, who count as administrators for the guard rail.",
+    )
+    deny_modify_member_cluster_labels: bool = flag(
+        "deny-modify-member-cluster-labels",
+        boolean,
+        "false",
+        "The guard rail also denies changes of the labels of fleet MemberClusters.",
+    )
+    enable_pdbs: bool = flag(
+        "enable-pdbs",
+        boolean,
+        "true",
+        "Allow PodDisruptionBudgets outside reserved namespaces; false bans new ones, with"
+        " --enable-webhook.",
+    )
+    use_cert_manager: bool = flag(
+        "use-cert-manager",
+        boolean,
+        "false",
+        "Leave the certificates of webhooks to cert-manager.",
+    )
+    webhook_certificate_directory: str = flag(
+        "webhook-certificate-directory",
+        text,
+        CERTIFICATE_DIRECTORY,
+        "Directory with tls.crt and tls.key, with --use-cert-manager.",
+    )
+    enable_admission_policy_manager: bool = flag(
+        "enable-admission-policy-manager",
+        boolean,
+        "false",
+        "Maintain ValidatingAdmissionPolicies that protect reserved namespaces.",
+    )
+    admission_policy_manager_config: str = flag(
+        "admission-policy-manager-config",
+        text,
+        "",
+        "YAML file that names the policies (default: protect service accounts of the namespaces"
+        " fleet-* and kube-*).",
+    )
 
     def __post_init__(self) -> None:
         ReplicaSettings.__post_init__(self)  # with slots, super() refers to another class
@@ -256,11 +346,63 @@ class HubSettings(FleetSettings):
         if self.skipped_propagating_apis and self.allowed_propagating_apis:
             message = "cannot be used together with --allowed-propagating-apis"
             raise ConfigError(message, source="--skipped-propagating-apis")
+        if self.enable_webhook and self.webhook_bind_address is None:
+            raise ConfigError("is required with --enable-webhook", source="--webhook-bind-address")
 
     @property
     def election_name(self) -> str:
         """Name of the Lease with which replicas elect a leader."""
         return self.leader_election_id or HUB_LEASE
+
+    def admission(self, namespace: str) -> AdmissionSettings:
+        """Return the settings of admission for a hub in `namespace`.
+
+        :raises ConfigError: the file of admission policies is invalid.
+        """
+        return AdmissionSettings(self._webhooks(namespace), self._policies())
+
+    def _webhooks(self, namespace: str) -> WebhookSettings | None:
+        listens = self.webhook_bind_address
+        if not self.enable_webhook or listens is None:
+            return None
+        service = self.webhook_service_name
+        url = ""
+        if self.webhook_client_connection_type == "url":
+            default = f"https://{service}.{namespace}.svc.cluster.local:{listens.port}"
+            url = self.webhook_url or default
+        users = frozenset(
+            user.strip() for user in self.whitelisted_users.split(",") if user.strip()
+        )
+        guard_rail = GuardRail(users, self.deny_modify_member_cluster_labels)
+        return WebhookSettings(
+            listens,
+            service,
+            namespace,
+            url,
+            guard_rail if self.enable_guard_rail else None,
+            ban_workloads=self.enable_workload is False,
+            ban_budgets=not self.enable_pdbs,
+            certificate_directory=self.webhook_certificate_directory
+            if self.use_cert_manager
+            else "",
+            networking=self.networking_agents_enabled,
+        )
+
+    def _policies(self) -> PolicyConfig | None:
+        if not self.enable_admission_policy_manager:
+            return None
+        path = self.admission_policy_manager_config
+        if not path:
+            return PolicyConfig()
+        try:
+            content = FileSet().read(Path(path))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read the file: {error}",
+                source="--admission-policy-manager-config",
+                value=path,
+            ) from error
+        return read_policy_config(content, path)
 
     @property
     def ring_name(self) -> str:

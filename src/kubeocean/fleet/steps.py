@@ -7,7 +7,8 @@ which steps it has depends on how objects are written in members.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,7 +16,9 @@ from kubeocean.api.fleet.conditions import APPLY, REPORT_DIFF, Step
 from kubeocean.api.fleet.strategies import ApplyStrategy, ApplyStrategyType
 from kubeocean.runtime.objects import Condition, find_condition
 
-__all__ = ["Judgement", "chain_of", "fresh", "settle", "walk"]
+__all__ = ["Judgement", "chain_of", "first_unfinished", "fresh", "settle", "shared", "walk"]
+
+_MOST_SHARED: Final = 4096
 
 
 class Judgement(NamedTuple):
@@ -49,7 +52,7 @@ def walk(
         )
         if status != "True":
             break
-    return tuple(conditions)
+    return tuple(map(_shared, conditions))
 
 
 def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condition | None:
@@ -58,6 +61,21 @@ def fresh(conditions: Iterable[Condition], type_: str, generation: int) -> Condi
     if condition is None or condition.observed_generation != generation:
         return None
     return condition
+
+
+def first_unfinished(
+    conditions: Iterable[Condition], types: Iterable[str], generation: int
+) -> tuple[str, Condition | None] | None:
+    """Return the first of these types that is not True; None if all are.
+
+    Its condition is None if there is none about this generation.
+    """
+    conditions = tuple(conditions)
+    for type_ in types:
+        condition = fresh(conditions, type_, generation)
+        if condition is None or condition.status != "True":
+            return type_, condition
+    return None
 
 
 def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tuple[Condition, ...]:
@@ -74,3 +92,17 @@ def settle(old: Iterable[Condition], new: Iterable[Condition], now: str) -> tupl
         msgspec.structs.replace(condition, last_transition_time=since(condition))
         for condition in new
     )
+
+
+def shared(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return equal conditions; those that another object has, too, are the same in memory.
+
+    Thousands of bindings and Works are available since one of few seconds: their conditions are
+    the larger part of what a cache keeps of them.
+    """
+    return tuple(map(_shared, conditions))
+
+
+@lru_cache(maxsize=_MOST_SHARED)
+def _shared(condition: Condition) -> Condition:
+    return condition

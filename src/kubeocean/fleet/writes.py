@@ -1,4 +1,4 @@
-"""Writes of the hub's controllers: a whole status at once, finalizers, and many requests at a time.
+"""Writes of a fleet's controllers: a whole status at once, finalizers, many requests at a time.
 
 Each write names the resourceVersion or the UID that was decided on. The server answers a write that
 was decided on an older version with a conflict, and the controller decides again.
@@ -23,7 +23,7 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.runtime.client import Client, JsonPatch, MergePatch
+from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.objects import Json, Object, ObjectT, Resource
 
 __all__ = [
@@ -32,7 +32,8 @@ __all__ = [
     "in_parallel",
     "in_thread",
     "is_refusal",
-    "status_patch",
+    "replace_status",
+    "status_document",
     "write_status",
 ]
 
@@ -41,28 +42,45 @@ _IN_FLIGHT: Final = 32  # requests of one reconcile at a time
 T = TypeVar("T")
 
 
-def status_patch(resource_version: str, status: msgspec.Struct) -> JsonPatch:
-    """Return the patch that replaces a whole status, and nothing else, of this version."""
-    return JsonPatch(
-        [
-            {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
-            {"op": "add", "path": "/status", "value": document(status)},
-        ]
-    )
-
-
 async def write_status(
     client: Client, resource: Resource[ObjectT], obj: ObjectT, status: msgspec.Struct
 ) -> ObjectT | None:
     """Replace the status of an object; return the object as written, None if it was equal.
 
     :raises Conflict: the object has changed since it was read.
+    :raises NotFound: the object does not exist.
     """
     has_status: Any = obj
     if has_status.status == status:
         return None
-    patch = status_patch(obj.resource_version, status)
-    return await client.patch(resource, obj.name, patch, obj.namespace, subresource="status")
+    return await replace_status(client, resource, obj, status)
+
+
+async def replace_status(
+    client: Client, resource: Resource[ObjectT], obj: ObjectT, status: msgspec.Struct
+) -> ObjectT:
+    """Replace the status of an object, also by an equal one; return the object as written.
+
+    The status is replaced, not merged: nothing of the old one stays.
+
+    :raises Conflict: the object has changed since it was read.
+    :raises NotFound: the object does not exist.
+    """
+    body = status_document(resource, obj, status)
+    return await client.update(resource, body, subresource="status")
+
+
+def status_document(resource: Resource[Any], obj: Object, status: msgspec.Struct) -> Json:
+    """Return the document that replaces the status of this version of an object."""
+    metadata: Json = {"name": obj.name, "resourceVersion": obj.resource_version, "uid": obj.uid}
+    if obj.namespace:
+        metadata["namespace"] = obj.namespace
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": metadata,
+        "status": document(status),
+    }
 
 
 def finalizers_patch(obj: Object, finalizers: Sequence[str]) -> MergePatch:

@@ -20,6 +20,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from kubeocean.api import group
 from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.fleet.clusters import InternalMemberCluster, MemberCluster
+from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.group import Domain
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
@@ -33,6 +35,7 @@ from kubeocean.syncer.cleanup.diff import Difference
 
 __all__ = [
     "NOT_REQUESTED",
+    "FleetSnapshot",
     "MissingPart",
     "NotRead",
     "Part",
@@ -164,6 +167,32 @@ class WorkerSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSnapshot:
+    """The hub of a fleet in the computing cluster: its members and placements.
+
+    `unseen` are the UIDs of placements on whose spec the hub had not reported in two reads.
+    """
+
+    definitions: Part[Mapping[str, Json | None]] = NOT_REQUESTED  # None: not installed
+    elections: Part[Mapping[str, Lease]] = NOT_REQUESTED  # in the fleet's namespace, by name
+    members: Part[tuple[MemberCluster, ...]] = NOT_REQUESTED
+    internals: Part[Mapping[str, InternalMemberCluster]] = NOT_REQUESTED  # by member
+    placements: Part[tuple[Placement, ...]] = NOT_REQUESTED  # of both scopes
+    unseen: Part[frozenset[str]] = NOT_REQUESTED
+
+    @property
+    def unread(self) -> tuple[NotRead, ...]:
+        return failures(
+            self.definitions,
+            self.elections,
+            self.members,
+            self.internals,
+            self.placements,
+            self.unseen,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A computing cluster and the workers of its bindings.
 
@@ -186,6 +215,7 @@ class Snapshot:
     services: Part[Mapping[str, Json | None]] = NOT_REQUESTED  # for pods in workers, by name
     marked: Mapping[str, Part[tuple[Untyped, ...]]] = field(default_factory=dict)  # by kind
     left_over: Part[frozenset[str]] = NOT_REQUESTED  # UIDs of nodes and marked objects, twice read
+    fleet: FleetSnapshot | None = None  # None: the cluster serves no kind of a fleet
     workers: Mapping[str, WorkerSnapshot] = field(default_factory=dict)  # by binding
     unread: tuple[NotRead, ...] = ()  # reads that failed
 

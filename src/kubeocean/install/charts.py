@@ -1,4 +1,4 @@
-"""Renders the Helm charts of the computing cluster and of workers from the objects of an install.
+"""Renders the Helm charts of all kinds of cluster from the objects of an install.
 
 Values have the names of the earlier implementation's charts.
 
@@ -20,7 +20,8 @@ import yaml
 from kubeocean import __version__
 from kubeocean.api import group
 from kubeocean.api.group import Domain
-from kubeocean.install import computing_objects, templates, worker_objects
+from kubeocean.install import computing_objects, fleet, templates, worker_admission, worker_objects
+from kubeocean.install.computing_admission import computing_admission
 from kubeocean.install.computing_objects import (
     CONTROL_PLANE_TOLERATION,
     NEAR_CONTROL_PLANE,
@@ -43,7 +44,7 @@ from kubeocean.install.values import (
 from kubeocean.install.worker_admission import admission_objects, terms_of
 from kubeocean.runtime.objects import Json
 
-__all__ = ["computing_chart", "worker_chart"]
+__all__ = ["computing_chart", "hub_chart", "member_chart", "worker_chart"]
 
 
 def _json(value: object) -> str:
@@ -105,6 +106,30 @@ _WORKER_HELPERS: Final = """\
 _PRODUCTION: Final[Json] = {
     group.COMPONENT_MANAGER: {"replicas": PRODUCTION_MANAGERS, "nearControlPlane": True}
 }
+_MEMBER_HELPERS: Final = """\
+{{- define "kubeocean.member" -}}
+{{- $name := required "name: must be the name of the MemberCluster" .Values.name | toString -}}
+{{- if gt (len $name) 50 }}
+{{- fail (printf "name: must have at most 50 characters (got %q)" $name) }}
+{{- end -}}
+{{ $name }}
+{{- end }}
+
+{{- define "kubeocean.hub" -}}
+{{- required "hub.url: must be the URL of the hub's API server" .Values.hub.url -}}
+{{- end }}
+"""
+_HUB: Final = "hub"
+_MEMBER: Final = "member"
+_HUB_AUTHORITY: Final = (
+    "{{- if and .Values.hub.certificateAuthority (not .Values.hub.insecure) }}\n"
+    "\t- name: HUB_CERTIFICATE_AUTHORITY\n"
+    "\t  value: {{ .Values.hub.certificateAuthority | b64enc | quote }}\n"
+    "{{- end }}"
+)
+_MORE_ARGUMENTS: Final = (
+    "{{{{- range .Values.{component}.args }}}}\n\t- {{{{ . | quote }}}}\n{{{{- end }}}}"
+)
 _HAS_ADMISSION: Final = 'semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version'
 _UNLESS_PRIVILEGED: Final = '{{- if ne .Values.guests "privileged" }}'
 # Each field is absent unless its value is set.
@@ -239,7 +264,7 @@ def computing_chart() -> dict[str, str]:
         "templates/check.yaml": marks.text([_check_job(values, marks)]),
         "templates/budgets.yaml": marks.text(budgets),
         "templates/admission.yaml": marks.text(
-            computing_objects.token_policy(values), condition=_HAS_ADMISSION
+            computing_admission(values), condition=_HAS_ADMISSION
         ),
         "templates/networkpolicies.yaml": marks.text(
             network[len(budgets) :], condition=".Values.networkPolicies.enabled"
@@ -297,10 +322,23 @@ def _template_maps(values: Values, marks: _Marks) -> list[Json]:
             component,
             content
             | {"deployment.yaml": templates.text(deployment)}
+            | (_syncer_role_bindings(values, marks) if deployment is syncer else {})
             | _autoscaler_file(values, component, marks),
         )
         for component, (content, deployment) in files.items()
     ]
+
+
+def _syncer_role_bindings(values: Values, marks: _Marks) -> dict[str, str]:
+    """Return the role bindings of syncers, with that of sharding in a conditional."""
+    file, end = "rolebinding.yaml", "{{- end }}\n"
+    always, sharded = (
+        templates.syncer_files(each)[file].removesuffix(end)
+        for each in (values, replace(values, shard_syncers=True))
+    )
+    begins = marks.line("{{- if .Values.syncer.sharding }}")
+    ring = sharded.removeprefix(always)
+    return {file: f"{always}{begins}\n{ring}{marks.line('{{- end }}')}\n{end}"}
 
 
 def _autoscaler_file(values: Values, component: str, marks: _Marks) -> dict[str, str]:
@@ -398,6 +436,7 @@ def worker_chart() -> dict[str, str]:
     values = WorkerValues(domain=_DOMAIN, namespace=namespace, add_ons=tuple(AddOn), isolated=True)
     suffix = marks.value('include "kubeocean.suffix" .')
     policies = _admission(values, marks)
+    renewal = worker_admission.token_policy(values)
     own = f"{values.account}{suffix}"
     roles = {
         values.cluster_role: own,
@@ -437,7 +476,11 @@ def worker_chart() -> dict[str, str]:
             by_kind.pop("PriorityClass"), condition=".Values.priorityClass.create"
         ),
         "templates/admission.yaml": marks.text(
-            (_renamed(each, roles) for each in policies), condition=_HAS_ADMISSION
+            (_renamed(each, roles) for each in policies if each not in renewal),
+            condition=_HAS_ADMISSION,
+        ),
+        "templates/renewal.yaml": marks.text(
+            (_renamed(each, roles) for each in renewal), condition=_add_on_condition(AddOn.RENEWAL)
         ),
         "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
         "templates/metrics.yaml": marks.text(
@@ -505,7 +548,8 @@ def _conditional(
 
 
 def _add_on_condition(add_on: AddOn) -> str:
-    return f'has "{add_on}" .Values.addOns'
+    chosen = f'has "{add_on}" .Values.addOns'
+    return f"and ({chosen}) ({_HAS_ADMISSION})" if add_on is AddOn.RENEWAL else chosen
 
 
 def _renamed(body: Json, roles: dict[str, str]) -> Json:
@@ -536,6 +580,77 @@ def _worker_values() -> Json:
         "priorityClass": {"create": True},
         "priorityClasses": list(values.priority_classes),
         "maxGraceSeconds": values.max_grace_s,
+    }
+
+
+def hub_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean-fleet-hub`, by name."""
+    marks = _Marks()
+    deployment = _marked(fleet.hub_deployment(Values()), _HUB, marks, at=6)
+    _program(deployment)["args"].append(marks.line(_MORE_ARGUMENTS.format(component=_HUB)))
+    return {
+        "Chart.yaml": _chart("kubeocean-fleet-hub", "The hub of a fleet of clusters."),
+        "values.yaml": _NOTE + _dump(_fleet_values(_HUB)),
+        "templates/_helpers.tpl": _HELPERS,
+        **_account_files(fleet.hub_objects(), marks),
+        "templates/hub.yaml": marks.text([deployment]),
+    }
+
+
+def member_chart() -> dict[str, str]:
+    """Return the files of `charts/kubeocean-fleet-member`, by name."""
+    marks = _Marks()
+    connection = fleet.HubConnection(
+        marks.value('include "kubeocean.member" . | quote'),
+        marks.value('include "kubeocean.hub" . | quote'),
+    )
+    deployment = fleet.member_deployment(Values(), connection)
+    program = _program(_marked(deployment, _MEMBER, marks, at=6))
+    program["env"].append(marks.line(_HUB_AUTHORITY))
+    program["args"] += [
+        marks.line("{{- if .Values.hub.insecure }}\n\t- --tls-insecure\n{{- end }}"),
+        marks.line(_MORE_ARGUMENTS.format(component=_MEMBER)),
+    ]
+    secret = fleet.token_secret("")
+    secret["data"]["token"] = marks.value(".Values.hub.token | b64enc")
+    hub = {"url": "", "certificateAuthority": "", "insecure": False, "token": ""}
+    values = {"name": "", "hub": hub} | _fleet_values(_MEMBER)
+    return {
+        "Chart.yaml": _chart("kubeocean-fleet-member", "The agent of a member of a fleet."),
+        "values.yaml": _NOTE + _dump(values),
+        "templates/_helpers.tpl": f"{_HELPERS}\n{_MEMBER_HELPERS}",
+        **_account_files(fleet.member_objects(), marks),
+        "templates/token.yaml": marks.text([secret], condition=".Values.hub.token"),
+        "templates/member.yaml": marks.text([deployment]),
+    }
+
+
+def _account_files(objects: list[Json], marks: _Marks) -> dict[str, str]:
+    """Return the templates of definitions, namespace, account and roles of a fleet's program."""
+    by_kind = {kind: [each for each in objects if each["kind"] == kind] for kind in _kinds(objects)}
+    definitions = by_kind.pop("CustomResourceDefinition")
+    namespace = by_kind.pop("Namespace")
+    return {
+        "templates/definitions.yaml": marks.text(definitions, condition=".Values.crd.enabled"),
+        "templates/namespace.yaml": marks.text(namespace, condition=".Values.namespace.create"),
+        "templates/roles.yaml": marks.text(each for kind in by_kind.values() for each in kind),
+    }
+
+
+def _program(deployment: Json) -> Json:
+    container: Json = deployment["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def _fleet_values(component: str) -> Json:
+    values = _values()
+    shared = ("global", "size", "sizes")
+    own = {"image": values[group.COMPONENT_MANAGER]["image"], "replicas": 2, "resources": {}}
+    return {name: values[name] for name in shared} | {
+        component: own | {"args": []},
+        "namespace": {"create": True},
+        "crd": {"enabled": True},
+        "logging": {"level": "info"},
     }
 
 

@@ -11,28 +11,33 @@ from typing import Final
 
 from kubeocean.api import group, naming
 from kubeocean.api.crds import binding_definition
+from kubeocean.api.group import Domain
+from kubeocean.install.computing_admission import computing_admission
 from kubeocean.install.limits import computing_guards, shared_budgets
 from kubeocean.install.monitoring import monitoring
 from kubeocean.install.object_parts import (
+    RBAC,
     accounts,
-    admission_policy,
-    admission_rule,
+    cluster_role_of,
     granted,
     labels,
     named,
     role_binding,
     title,
-    validation,
 )
+from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.roles import (
     AUTHENTICATION_READER,
     manager_rights,
     proxier_rights,
+    shared_proxier_rights,
+    shared_syncer_rights,
     syncer_rights,
 )
 from kubeocean.install.scaling import sharding_objects
 from kubeocean.install.templates import (
     container,
+    metrics_flags,
     pod_spec,
     proxier_files,
     syncer_files,
@@ -45,15 +50,14 @@ __all__ = [
     "CONTROL_PLANE_TOLERATION",
     "NEAR_CONTROL_PLANE",
     "PREFERRED",
-    "TOKEN_LIFETIME_S",
     "computing_objects",
     "kept",
     "manager_deployment",
+    "metrics_reader",
     "namespaces",
     "program_objects",
     "template_config_map",
     "template_config_maps",
-    "token_policy",
     "withdrawn_objects",
 ]
 
@@ -68,7 +72,6 @@ CONTROL_PLANE_TOLERATION: Final[Json] = {
     "operator": "Exists",
     "effect": "NoSchedule",
 }
-TOKEN_LIFETIME_S: Final = 86_400  # longest validity of a token that a syncer requests
 _SYNCER_VOLUME: Final = "syncer-template"
 _PROXIER_VOLUME: Final = "proxier-template"
 
@@ -81,7 +84,7 @@ def computing_objects(values: Values) -> list[Json]:
         *_accounts(values),
         *(sharding_objects(values) if values.shard_syncers else ()),
         *(program_objects(values) if not values.management else ()),
-        *(token_policy(values) if values.admission else ()),
+        *(computing_admission(values) if values.admission else ()),
     ]
 
 
@@ -104,7 +107,11 @@ def withdrawn_objects(values: Values) -> list[Json]:
     )
     return [
         each
-        for each in (*computing_objects(everything), *shared_budgets(values))
+        for each in (
+            *computing_objects(everything),
+            *shared_budgets(values),
+            *_earlier_roles(values),
+        )
         if title(each) not in titles
     ]
 
@@ -134,51 +141,48 @@ def namespaces(values: Values) -> list[Json]:
 
 
 def _accounts(values: Values) -> list[Json]:
+    """Return the accounts and roles of the manager, of syncers and of proxiers.
+
+    The manager binds the roles of syncers and proxiers to the accounts that it creates for each
+    binding. Templates that name an account, and bindings with a Secret in another namespace, use
+    the accounts that all bindings share.
+    """
     domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
-    names = (domain.manager, domain.syncer, domain.proxier)
-    objects = accounts(names, namespace, labels=ours)
-    for name, rights in zip(
-        names,
-        (manager_rights(domain), syncer_rights(domain), proxier_rights(domain)),
-        strict=True,
+    objects = accounts((domain.manager, domain.syncer, domain.proxier), namespace, labels=ours)
+    for name, account, rights in (
+        (domain.manager, domain.manager, manager_rights(domain)),
+        (domain.syncer, domain.syncer, syncer_rights(domain)),
+        (f"{domain.product}-shared-syncer", domain.syncer, shared_syncer_rights(domain)),
+        (domain.proxier, domain.proxier, proxier_rights()),
+        (f"{domain.product}-shared-proxier", domain.proxier, shared_proxier_rights(domain)),
     ):
-        objects += granted(name, rights, account=name, namespace=namespace, labels=ours)
-    subject = {"kind": "ServiceAccount", "name": domain.proxier, "namespace": namespace}
+        objects += granted(name, rights, account=account, namespace=namespace, labels=ours)
+    # Of accounts that do not exist yet, too. The role reads certificates, and nothing secret.
+    everyone = {"kind": "Group", "apiGroup": RBAC, "name": f"system:serviceaccounts:{namespace}"}
     reader = role_binding(
         f"{domain.proxier}-authentication",
         group.SYSTEM_NAMESPACE,
         role=AUTHENTICATION_READER,
-        subject=subject,
+        subject=everyone,
         labels=ours,
     )
-    return [*objects, reader]
+    metrics = Rule((), ("get",), urls=("/metrics",))
+    return [*objects, reader, cluster_role_of(metrics_reader(domain), (metrics,), labels=ours)]
 
 
-def token_policy(values: Values) -> list[Json]:
-    """Return the admission policy for the tokens that syncers request.
+def metrics_reader(domain: Domain) -> str:
+    """Return the name of the ClusterRole that lets an account read metrics of our programs."""
+    return f"{domain.product}-metrics-reader"
 
-    RBAC lets syncers request tokens of any service account, because pods of any namespace may run
-    in a worker. Such a token is bound to a pod, as a kubelet's is, and the API server refuses a pod
-    of another service account.
-    """
-    domain, hours = values.domain, TOKEN_LIFETIME_S // 3600
-    return admission_policy(
-        f"{domain.syncer}-tokens",
-        labels=labels(domain),
-        account=f"{values.namespace}:{domain.syncer}",
-        rules=[admission_rule("serviceaccounts/token", "CREATE")],
-        validations=[
-            validation(
-                "has(object.spec.boundObjectRef) && has(object.spec.boundObjectRef.kind) && "
-                "object.spec.boundObjectRef.kind == 'Pod'",
-                "tokens must be bound to a pod",
-            ),
-            validation(
-                f"object.spec.expirationSeconds <= {TOKEN_LIFETIME_S}",
-                f"tokens may be valid for {hours} hours at most",
-            ),
-        ],
-    )
+
+def _earlier_roles(values: Values) -> list[Json]:
+    """Return the roles of shared accounts in the system namespace that earlier versions had."""
+    domain, namespace, ours = values.domain, values.namespace, labels(values.domain)
+    objects = []
+    for name in (domain.syncer, domain.proxier):
+        rights = Rights(within={namespace: ()})
+        objects += granted(name, rights, account=name, namespace=namespace, labels=ours)
+    return objects
 
 
 def template_config_maps(values: Values) -> list[Json]:
@@ -205,7 +209,7 @@ def manager_deployment(values: Values) -> Json:
     """Return the Deployment of the manager."""
     domain, component = values.domain, group.COMPONENT_MANAGER
     arguments = [
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         "--leader-elect=true",
         f"--leader-election-id={naming.manager_election(domain)}",

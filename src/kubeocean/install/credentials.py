@@ -2,8 +2,8 @@
 
 A credential is a token of the worker's ServiceAccount, bound to a Secret in the same namespace: it
 expires at its time, or at once when that Secret is deleted. A Secret of the computing cluster holds
-it in a self-contained kubeconfig, and an annotation holds its expiry. The claims of a token are
-read without verification: only the worker's API server can verify it.
+it in a self-contained kubeconfig, and an annotation holds its expiry; the manager renews it. The
+claims of a token are read without verification: only the worker's API server can verify it.
 """
 
 from __future__ import annotations
@@ -127,12 +127,15 @@ def due(begins: datetime | None, ends: datetime | None, now: datetime) -> bool:
     return now >= ends - (ends - begins) * _RENEWAL_SHARE
 
 
-class _Bound(msgspec.Struct, frozen=True):
+class _Reference(msgspec.Struct, frozen=True):
+    name: str = ""
     uid: str = ""
 
 
 class _Kubernetes(msgspec.Struct, frozen=True):
-    secret: _Bound = _Bound()
+    namespace: str = ""
+    serviceaccount: _Reference = _Reference()
+    secret: _Reference = _Reference()
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -143,11 +146,14 @@ class _Claims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """Validity of a token, and the UID of the Secret that the token is bound to."""
+    """Validity of a token, its ServiceAccount, and the Secret that the token is bound to."""
 
     begins: datetime
     ends: datetime
     secret_uid: str
+    secret_name: str = ""
+    namespace: str = ""
+    account: str = ""
 
 
 def read_token(token: str) -> TokenClaims | None:
@@ -162,5 +168,16 @@ def read_token(token: str) -> TokenClaims | None:
         return None
     if not claims.exp:
         return None
-    begins, ends = (datetime.fromtimestamp(each, UTC) for each in (claims.iat, claims.exp))
-    return TokenClaims(begins, ends, claims.kubernetes.secret.uid)
+    try:
+        begins, ends = (datetime.fromtimestamp(each, UTC) for each in (claims.iat, claims.exp))
+    except (OverflowError, OSError, ValueError):
+        return None
+    own = claims.kubernetes
+    return TokenClaims(
+        begins,
+        ends,
+        own.secret.uid,
+        own.secret.name,
+        namespace=own.namespace,
+        account=own.serviceaccount.name,
+    )

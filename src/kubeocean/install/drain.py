@@ -3,8 +3,11 @@
 A cordoned node gets an annotation, so that `undo` uncordons only nodes that drain has cordoned.
 Pods are evicted through the Eviction API; refused and failed evictions are repeated at growing
 intervals, and do not delay other pods. Pods of DaemonSets stay, because their controller would
-create them again. Pods without a controller are evicted only with `force`; without it, a drain that
-meets one does nothing. An interrupted drain leaves cordoned nodes, and pods that run or terminate.
+create them again. The syncer takes allocatable `pods` from a node that drain has cordoned, so that
+no scheduler binds pods to it that tolerate the cordon. Pods that come to a node nevertheless, for
+example while the syncer does not run, are evicted at growing intervals. Pods without a controller
+are evicted only with `force`; without it, a drain that meets one does nothing. An interrupted drain
+leaves cordoned nodes, and pods that run or terminate.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ __all__ = ["Drain", "Left", "bare", "to_evict"]
 
 _POLL_S: Final = 1.0
 _MAX_NAMED_PODS: Final = 10
+_FIRST_RETURN_S: Final = 2.0  # between evictions of pods that came after the cordon
+_LAST_RETURN_S: Final = 120.0
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -42,6 +47,7 @@ class Left:
     held: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # pod: why its eviction failed
     bare: tuple[str, ...] = ()  # without a controller that would create them again
+    returned: tuple[str, ...] = ()  # that came after the cordon, which they tolerate
 
     @property
     def done(self) -> bool:
@@ -50,8 +56,9 @@ class Left:
     def __str__(self) -> str:
         held = f", {len(self.held)} held by disruption budgets" if self.held else ""
         failed = f", {len(self.failed)} not evicted" if self.failed else ""
+        returned = f", {len(self.returned)} new since the cordon" if self.returned else ""
         pods, nodes = counted(len(self.pods), "pod"), counted(len(self.nodes), "node")
-        return f"{pods} left on {nodes}{held}{failed}"
+        return f"{pods} left on {nodes}{held}{failed}{returned}"
 
 
 def to_evict(pods: Iterable[Pod], domain: Domain = DEFAULT) -> list[Pod]:
@@ -69,6 +76,23 @@ def to_evict(pods: Iterable[Pod], domain: Domain = DEFAULT) -> list[Pod]:
 def bare(pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods without a controller that would create them again."""
     return [pod for pod in pods if controller_of(pod) is None and not pod.deleting]
+
+
+@dataclass(slots=True)
+class _NodeRecord:
+    """The memory of one node: its pods at the cordon, and when later ones may be evicted."""
+
+    first: frozenset[str]  # UIDs
+    evict_later_at: float = 0.0  # on the monotonic clock
+    wait_s: float = _FIRST_RETURN_S
+
+    def is_due(self, pod: Pod, now: float) -> bool:
+        return pod.uid in self.first or now >= self.evict_later_at
+
+    def back_off(self, now: float) -> None:
+        """Put off the next eviction of pods that came after the cordon, twice as long each time."""
+        self.evict_later_at = now + self.wait_s
+        self.wait_s = min(2 * self.wait_s, _LAST_RETURN_S)
 
 
 @dataclass
@@ -89,6 +113,7 @@ class Drain:
     closed: set[str] = field(default_factory=set)
     _attempts: dict[str, EvictionAttempt] = field(default_factory=dict)  # by UID
     _failures: dict[str, str] = field(default_factory=dict)  # why the last eviction failed, by UID
+    _records: dict[str, _NodeRecord] = field(default_factory=dict)  # by the name of the node
 
     async def run(self, *, patience_s: float, say: Callable[[str], None]) -> Left:
         """Drain the nodes; return the pods that are left after `patience_s`.
@@ -136,10 +161,12 @@ class Drain:
         for node in nodes:
             await self._cordon(node)
         pods = await self._pods(nodes)
+        for node in nodes:
+            uids = frozenset(pod.uid for pod in pods if pod.spec.node_name == node.name)
+            self._records.setdefault(node.name, _NodeRecord(uids))
         alone = [] if self.force else bare(pods)
-        for pod in pods:
-            if not pod.deleting and pod not in alone:
-                await self._evict(pod)
+        await self._evict_due([pod for pod in pods if not pod.deleting and pod not in alone])
+        returned = [pod for pod in pods if pod.uid not in self._records[pod.spec.node_name].first]
         held = [pod for pod in pods if self._is_held(pod)]
         return Left(
             nodes=tuple(node.name for node in nodes),
@@ -149,7 +176,17 @@ class Drain:
                 str(pod.key): self._failures[pod.uid] for pod in pods if pod.uid in self._failures
             },
             bare=tuple(str(pod.key) for pod in alone),
+            returned=tuple(str(pod.key) for pod in returned if not pod.deleting),
         )
+
+    async def _evict_due(self, pods: Iterable[Pod]) -> None:
+        """Evict pods; those that came to a node after its cordon, only when its wait is over."""
+        now = self.clock.monotonic()
+        for pod in [pod for pod in pods if self._records[pod.spec.node_name].is_due(pod, now)]:
+            record = self._records[pod.spec.node_name]
+            if pod.uid not in record.first and record.evict_later_at <= now:
+                record.back_off(now)
+            await self._evict(pod)
 
     async def undo(self) -> list[str]:
         """Uncordon the nodes that drain has cordoned; return their names."""

@@ -6,11 +6,16 @@ have itself. A member agent applies objects of any kind in its cluster, roles am
 
 A member authenticates at the hub as a ServiceAccount of its own there. A Secret of the member holds
 the token, which the agent reads again when it is replaced.
+
+The worker of a binding can be a member without an agent: its syncer plays the agent, with the
+credential of the binding. For this the owner grants a second bundle of permissions, *fleet*, beside
+those for pods (`install.roles`), in a role of its own that can be withdrawn alone.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,14 +23,24 @@ from kubeocean.api import group
 from kubeocean.api.fleet.clusters import CLUSTER_GROUP, MEMBER_CLUSTERS
 from kubeocean.api.fleet.definitions import hub_definitions, member_definitions
 from kubeocean.api.fleet.inventory import INVENTORY_GROUP
-from kubeocean.api.fleet.names import SYSTEM_NAMESPACE
+from kubeocean.api.fleet.names import (
+    ADMISSION_POLICIES,
+    ADMISSION_POLICY_BINDINGS,
+    GUARD_RAIL_WEBHOOKS,
+    MUTATING_WEBHOOKS,
+    SYSTEM_NAMESPACE,
+    VALIDATING_WEBHOOKS,
+    WEBHOOK_CERTIFICATES,
+)
 from kubeocean.api.fleet.networking import NETWORKING_GROUP
 from kubeocean.api.fleet.placements import PLACEMENT_GROUP
-from kubeocean.api.group import DEFAULT, Domain
-from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named
-from kubeocean.install.permissions import Rights, Rule
-from kubeocean.install.templates import container, pod_spec
-from kubeocean.install.values import Values
+from kubeocean.api.group import DEFAULT, GROUP, Domain
+from kubeocean.install.computing_objects import kept
+from kubeocean.install.object_parts import RBAC, accounts, granted, labels, named, worker_labels
+from kubeocean.install.permissions import Permission, Rights, Rule
+from kubeocean.install.roles import REVIEWS
+from kubeocean.install.templates import container, metrics_flags, pod_spec
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.objects import Json
 
@@ -34,6 +49,10 @@ __all__ = [
     "MEMBER_ACCOUNT",
     "TOKEN_SECRET",
     "HubConnection",
+    "agentless_objects",
+    "agentless_rights",
+    "agentless_roles",
+    "applier_permissions",
     "hub_deployment",
     "hub_objects",
     "hub_rights",
@@ -53,6 +72,8 @@ _ELECTION_NAMESPACE: Final = "kube-system"  # of member agents
 _READ: Final = ("get", "list", "watch")
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
 _ALL: Final = ("*",)
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_MANAGE: Final = ("create", "patch", "delete")
 
 
 def hub_rights() -> Rights:
@@ -66,10 +87,27 @@ def hub_rights() -> Rights:
             Rule(("events",), ("update", "patch", "create")),
             Rule(("namespaces",), ("create", "patch", "delete")),
             Rule(("roles", "rolebindings"), ("create", "patch", "delete"), RBAC),
+            *(
+                Rule((resource,), _MANAGE, _ADMISSION, names)
+                for resource, names in (
+                    ("mutatingwebhookconfigurations", (MUTATING_WEBHOOKS,)),
+                    (
+                        "validatingwebhookconfigurations",
+                        (VALIDATING_WEBHOOKS, GUARD_RAIL_WEBHOOKS),
+                    ),
+                    ("validatingadmissionpolicies", ADMISSION_POLICIES),
+                    ("validatingadmissionpolicybindings", ADMISSION_POLICY_BINDINGS),
+                )
+            ),
+            # Of members without an agent: the annotation and the condition of their bindings.
+            Rule(("clusterbindings", "clusterbindings/status"), ("patch",), GROUP),
+            *REVIEWS,  # of callers that read metrics
         ),
         {
             SYSTEM_NAMESPACE: (
                 _ELECTION,
+                Rule(("secrets",), ("create",)),
+                Rule(("secrets",), ("update",), names=(WEBHOOK_CERTIFICATES,)),
                 Rule(("clusterprofiles",), ("create", "patch", "delete"), INVENTORY_GROUP),
                 Rule(("clusterprofiles/status",), ("update",), INVENTORY_GROUP),
             )
@@ -89,20 +127,56 @@ def member_rights() -> Rights:
     )
 
 
+def agentless_rights() -> Rights:
+    """Return the permissions that a binding's credential needs to apply objects of any kind."""
+    return Rights(member_rights().everywhere)
+
+
+def applier_permissions() -> Iterator[Permission]:
+    """Yield the permissions without which no object at all can be applied in a member.
+
+    An owner may grant fewer objects than `agentless_rights`: an object that the credential may not
+    write is reported as such, and the others are applied.
+    """
+    group = "apiextensions.k8s.io"
+    yield from Rule(("customresourcedefinitions",), ("list", "watch"), group).permissions()
+    verbs = (*_READ, "create", "patch", "delete")
+    yield from Rule(("appliedworks",), verbs, PLACEMENT_GROUP).permissions()
+    yield from Rule(("appliedworks/status",), ("patch",), PLACEMENT_GROUP).permissions()
+
+
+def agentless_objects(values: WorkerValues) -> list[Json]:
+    """Return the objects that make a worker ready to be a member without an agent."""
+    return [*member_definitions(), *agentless_roles(values)]
+
+
+def agentless_roles(values: WorkerValues) -> list[Json]:
+    """Return the role that lets the credential of bindings apply objects of any kind."""
+    return granted(
+        values.fleet_role,
+        agentless_rights(),
+        account=values.account,
+        namespace=values.mount_namespace,
+        labels=worker_labels(values.domain),
+    )
+
+
 def hub_objects(domain: Domain = DEFAULT) -> list[Json]:
     """Return the definitions, the namespace, the account and the permissions of a hub."""
-    return [*hub_definitions(), *_account_objects(HUB_ACCOUNT, hub_rights(), domain)]
+    definitions = map(kept, hub_definitions())
+    return [*definitions, *_account_objects(HUB_ACCOUNT, hub_rights(), domain)]
 
 
 def member_objects(domain: Domain = DEFAULT) -> list[Json]:
     """Return the definitions, the namespace, the account and the permissions of a member."""
-    return [*member_definitions(), *_account_objects(MEMBER_ACCOUNT, member_rights(), domain)]
+    definitions = map(kept, member_definitions())
+    return [*definitions, *_account_objects(MEMBER_ACCOUNT, member_rights(), domain)]
 
 
 def _account_objects(account: str, rights: Rights, domain: Domain) -> list[Json]:
     own = labels(domain)
     return [
-        named("Namespace", "v1", SYSTEM_NAMESPACE, labels=own),
+        kept(named("Namespace", "v1", SYSTEM_NAMESPACE, labels=own)),
         *accounts((account,), SYSTEM_NAMESPACE, labels=own),
         *granted(account, rights, account=account, namespace=SYSTEM_NAMESPACE, labels=own),
     ]
@@ -185,7 +259,7 @@ def member_deployment(values: Values, connection: HubConnection) -> Json:
 
 def _addresses() -> list[str]:
     return [
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
     ]
 

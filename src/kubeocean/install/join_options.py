@@ -186,12 +186,16 @@ _READ: Final = frozenset(
 def _granted(
     values: WorkerValues, rules: list[Json], stored: Mapping[str, Json]
 ) -> tuple[AddOn, ...]:
-    """Return the add-ons whose rules a ClusterRole has, and metrics if its account exists."""
-    account = title(metrics_objects(values)[0])
+    """Return the add-ons whose rules a ClusterRole has; metrics if its account exists, and renewal
+    if its admission policy does."""
+    signs = {
+        AddOn.METRICS: title(metrics_objects(values)[0]),
+        AddOn.RENEWAL: f"ValidatingAdmissionPolicy {values.cluster_role}-tokens",
+    }
     return tuple(
         add_on
         for add_on in AddOn
-        if (account in stored if add_on is AddOn.METRICS else add_on_rule(add_on) in rules)
+        if (signs[add_on] in stored if add_on in signs else add_on_rule(add_on) in rules)
     )
 
 

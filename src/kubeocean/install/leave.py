@@ -22,6 +22,7 @@ from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, PolicySpec
 from kubeocean.errors import ConfigError, Conflict, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
 from kubeocean.install.credentials import kubeconfig_secret, secret_name
+from kubeocean.install.fleet import agentless_roles
 from kubeocean.install.join import Report, identity, leads_to, policy_holder, two_clusters
 from kubeocean.install.lease_options import policy
 from kubeocean.install.values import WorkerValues
@@ -216,7 +217,8 @@ class Leave:
         if others:
             return *orphans, f"the accounts and their roles, which {', '.join(others)} need"
         kept: list[Json] = []
-        for body in reversed(worker_objects(with_everything(values))):
+        wanted = [*worker_objects(with_everything(values)), *agentless_roles(values)]
+        for body in reversed(wanted):
             if body["kind"] in _KEPT_KINDS:
                 kept.append(body)
             else:

@@ -12,16 +12,25 @@ import msgspec
 import yaml
 
 from kubeocean.api.group import DEFAULT
-from kubeocean.install.charts import computing_chart, worker_chart
+from kubeocean.install.charts import computing_chart, hub_chart, member_chart, worker_chart
 from kubeocean.install.computing_objects import computing_objects
+from kubeocean.install.fleet import (
+    HubConnection,
+    hub_deployment,
+    hub_objects,
+    member_deployment,
+    member_objects,
+)
 from kubeocean.install.monitoring import alert_rules, dashboard
 from kubeocean.install.templates import text
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.install.worker_objects import worker_objects
 from kubeocean.runtime.objects import Json
 
-__all__ = ["render", "write"]
+__all__ = ["SAMPLE_CONNECTION", "render", "write"]
 
+# Of kustomize/fleet-member; an overlay has to replace both.
+SAMPLE_CONNECTION: Final = HubConnection("member", "https://hub.example:6443")
 _NOTE: Final = "# Made by scripts/manifests; do not edit.\n"
 
 
@@ -29,8 +38,15 @@ def render() -> dict[str, str]:
     """Return the content of all files, by their path in `deploy/`."""
     files = {f"charts/kubeocean/{name}": body for name, body in computing_chart().items()}
     files |= {f"charts/kubeocean-worker/{name}": body for name, body in worker_chart().items()}
+    files |= {f"charts/kubeocean-fleet-hub/{name}": body for name, body in hub_chart().items()}
+    files |= {
+        f"charts/kubeocean-fleet-member/{name}": body for name, body in member_chart().items()
+    }
     files |= _kustomize("computing", computing_objects(Values()))
     files |= _kustomize("worker", worker_objects(WorkerValues()))
+    files |= _kustomize("fleet-hub", [*hub_objects(), hub_deployment(Values())])
+    member = member_deployment(Values(), SAMPLE_CONNECTION)
+    files |= _kustomize("fleet-member", [*member_objects(), member])
     rules = yaml.safe_dump(alert_rules(DEFAULT), sort_keys=False, width=1000)
     dashboard_json = msgspec.json.format(msgspec.json.encode(dashboard()), indent=2).decode()
     return files | {

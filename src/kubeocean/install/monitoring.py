@@ -19,6 +19,15 @@ _SOURCE: Final[Json] = {"type": "prometheus", "uid": "${source}"}
 _SELECTOR: Final = 'clusterbinding=~"$binding"'
 _REQUESTS: Final = "rate(rest_client_requests_total[5m])"
 _WIDTH: Final = 24
+# Certificates are self-signed unless an administrator provides some; callers are authenticated by
+# the token of Prometheus, which needs the ClusterRole of `computing_objects.metrics_reader`.
+_ENDPOINT: Final[Json] = {
+    "port": "metrics",
+    "interval": "30s",
+    "scheme": "https",
+    "bearerTokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token",
+    "tlsConfig": {"insecureSkipVerify": True},
+}
 
 
 def monitoring(values: Values) -> list[Json]:
@@ -51,7 +60,7 @@ def monitoring(values: Values) -> list[Json]:
             spec={
                 "selector": {"matchLabels": metrics},
                 "podTargetLabels": [group.APP_COMPONENT, group.APP_INSTANCE],
-                "endpoints": [{"port": "metrics", "interval": "30s"}],
+                "endpoints": [_ENDPOINT],
             },
         ),
         named(
@@ -143,6 +152,14 @@ def _failures() -> list[Json]:
             minutes=15,
             summary="{{ $labels.clusterbinding }} cannot be reconciled",
             description="Its conditions and events say what is refused.",
+        ),
+        _alert(
+            "KubeoceanCredentialExpires",
+            "max by (clusterbinding) (kubeocean_worker_credential_expiration_timestamp_seconds)"
+            " - time() < 7 * 86400",
+            minutes=60,
+            summary="The credential of {{ $labels.clusterbinding }} expires within a week",
+            description="Its condition CredentialValid says why it is not renewed.",
         ),
     ]
 

@@ -20,11 +20,16 @@ __all__ = [
     "accounts",
     "admission_policy",
     "admission_rule",
+    "by_account",
+    "cluster_role_binding",
+    "cluster_role_of",
     "granted",
     "labels",
     "named",
     "role_binding",
+    "role_of",
     "title",
+    "user_of",
     "validation",
     "worker_labels",
 ]
@@ -86,34 +91,49 @@ def granted(
     """Return the roles of an account in `namespace`, and their bindings."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     wide = cluster_role or name
-    objects = [
-        named(
-            "ClusterRole", _RBAC_VERSION, wide, labels=labels, rules=_documents(rights.everywhere)
-        ),
-        named(
-            "ClusterRoleBinding",
-            _RBAC_VERSION,
-            wide,
-            labels=labels,
-            roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": wide},
-            subjects=[subject],
-        ),
-    ]
+    objects: list[Json] = []
+    if rights.everywhere:
+        objects += [
+            cluster_role_of(wide, rights.everywhere, labels=labels),
+            cluster_role_binding(wide, role=wide, subject=subject, labels=labels),
+        ]
     for role_namespace, rules in rights.within.items():
         # Accounts of several mount namespaces may have roles in the same other namespace.
         local = name if role_namespace == namespace else wide
         objects += [
-            named(
-                "Role",
-                _RBAC_VERSION,
-                local,
-                namespace=role_namespace,
-                labels=labels,
-                rules=_documents(rules),
-            ),
+            role_of(local, role_namespace, rules, labels=labels),
             role_binding(local, role_namespace, role=local, subject=subject, labels=labels),
         ]
     return objects
+
+
+def cluster_role_of(name: str, rules: Iterable[Rule], *, labels: dict[str, str]) -> Json:
+    """Return a ClusterRole with these rules."""
+    return named("ClusterRole", _RBAC_VERSION, name, labels=labels, rules=_documents(rules))
+
+
+def cluster_role_binding(name: str, *, role: str, subject: Json, labels: dict[str, str]) -> Json:
+    """Return a ClusterRoleBinding of one subject."""
+    return named(
+        "ClusterRoleBinding",
+        _RBAC_VERSION,
+        name,
+        labels=labels,
+        roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        subjects=[subject],
+    )
+
+
+def role_of(name: str, namespace: str, rules: Iterable[Rule], *, labels: dict[str, str]) -> Json:
+    """Return a Role with these rules."""
+    return named(
+        "Role",
+        _RBAC_VERSION,
+        name,
+        namespace=namespace,
+        labels=labels,
+        rules=_documents(rules),
+    )
 
 
 def role_binding(
@@ -135,22 +155,19 @@ def admission_policy(
     name: str,
     *,
     labels: dict[str, str],
-    account: str,
+    requested_by: str,
     rules: list[Json],
     validations: list[Json],
     variables: list[Json] | None = None,
 ) -> list[Json]:
-    """Return a ValidatingAdmissionPolicy for requests of one service account, and its binding.
+    """Return a ValidatingAdmissionPolicy for requests of some service accounts, and its binding.
 
-    `account` is `namespace:name`.
+    `requested_by` is a CEL expression that selects these accounts, such as `by_account` returns.
     """
-    user = f"system:serviceaccount:{account}"
     spec: Json = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": rules},
-        "matchConditions": [
-            {"name": "by-the-account", "expression": f"request.userInfo.username == '{user}'"}
-        ],
+        "matchConditions": [{"name": "by-the-account", "expression": requested_by}],
         **({"variables": variables} if variables else {}),
         "validations": validations,
     }
@@ -159,6 +176,16 @@ def admission_policy(
         named("ValidatingAdmissionPolicy", _ADMISSION, name, labels=labels, spec=spec),
         named("ValidatingAdmissionPolicyBinding", _ADMISSION, name, labels=labels, spec=binding),
     ]
+
+
+def by_account(namespace: str, name: str) -> str:
+    """Return the CEL expression that selects requests of one service account."""
+    return f"request.userInfo.username == '{user_of(namespace, name)}'"
+
+
+def user_of(namespace: str, account: str) -> str:
+    """Return the user name of a service account."""
+    return f"system:serviceaccount:{namespace}:{account}"
 
 
 def admission_rule(resource: str, *operations: str, group: str = "") -> Json:

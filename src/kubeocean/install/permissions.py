@@ -46,15 +46,18 @@ class Permission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on resources of one group, or only on those with a name."""
+    """Verbs on resources of one group, or only on those with a name; or verbs on URLs."""
 
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     group: str = ""
     names: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()  # instead of resources
 
     def document(self) -> Json:
         """Return the rule as an entry of a Role."""
+        if self.urls:
+            return {"nonResourceURLs": list(self.urls), "verbs": list(self.verbs)}
         named = {"resourceNames": list(self.names)} if self.names else {}
         return {
             "apiGroups": [self.group],

@@ -10,8 +10,16 @@ permissions are add-ons that the owner of the worker may grant:
 - `node-labels`: label lent nodes with their policy;
 - `metrics`: request tokens of another account, which may read metrics of kubelets only,
   because each kubelet sees the token that is sent to it;
+- `renewal`: request tokens of the account itself, with which the manager renews the credential;
+  an admission policy admits only tokens that end with the credential's Secret, and without it
+  the permission is not granted;
 - `priority-classes`: create the priority class of lent pods again after its deletion;
 - `log-configs`: copy LogConfigs, which are cluster-scoped.
+
+In the computing cluster the manager creates an account for the syncers and one for the proxiers of
+each binding. These have what all syncers or all proxiers need (`syncer_rights`, `proxier_rights`),
+and permissions for the objects of their own binding (`syncer_own_rights`, `proxier_own_rights`).
+Templates of the earlier implementation name an account that all bindings share.
 """
 
 from __future__ import annotations
@@ -38,11 +46,16 @@ __all__ = [
     "EVENTS_NAMESPACE",
     "IDENTITY",
     "READ_METRICS",
+    "REVIEWS",
     "AddOn",
     "add_on_rule",
     "manager_rights",
     "metrics_rights",
+    "proxier_own_rights",
     "proxier_rights",
+    "shared_proxier_rights",
+    "shared_syncer_rights",
+    "syncer_own_rights",
     "syncer_rights",
     "worker_rights",
 ]
@@ -54,12 +67,13 @@ class AddOn(StrEnum):
     VOLUMES = "volumes"
     NODE_LABELS = "node-labels"
     METRICS = "metrics"
+    RENEWAL = "renewal"
     PRIORITY_CLASSES = "priority-classes"
     LOG_CONFIGS = "log-configs"
 
 
 ALL_ADD_ONS: Final = tuple(AddOn)
-DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS)
+DEFAULT_ADD_ONS: Final = (AddOn.VOLUMES, AddOn.NODE_LABELS, AddOn.METRICS, AddOn.RENEWAL)
 EVENTS_NAMESPACE: Final = "default"  # events about cluster-scoped objects are stored here
 # A Role that Kubernetes has in kube-system, to read how clients are authenticated.
 AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
@@ -69,7 +83,13 @@ _LIST_WATCH: Final = ("list", "watch")
 _READ_WRITE: Final = ("get", "list", "watch", "create", "patch", "delete")
 _CREATE_PATCH: Final = ("create", "patch")
 IDENTITY: Final = Rule(("namespaces",), ("get",), names=(SYSTEM_NAMESPACE,))  # its UID
+_RBAC: Final = "rbac.authorization.k8s.io"
 _ELECTION: Final = Rule(("leases",), ("get", "create", "patch"), "coordination.k8s.io")
+# To authenticate and authorize requests for metrics, and those to proxiers.
+REVIEWS: Final = (
+    Rule(("tokenreviews",), ("create",), "authentication.k8s.io"),
+    Rule(("subjectaccessreviews",), ("create",), "authorization.k8s.io"),
+)
 
 # The worker
 
@@ -115,6 +135,8 @@ def worker_rights(
     own = [*_MOUNT, *(policies if mount_namespace == EVENTS_NAMESPACE else ())]
     if AddOn.METRICS in chosen:
         own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.metrics,)))
+    if AddOn.RENEWAL in chosen:
+        own.append(Rule(("serviceaccounts/token",), ("create",), names=(domain.syncer,)))
     return Rights(
         (*_WORKER, *(rule for add_on, rule in _ADD_ONS.items() if add_on in chosen)),
         {EVENTS_NAMESPACE: policies} | {mount_namespace: tuple(own)},
@@ -136,12 +158,12 @@ def metrics_rights() -> Rights:
 
 
 def syncer_rights(domain: Domain = DEFAULT) -> Rights:
-    """Return the permissions of syncers; pods and their references may be in any namespace."""
+    """Return the permissions of all syncers; pods and their references may be in any namespace."""
     return Rights(
         (
             IDENTITY,
-            Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
-            Rule(("clusterbindings/status",), ("patch",), GROUP),
+            # Of all bindings, because policies name bindings; a binding holds no credential.
+            Rule(("clusterbindings",), _READ, GROUP),
             Rule(("nodes",), _READ_WRITE),
             Rule(("nodes/status",), ("patch",)),
             Rule(("csinodes",), _READ_WRITE, "storage.k8s.io"),
@@ -158,40 +180,88 @@ def syncer_rights(domain: Domain = DEFAULT) -> Rights:
             Rule(("serviceaccounts/token",), ("create",)),
             Rule(("logconfigs",), (*_READ, "patch"), LOG_CONFIG_GROUP),
             Rule(("events",), _CREATE_PATCH),
+            *REVIEWS,
         ),
         {
             NODE_LEASE_NAMESPACE: (Rule(("leases",), _CREATE_PATCH, "coordination.k8s.io"),),
             domain.host_port_namespace: (Rule(("pods",), ("create",)),),
-            domain.system_namespace: (_ELECTION,),
         },
     )
 
 
-def proxier_rights(domain: Domain = DEFAULT) -> Rights:
-    """Return the permissions of proxiers, in addition to `AUTHENTICATION_READER`."""
+def syncer_own_rights(*, binding: str, secret: str, lease: str, namespace: str) -> Rights:
+    """Return the permissions that the syncer of one binding has besides `syncer_rights`.
+
+    - `secret`: name of the Secret with the worker's kubeconfig.
+    - `lease`: name of the Lease with which its replicas elect a leader.
+    - `namespace`: namespace of both.
+    """
+    return Rights(
+        (
+            Rule(("clusterbindings",), ("patch",), GROUP, (binding,)),
+            Rule(("clusterbindings/status",), ("patch",), GROUP, (binding,)),
+        ),
+        {
+            namespace: (
+                Rule(("secrets",), _READ, names=(secret,)),
+                Rule(("leases",), ("get", "patch"), "coordination.k8s.io", (lease,)),
+                Rule(("leases",), ("create",), "coordination.k8s.io"),  # has no name to compare
+            )
+        },
+    )
+
+
+def shared_syncer_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions that the shared account of syncers has besides `syncer_rights`."""
+    return Rights(
+        (
+            Rule(("clusterbindings",), ("patch",), GROUP),
+            Rule(("clusterbindings/status",), ("patch",), GROUP),
+        ),
+        {domain.system_namespace: (_ELECTION,)},
+    )
+
+
+def proxier_rights() -> Rights:
+    """Return the permissions of all proxiers, in addition to `AUTHENTICATION_READER`."""
     certificates = "certificates.k8s.io"
     return Rights(
         (
             IDENTITY,
             Rule(("clusterbindings",), _READ, GROUP),
             Rule(("nodes", "pods"), _LIST_WATCH),
-            Rule(("tokenreviews",), ("create",), "authentication.k8s.io"),
-            Rule(("subjectaccessreviews",), ("create",), "authorization.k8s.io"),
+            *REVIEWS,
             Rule(("certificatesigningrequests",), ("get", "create", "delete"), certificates),
             Rule(("certificatesigningrequests/approval",), ("update",), certificates),
             Rule(("signers",), ("approve",), certificates, ("kubernetes.io/kubelet-serving",)),
         ),
-        {domain.system_namespace: (Rule(("secrets",), _READ),)},
     )
+
+
+def proxier_own_rights(secrets: Iterable[str], namespace: str) -> Rights:
+    """Return the permissions that the proxier of one binding has besides `proxier_rights`.
+
+    `secrets` are the Secret with the worker's kubeconfig and, if there is one, that with the
+    proxier's certificate.
+    """
+    return Rights(within={namespace: (Rule(("secrets",), _READ, names=tuple(secrets)),)})
+
+
+def shared_proxier_rights(domain: Domain = DEFAULT) -> Rights:
+    """Return the permissions that the shared account of proxiers has besides `proxier_rights`."""
+    return Rights(within={domain.system_namespace: (Rule(("secrets",), _READ),)})
 
 
 def manager_rights(domain: Domain = DEFAULT) -> Rights:
     """Return the permissions of the manager, which rolls out in its own namespace only.
 
-    The manager grants no permissions, and reads kubeconfigs in its own namespace only. Templates
-    with other kinds of objects need additional permissions.
+    The manager reads kubeconfigs in its own namespace only. It gives syncers and proxiers accounts
+    with permissions that it has itself, and may bind these accounts to the roles that all syncers
+    or all proxiers have. Templates with other kinds of objects need additional permissions.
     """
     certificates = "certificates.k8s.io"
+    accounts = (Rule(("rolebindings",), _READ_WRITE, _RBAC),)
+    may_bind = Rule(("roles",), ("bind",), _RBAC, (domain.syncer,))
     return Rights(
         (
             Rule(("clusterbindings",), (*_READ, "patch"), GROUP),
@@ -201,17 +271,24 @@ def manager_rights(domain: Domain = DEFAULT) -> Rights:
             # To delete the virtual nodes of a binding without a syncer.
             Rule(("nodes",), ("list", "patch", "delete")),
             Rule(("certificatesigningrequests",), ("get", "list", "delete"), certificates),
+            Rule(("clusterroles", "clusterrolebindings"), _READ_WRITE, _RBAC),
+            Rule(("clusterroles",), ("bind",), _RBAC, (domain.syncer, domain.proxier)),
+            *REVIEWS,
         ),
         {
             EVENTS_NAMESPACE: (Rule(("events",), _CREATE_PATCH),),
+            NODE_LEASE_NAMESPACE: (*accounts, may_bind),
+            domain.host_port_namespace: (*accounts, may_bind),
             domain.system_namespace: (
                 _ELECTION,
                 Rule(("leases",), ("delete",), "coordination.k8s.io"),  # of deleted syncers
                 Rule(("deployments",), _READ_WRITE, "apps"),
-                Rule(("services",), _READ_WRITE),
+                Rule(("services", "serviceaccounts"), _READ_WRITE),
+                Rule(("roles", "rolebindings"), _READ_WRITE, _RBAC),
                 Rule(("poddisruptionbudgets",), _READ_WRITE, "policy"),
                 Rule(("horizontalpodautoscalers",), _READ_WRITE, "autoscaling"),
-                Rule(("secrets",), (*_READ, "delete")),
+                # Patch: to renew the kubeconfigs of workers.
+                Rule(("secrets",), (*_READ, "patch", "delete")),
             ),
         },
     )

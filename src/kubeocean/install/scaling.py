@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from kubeocean.api import group
-from kubeocean.install.object_parts import granted, labels, named
+from kubeocean.api.group import Domain
+from kubeocean.install.object_parts import RBAC, granted, labels, named
 from kubeocean.install.permissions import Rights, Rule
 from kubeocean.install.values import Values
 from kubeocean.runtime.objects import Json
 
-__all__ = ["TEMPLATE_HASH", "autoscaler", "sharding_objects"]
+__all__ = ["TEMPLATE_HASH", "autoscaler", "ring_role", "sharding_objects"]
 
 # Lets a ring move all shards once in a rolling update.
 TEMPLATE_HASH: Final[Json] = {
@@ -46,13 +47,22 @@ _REMOVAL: Final = (
 )
 
 
+def ring_role(domain: Domain) -> str:
+    """Return the name of the Role that lets syncers divide the work of a binding."""
+    return f"{domain.syncer}-sharding"
+
+
 def sharding_objects(values: Values) -> list[Json]:
-    """Return the roles that sharded syncers, and the manager that removes them, need besides."""
+    """Return the roles that sharded syncers, and the manager that removes them, need besides.
+
+    The manager binds the role to the accounts that it creates for the syncers of each binding.
+    """
     domain, namespace = values.domain, values.namespace
+    binds = Rule(("roles",), ("bind",), RBAC, (ring_role(domain),))
     objects: list[Json] = []
     for name, account, rules in (
-        (f"{domain.syncer}-sharding", domain.syncer, _RING),
-        (f"{domain.manager}-unsharding", domain.manager, _REMOVAL),
+        (ring_role(domain), domain.syncer, _RING),
+        (f"{domain.manager}-unsharding", domain.manager, (*_REMOVAL, binds)),
     ):
         rights = Rights(within={namespace: rules})
         objects += granted(

@@ -1,7 +1,8 @@
 """Templates of syncers and proxiers, which the manager renders for each binding.
 
 The templates are Go text templates with the variables of the earlier implementation, so that
-adapted templates stay usable with either manager. A conditional encloses whole list entries.
+adapted templates stay usable with either manager. That one ignores the files of accounts, which
+have variables of their own. A conditional encloses whole list entries.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ import yaml
 
 from kubeocean.api import group
 from kubeocean.install.limits import disruption_budget
-from kubeocean.install.object_parts import labels, named
-from kubeocean.install.scaling import TEMPLATE_HASH, autoscaler
+from kubeocean.install.object_parts import (
+    accounts,
+    cluster_role_binding,
+    cluster_role_of,
+    labels,
+    named,
+    role_binding,
+    role_of,
+)
+from kubeocean.install.roles import proxier_own_rights, syncer_own_rights, syncer_rights
+from kubeocean.install.scaling import TEMPLATE_HASH, autoscaler, ring_role
 from kubeocean.install.values import Values, toleration
 from kubeocean.process.settings import IN_CLUSTER
 from kubeocean.runtime.objects import Json
@@ -23,6 +33,7 @@ __all__ = [
     "component_autoscaler",
     "computing_secret",
     "container",
+    "metrics_flags",
     "pod_spec",
     "proxier_deployment",
     "proxier_files",
@@ -36,9 +47,13 @@ __all__ = [
 _BINDING: Final = "{{.ClusterBindingName}}"
 _NAME: Final = "{{.DeploymentName}}"
 _ACCOUNT: Final = "{{.ServiceAccountName}}"
+_SECRET: Final = "{{.SecretName}}"  # noqa: S105 - the name of a variable
+_SHARED_ROLE: Final = "{{.ClusterRoleName}}"
+_SYNCER_NAMESPACE: Final = "{{.SyncerNamespace}}"
+_PROXIER_NAMESPACE: Final = "{{.ProxierNamespace}}"
 _NAMESPACES: Final = {
-    group.COMPONENT_SYNCER: "{{.SyncerNamespace}}",
-    group.COMPONENT_PROXIER: "{{.ProxierNamespace}}",
+    group.COMPONENT_SYNCER: _SYNCER_NAMESPACE,
+    group.COMPONENT_PROXIER: _PROXIER_NAMESPACE,
 }
 AUTOSCALER_FILE: Final = "horizontalpodautoscaler.yaml"
 _COMPUTING: Final = "/etc/kubeocean/computing"
@@ -86,6 +101,7 @@ def syncer_files(values: Values) -> dict[str, str]:
         "deployment.yaml": text(syncer_deployment(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_SYNCER)),
         **_autoscaler_file(values, group.COMPONENT_SYNCER),
+        **_own_account(values, _syncer_account(values)),
         "serviceAccountName": values.domain.syncer,
         "syncerNamespace": values.namespace,
         "roleName": values.domain.syncer,
@@ -100,6 +116,7 @@ def proxier_files(values: Values) -> dict[str, str]:
         "service.yaml": text(proxier_service(values)),
         "poddisruptionbudget.yaml": text(_budget(values, group.COMPONENT_PROXIER)),
         **_autoscaler_file(values, group.COMPONENT_PROXIER),
+        **_own_account(values, _proxier_account()),
         "serviceAccountName": values.domain.proxier,
         "proxierNamespace": values.namespace,
         "clusterRoleName": values.domain.proxier,
@@ -111,7 +128,7 @@ def syncer_deployment(values: Values) -> Json:
     """Return the Deployment of a binding's syncers."""
     arguments = [
         f"--cluster-binding-name={_BINDING}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         "--leader-elect=true",
         f"--leader-election-id={_NAME}",
@@ -120,7 +137,7 @@ def syncer_deployment(values: Values) -> Json:
         *(["--sharding"] if values.shard_syncers else []),
     ]
     component = group.COMPONENT_SYNCER
-    body = _deployment(values, component, arguments, namespace=_NAMESPACES[component])
+    body = _deployment(values, component, arguments, namespace=_SYNCER_NAMESPACE)
     if values.shard_syncers:
         body["spec"]["template"]["spec"]["containers"][0]["env"].append(TEMPLATE_HASH)
     return body
@@ -132,7 +149,7 @@ def proxier_deployment(values: Values) -> Json:
     arguments = [
         f"--cluster-binding-name={_BINDING}",
         f"--listen-port={group.KUBELET_PORT}",
-        f"--metrics-bind-address=:{group.METRICS_PORT}",
+        *metrics_flags(),
         f"--health-probe-bind-address=:{group.HEALTH_PORT}",
         *_common(values),
         f"{_IF}TLSEnabled",
@@ -140,7 +157,7 @@ def proxier_deployment(values: Values) -> Json:
         "--tls-secret-namespace={{.TLSSecretNamespace}}",
         _END,
     ]
-    body = _deployment(values, component, arguments, namespace=_NAMESPACES[component])
+    body = _deployment(values, component, arguments, namespace=_PROXIER_NAMESPACE)
     pod = body["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = _PROXIER_GRACE_S
     proxier = pod["containers"][0]
@@ -161,7 +178,7 @@ def proxier_service(values: Values) -> Json:
         "Service",
         "v1",
         "{{.ServiceName}}",
-        namespace="{{.ProxierNamespace}}",
+        namespace=_PROXIER_NAMESPACE,
         labels=_labels(values, component),
         spec={
             "selector": _selector(values, component),
@@ -175,6 +192,79 @@ def proxier_service(values: Values) -> Json:
             ],
         },
     )
+
+
+def _syncer_account(values: Values) -> dict[str, str]:
+    """Return the files of the account that the syncers of a binding have for themselves."""
+    own = syncer_own_rights(
+        binding=_BINDING, secret=_SECRET, lease=_NAME, namespace=_SYNCER_NAMESPACE
+    )
+    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _SYNCER_NAMESPACE}
+    role = {"subject": subject, "labels": {}}
+    shared = values.domain.syncer
+    ring = role_binding(
+        f"{_NAME}-sharding", _SYNCER_NAMESPACE, role=ring_role(values.domain), **role
+    )
+    return _own_account_files(
+        {
+            "serviceaccount.yaml": accounts((_NAME,), _SYNCER_NAMESPACE, labels={}),
+            "role.yaml": [
+                role_of(_NAME, namespace, rules, labels={})
+                for namespace, rules in own.within.items()
+            ],
+            "rolebinding.yaml": [
+                role_binding(_NAME, _SYNCER_NAMESPACE, role=_NAME, **role),
+                *(
+                    role_binding(_NAME, namespace, role=shared, **role)
+                    for namespace in syncer_rights(values.domain).within
+                ),
+                *([ring] if values.shard_syncers else []),
+            ],
+            "clusterrole.yaml": [cluster_role_of(_NAME, own.everywhere, labels={})],
+            "clusterrolebinding.yaml": [
+                cluster_role_binding(_NAME, role=_NAME, **role),
+                cluster_role_binding(f"{_NAME}-shared", role=_SHARED_ROLE, **role),
+            ],
+        }
+    )
+
+
+def _proxier_account() -> dict[str, str]:
+    """Return the files of the account that the proxiers of a binding have for themselves."""
+    secrets = (_SECRET, f"{_IF}TLSEnabled", "{{.TLSSecretName}}", _END)
+    own = proxier_own_rights(secrets, _PROXIER_NAMESPACE)
+    subject = {"kind": "ServiceAccount", "name": _NAME, "namespace": _PROXIER_NAMESPACE}
+    role = {"subject": subject, "labels": {}}
+    return _own_account_files(
+        {
+            "serviceaccount.yaml": accounts((_NAME,), _PROXIER_NAMESPACE, labels={}),
+            "role.yaml": [
+                role_of(_NAME, namespace, rules, labels={})
+                for namespace, rules in own.within.items()
+            ],
+            "rolebinding.yaml": [role_binding(_NAME, _PROXIER_NAMESPACE, role=_NAME, **role)],
+            "clusterrolebinding.yaml": [
+                cluster_role_binding(f"{_NAME}-shared", role=_SHARED_ROLE, **role)
+            ],
+        }
+    )
+
+
+def _own_account(values: Values, files: dict[str, str]) -> dict[str, str]:
+    """Return the files by which each binding has an account of its own.
+
+    There are none for a management cluster: its programs have credentials of the accounts in the
+    computing cluster that all bindings share.
+    """
+    return {} if values.management else files | {"accountPerBinding": group.TRUE}
+
+
+def _own_account_files(objects: dict[str, list[Json]]) -> dict[str, str]:
+    """Return files that render to nothing for a binding that uses the shared account."""
+    return {
+        file: "{{- if .OwnAccount }}\n" + "---\n".join(map(text, bodies)) + "{{- end }}\n"
+        for file, bodies in objects.items()
+    }
 
 
 def _budget(values: Values, component: str) -> Json:
@@ -315,6 +405,11 @@ def use_management(values: Values, component: str, pod: Json) -> None:
 def computing_secret(values: Values, component: str) -> str:
     """Return the name of the management cluster's Secret with a kubeconfig of the computing one."""
     return f"{values.domain.product}-{component}-computing"
+
+
+def metrics_flags() -> list[str]:
+    """Return the flags by which programs serve metrics, to authorized callers."""
+    return [f"--metrics-bind-address=:{group.METRICS_PORT}", "--metrics-secure=true"]
 
 
 def container(

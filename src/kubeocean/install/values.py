@@ -210,6 +210,11 @@ class WorkerValues:
         return f"{self.account}{self._suffix}"
 
     @property
+    def fleet_role(self) -> str:
+        """Name of the ClusterRole that makes the worker a member of a fleet without an agent."""
+        return f"{self.account}-fleet{self._suffix}"
+
+    @property
     def metrics_account(self) -> str:
         """Name of the ServiceAccount that reads metrics of kubelets."""
         return self.domain.metrics

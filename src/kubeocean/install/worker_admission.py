@@ -8,7 +8,10 @@ with another, nor the label of a node from its taints. ValidatingAdmissionPolici
 - of a Node only the label changes that names its policy;
 - the spec of a ResourceLeasingPolicy does not change;
 - a PersistentVolume is no directory of a node, and one of others is neither changed nor deleted;
-- a Secret is no token of a service account, which would outlive the binding's credential;
+- a Secret is no token of a service account, which would outlive the binding's credential, and has
+  no name of a Secret to which credentials are bound;
+- a token of the account itself is bound to a Secret with such a name, which the owner deletes to
+  revoke it, and is valid for a year at most (only with the add-on `renewal`);
 - a Service is reached within the worker only.
 
 An admission policy cannot read Nodes. A pod must therefore carry the owner's node selector as its
@@ -30,16 +33,27 @@ import msgspec
 
 from kubeocean.api.group import GROUP
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES
+from kubeocean.install.credentials import LIFETIME
 from kubeocean.install.object_parts import (
     admission_policy,
     admission_rule,
+    by_account,
     validation,
     worker_labels,
 )
+from kubeocean.install.roles import AddOn
 from kubeocean.install.values import PodSecurity, WorkerValues
 from kubeocean.runtime.objects import Json
 
-__all__ = ["PodLimits", "admission_objects", "read_limits", "selector_of", "terms_of"]
+__all__ = [
+    "PodLimits",
+    "admission_objects",
+    "credential_names",
+    "read_limits",
+    "selector_of",
+    "terms_of",
+    "token_policy",
+]
 
 _FIELD: Final = "field "
 _NODES: Final = "nodes"
@@ -132,8 +146,12 @@ def admission_objects(values: WorkerValues) -> list[Json]:
             _volume_rules(values),
         ),
         *_policy(
-            values, "secrets", [admission_rule("secrets", "CREATE", "UPDATE")], _secret_rules()
+            values,
+            "secrets",
+            [admission_rule("secrets", "CREATE", "UPDATE")],
+            _secret_rules(values),
         ),
+        *token_policy(values),
         *_policy(
             values, "services", [admission_rule("services", "CREATE", "UPDATE")], _service_rules()
         ),
@@ -249,13 +267,49 @@ def _volume_rules(values: WorkerValues) -> list[Json]:
     return rules
 
 
-def _secret_rules() -> list[Json]:
+def _secret_rules(values: WorkerValues) -> list[Json]:
     return [
         validation(
             "!has(object.type) || object.type != 'kubernetes.io/service-account-token'",
             "tokens of service accounts may not be created as Secrets",
-        )
+        ),
+        validation(
+            "request.operation != 'CREATE' || "
+            f"!object.metadata.name.matches('{credential_names(values)}')",
+            "names of Secrets to which credentials are bound are the owner's",
+        ),
     ]
+
+
+def token_policy(values: WorkerValues) -> list[Json]:
+    """Return the admission policy of the add-on `renewal`, and its binding."""
+    if AddOn.RENEWAL not in values.add_ons:
+        return []
+    days = LIFETIME.days
+    bound = (
+        f"request.name != '{values.account}' || (has(object.spec.boundObjectRef) && "
+        "has(object.spec.boundObjectRef.kind) && object.spec.boundObjectRef.kind == 'Secret' && "
+        "has(object.spec.boundObjectRef.name) && "
+        f"object.spec.boundObjectRef.name.matches('{credential_names(values)}'))"
+    )
+    lifetime = f"object.spec.expirationSeconds <= {int(LIFETIME.total_seconds())}"
+    return _policy(
+        values,
+        "tokens",
+        [admission_rule("serviceaccounts/token", "CREATE")],
+        [
+            validation(bound, "the token must be bound to the Secret of the credential"),
+            validation(lifetime, f"tokens may be valid for {days} days at most"),
+        ],
+    )
+
+
+def credential_names(values: WorkerValues) -> str:
+    """Return a regular expression for the names of Secrets to which credentials are bound.
+
+    No copy of a Secret has such a name: the name of a copy ends in 32 hexadecimal digits.
+    """
+    return f"^{values.domain.product}-.+-[0-9a-f]{{8}}$"
 
 
 def _service_rules() -> list[Json]:
@@ -278,7 +332,7 @@ def _policy(
     return admission_policy(
         f"{values.cluster_role}-{subject}",
         labels=worker_labels(values.domain),
-        account=f"{values.mount_namespace}:{values.account}",
+        requested_by=by_account(values.mount_namespace, values.account),
         rules=rules,
         validations=validations,
         variables=variables,

@@ -28,13 +28,16 @@ __all__ = [
 def worker_objects(values: WorkerValues) -> list[Json]:
     """Return all objects of a worker except those of a single binding."""
     namespace, ours = values.mount_namespace, worker_labels(values.domain)
+    # Without the admission policy, tokens could outlive the Secret that revokes the credential.
+    unlimited = () if values.admission else (AddOn.RENEWAL,)
+    add_ons = [each for each in values.add_ons if each not in unlimited]
     return [
         kept(policy_definition()),
         mount_namespace(values),
         *accounts((values.account,), namespace, labels=ours),
         *granted(
             values.account,
-            worker_rights(namespace, values.add_ons, values.domain),
+            worker_rights(namespace, add_ons, values.domain),
             account=values.account,
             namespace=namespace,
             labels=ours,

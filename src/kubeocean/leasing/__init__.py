@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         decide,
     )
     from kubeocean.leasing.limits import Limit, cautious_limits, parse_limits
-    from kubeocean.leasing.merge import Candidate, ParsedPolicy, choose
+    from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy, choose
     from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPhase, ReclaimPlan, plan_reclaim
     from kubeocean.leasing.requests import NodeUsage, requests_of
     from kubeocean.leasing.windows import Calendar, next_edge, within
@@ -67,7 +67,7 @@ else:
                 "cautious_limits",
                 "parse_limits",
             ),
-            "merge": (
+            "policy_choice": (
                 "Candidate",
                 "ParsedPolicy",
                 "choose",

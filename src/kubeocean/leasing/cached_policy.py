@@ -11,7 +11,7 @@ from datetime import datetime, tzinfo
 
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.merge import Candidate, ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy
 from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import ceil_second, instant_of
 
@@ -23,7 +23,7 @@ class CachedPolicy:
     """A policy that lends to this binding, parsed once for each generation."""
 
     policy: ResourceLeasingPolicy
-    terms: ParsedPolicy | None
+    parsed: ParsedPolicy | None
     problem: str
     last_valid: ParsedPolicy | None
     forced_since: datetime | None = None  # None: the policy does not force
@@ -31,18 +31,18 @@ class CachedPolicy:
     @property
     def effective(self) -> ParsedPolicy | None:
         """The form that counts; None if the policy was never valid."""
-        return self.terms or self.last_valid
+        return self.parsed or self.last_valid
 
     def lends(self, now: datetime) -> bool:
         """Whether the policy is valid and one of its time windows is open."""
-        return self.terms is not None and within(self.terms.calendar, now)
+        return self.parsed is not None and within(self.parsed.calendar, now)
 
     def candidate(self, *, withdrawn: bool = False) -> Candidate:
         """Return the policy as one that may decide about a node, or that lent it before."""
         return Candidate(
             name=self.policy.name,
             created=self.policy.metadata.creation_timestamp or "",
-            terms=self.terms,
+            parsed=self.parsed,
             problem=self.problem,
             last_valid=self.last_valid,
             deleting=self.policy.deleting,
@@ -63,12 +63,12 @@ def read_policy(
     if before is not None and before.policy.spec == policy.spec:
         return replace(before, policy=policy)
     try:
-        terms = ParsedPolicy.of(policy.spec, local=zone)
+        parsed = ParsedPolicy.of(policy.spec, local=zone)
     except ConfigError as error:
         last = before.effective if before is not None else None
         forced = before.forced_since if before is not None else None
         return CachedPolicy(policy, None, str(error), last, forced)
-    return CachedPolicy(policy, terms, "", terms, forced_since(policy, before, now=now))
+    return CachedPolicy(policy, parsed, "", parsed, forced_since(policy, before, now=now))
 
 
 def forced_since(

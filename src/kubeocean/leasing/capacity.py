@@ -15,11 +15,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kubeocean.leasing.amounts import Amounts, Written, read_amounts, round_down, round_up
+from kubeocean.leasing.amounts import (
+    PODS,
+    Amounts,
+    Written,
+    read_amounts,
+    round_down,
+    round_up,
+)
 from kubeocean.leasing.limits import Limit, apply_limits
 from kubeocean.runtime.quantity import ZERO, Quantity
 
-__all__ = ["Capacity", "LimitedBy", "base_of", "offer"]
+__all__ = ["Capacity", "LimitedBy", "base_of", "offer", "shown_offer"]
 
 
 class LimitedBy(StrEnum):
@@ -77,3 +84,14 @@ def _floor(lent: Amounts, ours: Amounts, base: Amounts) -> Mapping[str, Quantity
 
 def _zero(like: Quantity) -> Quantity:
     return Quantity(0, like.format)
+
+
+def shown_offer(
+    allocatable: Written | None, capacity: Written | None
+) -> dict[str, str | int | float]:
+    """Return what a virtual node offers, by its status.
+
+    A node that takes no new pods has no allocatable `pods`; its capacity has the number.
+    """
+    pods = (capacity or {}).get(PODS)
+    return dict(allocatable or {}) | ({PODS: pods} if pods is not None else {})

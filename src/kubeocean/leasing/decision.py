@@ -35,7 +35,14 @@ from kubeocean.api import group
 from kubeocean.api.bindings import ClusterBinding
 from kubeocean.api.policies import PolicySpec
 from kubeocean.errors import ConfigError
-from kubeocean.leasing.merge import Candidate, Chosen, ParsedPolicy, PolicyChoice, Reason, choose
+from kubeocean.leasing.policy_choice import (
+    Candidate,
+    Chosen,
+    ParsedPolicy,
+    PolicyChoice,
+    Reason,
+    choose,
+)
 from kubeocean.leasing.windows import within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.kinds import Node
@@ -254,16 +261,16 @@ def decide(
 
     choice = choose(
         policies.values(),
-        applies=lambda terms: applies(terms, pnode, selector, lent=applied is not None),
+        applies=lambda parsed: applies(parsed, pnode, selector, lent=applied is not None),
         current=applied or "",
     )
     if choice.frozen is not None:
         return Hold(f"policy {choice.frozen.name} is invalid: {choice.frozen.message}")
     if choice.chosen is not None:
-        terms, since = choice.chosen.terms, policies[choice.chosen.name].rules_since
-        kind = Lend if within(terms.calendar, now) else WindowClosed
+        parsed, since = choice.chosen.parsed, policies[choice.chosen.name].rules_since
+        kind = Lend if within(parsed.calendar, now) else WindowClosed
         others = tuple(each.name for each in choice.passed_over if each.reason is Reason.NOT_OLDEST)
-        return kind(choice.chosen, reclaim_rules_of(terms.spec, None), since, others)
+        return kind(choice.chosen, reclaim_rules_of(parsed.spec, None), since, others)
     if applied is None:
         return Ignore()
     return _withdraw(applied, current, choice)
@@ -278,25 +285,27 @@ def _reclaim(
     """Return a reclaim for a cause that is not the policy's; without a virtual node, nothing."""
     if applied is None:
         return Ignore()
-    terms = current.effective if current is not None else None
-    rules = reclaim_rules_of(terms.spec if terms is not None else None, cause)
+    parsed = current.effective if current is not None else None
+    rules = reclaim_rules_of(parsed.spec if parsed is not None else None, cause)
     return Reclaim(cause, rules, since=since)
 
 
 def _withdraw(applied: str, current: Candidate | None, choice: PolicyChoice) -> Decision:
     """Return the reclaim of a node that no policy lends any more, by the rules of the last one."""
-    terms = current.effective if current is not None else None
+    parsed = current.effective if current is not None else None
     removed = current is None or choice.reason_of(applied) in (Reason.DELETING, Reason.WITHDRAWN)
     cause = ReclaimCause.POLICY_REMOVED if removed else ReclaimCause.POLICY_NARROWED
     return Reclaim(
         cause,
-        reclaim_rules_of(terms.spec if terms is not None else None, cause),
-        Chosen(applied, terms) if terms is not None else None,
+        reclaim_rules_of(parsed.spec if parsed is not None else None, cause),
+        Chosen(applied, parsed) if parsed is not None else None,
         current.rules_since if current is not None else None,
     )
 
 
-def applies(terms: ParsedPolicy, pnode: Node, selector: NodeSelector | None, *, lent: bool) -> bool:
+def applies(
+    parsed: ParsedPolicy, pnode: Node, selector: NodeSelector | None, *, lent: bool
+) -> bool:
     """Whether a policy applies to this node: both the policy and the binding have to select it.
 
     Without a valid selector of the binding, the nodes that are lent stay selected.
@@ -307,4 +316,4 @@ def applies(terms: ParsedPolicy, pnode: Node, selector: NodeSelector | None, *, 
         selected = lent
     else:
         selected = not selector.terms or selector.matches(pnode.name, pnode.labels)
-    return selected and terms.selects(pnode.name, pnode.labels)
+    return selected and parsed.selects(pnode.name, pnode.labels)

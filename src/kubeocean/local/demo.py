@@ -30,6 +30,7 @@ from kubeocean.install.leave import Leave
 from kubeocean.install.values import Values, WorkerValues
 from kubeocean.install.wait import State, manager_state, rollout, settle, worker_state
 from kubeocean.local import demo_objects
+from kubeocean.local.fleet import LocalFleet
 from kubeocean.local.ocean import Ocean, Shape
 from kubeocean.local.process_node.node import TAINT, ProcessNode
 from kubeocean.local.progress import Progress, Silence
@@ -64,13 +65,19 @@ async def at_work(ocean: Ocean, *, progress: Progress | None = None) -> AsyncIte
     node = ProcessNode(ocean.computing, domain=ocean.shape.domain)
     try:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(node.run())
+            tasks = [group.create_task(node.run())]
+            fleet = LocalFleet(ocean, progress=progress) if ocean.shape.fleet else None
+            if fleet is not None:
+                tasks.append(group.create_task(fleet.run()))
             await node.ready.wait()
             kubeconfigs = {cluster.name: cluster.kubeconfig for cluster in ocean.workers}
             product = Demo(ocean.computing.kubeconfig, kubeconfigs, ocean.shape, progress=progress)
             await product.bring_up(logs=node.root)
+            if fleet is not None:
+                await fleet.ready.wait()
             yield
-            task.cancel()
+            for task in tasks:
+                task.cancel()
     except ExceptionGroup as failed:
         raise _first(failed) from None  # a person reads the message: one reason, not a tree of them
 

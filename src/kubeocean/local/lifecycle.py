@@ -53,17 +53,21 @@ class Wish:
     port: int | None = None
     bare: bool | None = None
     label_domain: str | None = None
+    fleet: bool | None = None
 
     def shape(self) -> Shape:
         """Return the size to start; a real node costs as much as a hundred simulated ones."""
         real = bool(self.real_nodes)
+        workers = 2 if self.workers is None else self.workers
+        fleet = workers > 0 if self.fleet is None else self.fleet
         return Shape(
-            workers=2 if self.workers is None else self.workers,
+            workers=workers,
             nodes=(1 if real else 3) if self.nodes is None else self.nodes,
             real_nodes=real,
             port=self.port or 0,
             product=not self.bare,
             label_domain=self.label_domain or group.DEFAULT.name,
+            fleet=fleet and not self.bare,
         )
 
     def differs(self, shape: Shape) -> bool:
@@ -76,6 +80,8 @@ class Wish:
         for field, value in self._asked().items():
             if field == "product":
                 words.append("--product" if value else "--bare")
+            elif field == "fleet":
+                words.append("--fleet" if value else "--no-fleet")
             elif isinstance(value, bool):
                 words.append("--real-nodes" if value else "--simulated-nodes")
             else:
@@ -90,6 +96,7 @@ class Wish:
             "port": self.port,
             "product": None if self.bare is None else not self.bare,
             "label_domain": self.label_domain,
+            "fleet": self.fleet,
         }
         return {field: value for field, value in given.items() if value is not None}
 

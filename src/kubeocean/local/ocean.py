@@ -54,7 +54,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Number of workers and nodes, and whether Kubeocean is installed (`local.demo`).
+    """Number of workers and nodes, whether Kubeocean is installed (`local.demo`), and whether the
+    workers are members of a fleet (`local.fleet`).
 
     `port` is that of the computing API server, 0 for any. `label_domain` is that of Kubeocean's
     labels and names.
@@ -66,6 +67,7 @@ class Shape:
     port: int = 0
     product: bool = False
     label_domain: str = group.DEFAULT.name
+    fleet: bool = False
 
     def __post_init__(self) -> None:
         check_subdomain(self.label_domain, field="label domain")

@@ -1,54 +1,36 @@
-"""PKI: the certificates of a cluster on this machine.
+"""PKI: the certificates of a cluster on this machine, kept in files.
 
-An `Authority` signs; an `Identity` is a certificate and its key. Keys are EC P-256, which the
-whole set for a cluster needs a few milliseconds for, and their files are readable by their owner
-only. Files on disk are used again as long as they match and stay valid for a month.
+An `Authority` signs; an `Identity` is a certificate and its key. Files of keys are readable by
+their owner only. Files on disk are used again as long as they match and stay valid for a month.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kubeocean.errors import LocalError
+from kubeocean.errors import ConfigError
 from kubeocean.local.files import write_private
-from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime import pki
+from kubeocean.runtime.clock import Clock
+from kubeocean.runtime.pki import Subject
 
 __all__ = ["Authority", "Identity", "ServiceAccountKeys", "Subject"]
 
-_CA_DAYS = 3650
 _LEAF_DAYS = 3650  # no process renews certificates of a local cluster
 _RENEW_BEFORE = timedelta(days=30)
-_NAME_LENGTH = 64  # X.520's upper bound for common names and organizations
-_SKEW = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Subject and usages of a certificate."""
-
-    common_name: str
-    organizations: tuple[str, ...] = ()
-    sans: tuple[str, ...] = ()
-    client: bool = False
-    server: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(pki.Identity):
     """A certificate and its private key, both PEM."""
-
-    certificate: bytes
-    private_key: bytes = field(repr=False)
 
     def save(self, directory: Path, name: str) -> None:
         """Write `name.crt` and `name.key`."""
@@ -77,76 +59,41 @@ class ServiceAccountKeys:
     def ensure(cls, directory: Path, name: str = "sa") -> ServiceAccountKeys:
         """Load `name.key` and `name.pub`, or create them."""
         path = directory / f"{name}.key"
-        key = _load_key(path.read_bytes(), str(path)) if path.exists() else _new_key()
+        key = pki.load_key(path.read_bytes(), str(path)) if path.exists() else pki.new_key()
         public = key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        keys = cls(public, _key_pem(key))
+        keys = cls(public, pki.key_pem(key))
         write_private(path, keys.private_key)
         write_private(directory / f"{name}.pub", public)
         return keys
 
 
-class Authority:
-    """A certificate authority."""
-
-    def __init__(self, identity: Identity, *, clock: Clock | None = None, source: str = "") -> None:
-        self.identity = identity
-        self._clock = clock or RealClock()
-        self._key = _load_key(identity.private_key, source)
-        self._certificate = x509.load_pem_x509_certificate(identity.certificate)
-
-    @property
-    def certificate(self) -> bytes:
-        return self.identity.certificate
-
-    @classmethod
-    def create(cls, common_name: str, *, clock: Clock | None = None) -> Authority:
-        """A new one, in memory."""
-        clock = clock or RealClock()
-        key = _new_key()
-        builder = (
-            _certificate(common_name, (), key, clock, days=_CA_DAYS)
-            .issuer_name(_name(common_name, ()))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-        )
-        certificate = builder.sign(key, hashes.SHA256())
-        return cls(Identity(_pem(certificate), _key_pem(key)), clock=clock)
+class Authority(pki.Authority):
+    """A certificate authority whose files are in a directory."""
 
     @classmethod
     def ensure(
         cls, directory: Path, name: str, *, common_name: str = "", clock: Clock | None = None
-    ) -> Authority:
+    ) -> Self:
         """The one in `name.crt` and `name.key`, made if there is none."""
         try:
             return cls.load(directory, name, clock=clock)
         except FileNotFoundError:
             authority = cls.create(common_name or name, clock=clock)
-            authority.identity.save(directory, name)
+            _saved(authority.identity, directory, name)
             return authority
 
     @classmethod
-    def load(cls, directory: Path, name: str, *, clock: Clock | None = None) -> Authority:
+    def load(cls, directory: Path, name: str, *, clock: Clock | None = None) -> Self:
         """:raises FileNotFoundError: there is none."""
         source = str(directory / f"{name}.key")
         return cls(Identity.load(directory, name), clock=clock, source=source)
 
     def issue(self, subject: Subject, *, days: int = _LEAF_DAYS) -> Identity:
         """A certificate for `subject`, with a new key."""
-        key = _new_key()
-        builder = (
-            _certificate(subject.common_name, subject.organizations, key, self._clock, days=days)
-            .issuer_name(self._certificate.subject)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(_purposes(subject)), critical=False)
-            .add_extension(self._signer_identifier(), critical=False)
-        )
-        if subject.sans:
-            names = x509.SubjectAlternativeName([_alternative(san) for san in subject.sans])
-            builder = builder.add_extension(names, critical=False)
-        return Identity(_pem(builder.sign(self._key, hashes.SHA256())), _key_pem(key))
+        issued = self.sign(subject, days=days)
+        return Identity(issued.certificate, issued.private_key)
 
     def ensure_issued(self, directory: Path, name: str, subject: Subject) -> Identity:
         """Load the saved certificate if it matches `subject`; else issue and save a new one."""
@@ -162,9 +109,9 @@ class Authority:
     def _fits(self, identity: Identity, subject: Subject) -> bool:
         try:
             certificate = x509.load_pem_x509_certificate(identity.certificate)
-            key = _load_key(identity.private_key, subject.common_name)
+            key = pki.load_key(identity.private_key, subject.common_name)
             certificate.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature, LocalError):
+        except (ValueError, TypeError, InvalidSignature, ConfigError):
             return False
         return (
             certificate.public_key() == key.public_key()
@@ -172,94 +119,9 @@ class Authority:
             and _subject_of(certificate) == subject
         )
 
-    def _signer_identifier(self) -> x509.AuthorityKeyIdentifier:
-        extension = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
-        return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(extension.value)
 
-
-def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _load_key(pem: bytes, source: str) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except ValueError as error:
-        raise LocalError(f"could not read the private key in {source}: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise LocalError(f"could not use the private key in {source}: it is not an EC key")
-    return key
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    # The traditional form, which every component of Kubernetes accepts.
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _certificate(
-    common_name: str,
-    organizations: Sequence[str],
-    key: ec.EllipticCurvePrivateKey,
-    clock: Clock,
-    *,
-    days: int,
-) -> x509.CertificateBuilder:
-    now = clock.now()
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(common_name, organizations))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
-    for name in (common_name, *organizations):
-        if not 0 < len(name) <= _NAME_LENGTH:
-            raise LocalError(
-                f"could not create a certificate for {name!r}: a name must have 1 to {_NAME_LENGTH}"
-                " characters"
-            )
-    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
-    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _alternative(san: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(san))
-    except ValueError:
-        return x509.DNSName(san)
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _purposes(subject: Subject) -> list[x509.ObjectIdentifier]:
-    client = [ExtendedKeyUsageOID.CLIENT_AUTH] if subject.client else []
-    server = [ExtendedKeyUsageOID.SERVER_AUTH] if subject.server else []
-    return client + server
+def _saved(identity: pki.Identity, directory: Path, name: str) -> None:
+    Identity(identity.certificate, identity.private_key).save(directory, name)
 
 
 def _subject_of(certificate: x509.Certificate) -> Subject:

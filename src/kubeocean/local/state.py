@@ -42,7 +42,12 @@ Phase = Literal["starting", "running", "stopping", "stopped", "failed"]
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 # Programs that a supervisor starts, directly or through the tools that make a node's namespaces.
 _PROGRAMS: Final = {*EVERYTHING, "containerd", "nsenter", "setpriv", "unshare"} - {"kubectl"}
-_SCRIPTS: Final = (b"kubeocean.local.supervisor", b"kubeocean/local/", f"{MARK}=".encode())
+_SCRIPTS: Final = (
+    b"kubeocean.local.supervisor",
+    b"kubeocean/local/",
+    b"\0-m\0kubeocean\0fleet\0",
+    f"{MARK}=".encode(),
+)
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 

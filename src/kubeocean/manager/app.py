@@ -87,7 +87,7 @@ class Manager:
             bindings.controller,
             by=lambda key: f"binding/{key.name}",
             keys=lambda: [binding.key for binding in bindings.informer.items()],
-            let_go=self._release,
+            release=self._release,
         )
         bindings.metrics.share(lambda: sharing.ring.election.is_leader)
 

@@ -12,6 +12,7 @@ read for that only if the status and the probe disagree.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Final
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
@@ -164,6 +165,11 @@ class Bindings:
         message = f"The Secret holds another kubeconfig for {server}; it is used from now on"
         self._emit(binding, "Normal", BindingEvent.KUBECONFIG_ROTATED, message)
         _audit.info("Loaded new worker credentials", binding=binding.name, server=server)
+
+    def credential_renewed(self, binding: Key, ends: datetime) -> None:
+        """Emit an event after the credential of a binding was renewed."""
+        message = f"Renewed the credential of the worker; the new one ends at {text_of(ends)}"
+        self._emit(binding, "Normal", BindingEvent.CREDENTIAL_RENEWED, message)
 
     def namespace_created(self, binding: Key, namespace: str) -> None:
         """Emit an event after the mount namespace was created."""

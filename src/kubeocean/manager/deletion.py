@@ -2,8 +2,8 @@
 
 The order: the syncer deletes its virtual nodes and pods; then the manager deletes the objects of
 the rollout (syncer, proxier, certificates), the Leases of the syncers' election once these have
-ended, and at last the finalizers. Only objects that provably belong to this binding are deleted, so
-the deletion of a duplicate binding deletes nothing else.
+ended, the accounts of both, and at last the finalizers. Only objects that provably belong to this
+binding are deleted, so the deletion of a duplicate binding deletes nothing else.
 
 `decide` is pure: the binding waits for its syncer while one leads. If none has led for
 `deadline_s`, or at once if the force annotation is set, the deletion proceeds without confirmation.
@@ -14,7 +14,7 @@ list what may be left. Meanwhile `Ready` says what the deletion waits for, and u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -223,23 +223,18 @@ class BindingDeletion:
             await self._rollout.ensure(binding)
 
     async def _proceed(self, binding: ClusterBinding, unconfirmed: str, now: datetime) -> Outcome:
-        left, denied = [], ""
-        try:
-            left = await self._rollout.remove(binding)
-        except ApiError as error:
-            binding = await self._failed(binding, error, now)
-            if not (isinstance(error, Forbidden) and self._may_leave(binding, now)):
-                raise
-            denied = str(error)
-            unconfirmed = f"{unconfirmed}; {denied}" if unconfirmed else denied
-        if left and not self._may_leave(binding, now):
-            waits = f"not deleted yet: {', '.join(left)}"
-            await self._report_wait(binding, waits, now, BindingEvent.CLEANUP_IN_PROGRESS)
-            return After(_POLL_S)
+        binding, left, denied = await self._remove(binding, self._rollout.remove, now)
+        if left:
+            return await self._wait_for(binding, left, now)
         if not denied and (held := await self._delete_leases(binding, now)):
             waits = f"a terminating syncer still holds {held}"
             await self._report_wait(binding, waits, now, BindingEvent.CLEANUP_IN_PROGRESS)
             return After(_POLL_S)
+        binding, left, refused = await self._remove(binding, self._rollout.remove_accounts, now)
+        if left:
+            return await self._wait_for(binding, left, now)
+        denied = "; ".join(dict.fromkeys(filter(None, (denied, refused))))
+        unconfirmed = "; ".join(filter(None, (unconfirmed, denied)))
         # The syncer has ended and creates no more nodes: nodes that exist now were not cleaned up.
         if not unconfirmed and await virtual_nodes_of(self._client, binding, self._domain):
             unconfirmed = "no syncer has deleted the virtual nodes of the binding"
@@ -250,6 +245,31 @@ class BindingDeletion:
             self._statuses.emit(binding, "Normal", BindingEvent.CLEANUP, message)
         await self._remove_finalizers(binding, unconfirmed)
         return Done()
+
+    async def _remove(
+        self,
+        binding: ClusterBinding,
+        remove: Callable[[ClusterBinding], Awaitable[list[str]]],
+        now: datetime,
+    ) -> tuple[ClusterBinding, list[str], str]:
+        """Delete objects; return the binding, titles of objects to wait for, and a refusal that
+        does not keep the deletion from proceeding.
+
+        :raises ApiError: objects could not be deleted yet.
+        """
+        try:
+            left = await remove(binding)
+        except ApiError as error:
+            binding = await self._failed(binding, error, now)
+            if not (isinstance(error, Forbidden) and self._may_leave(binding, now)):
+                raise
+            return binding, [], str(error)
+        return binding, [] if self._may_leave(binding, now) else left, ""
+
+    async def _wait_for(self, binding: ClusterBinding, left: list[str], now: datetime) -> Outcome:
+        waits = f"not deleted yet: {', '.join(left)}"
+        await self._report_wait(binding, waits, now, BindingEvent.CLEANUP_IN_PROGRESS)
+        return After(_POLL_S)
 
     async def _delete_leases(self, binding: ClusterBinding, now: datetime) -> str:
         """Delete the Leases of the binding's syncers; return those to wait for, or "".

@@ -22,7 +22,15 @@ from typing import Final, TypeAlias
 
 from kubeocean.errors import ConfigError
 
-__all__ = ["Action", "Template", "Text", "Token", "Value", "template_error", "tokenize"]
+__all__ = [
+    "Template",
+    "TemplateAction",
+    "TemplateToken",
+    "Text",
+    "Value",
+    "template_error",
+    "tokenize",
+]
 
 _SPACE: Final = " \t\r\n"
 _OPEN: Final = "{{"
@@ -40,7 +48,7 @@ _TOKEN: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TemplateToken:
     """A token of an action; `kind` is the name of the matched group."""
 
     kind: str
@@ -55,10 +63,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class TemplateAction:
     """The tokens between braces, and the line of the opening brace."""
 
-    tokens: tuple[Token, ...]
+    tokens: tuple[TemplateToken, ...]
     line: int
 
 
@@ -67,7 +75,7 @@ def template_error(message: str, *, source: str, line: int) -> ConfigError:
     return ConfigError(message, source=f"{source}:{line}")
 
 
-def tokenize(text: str, *, source: str) -> Iterator[Text | Action]:
+def tokenize(text: str, *, source: str) -> Iterator[Text | TemplateAction]:
     """Yield texts and actions of a template.
 
     :raises ConfigError: an action is not closed, or contains an unsupported token.
@@ -92,7 +100,7 @@ def tokenize(text: str, *, source: str) -> Iterator[Text | Action]:
             continue
         # The space of the trim marker may be the only content: `{{- -}}`.
         tokens, at, trim = _action(text, inside - trims_left, source=source, line=line)
-        yield Action(tokens, line)
+        yield TemplateAction(tokens, line)
 
 
 def _trims(text: str, at: int) -> bool:
@@ -120,8 +128,10 @@ def _comment(text: str, at: int, *, source: str, line: int) -> tuple[int, bool]:
     return closed
 
 
-def _action(text: str, at: int, *, source: str, line: int) -> tuple[tuple[Token, ...], int, bool]:
-    tokens: list[Token] = []
+def _action(
+    text: str, at: int, *, source: str, line: int
+) -> tuple[tuple[TemplateToken, ...], int, bool]:
+    tokens: list[TemplateToken] = []
     while at < len(text):
         if (closed := _closes(text, at)) is not None:
             return tuple(tokens), *closed
@@ -136,7 +146,7 @@ def _action(text: str, at: int, *, source: str, line: int) -> tuple[tuple[Token,
             if tokens and text[at - 1] not in (*_SPACE, "(", "|") and kind not in ("mark",):
                 message = f"{match[0]!r} must be separated by a space"
                 raise template_error(message, source=source, line=line)
-            tokens.append(Token(kind, match[kind]))
+            tokens.append(TemplateToken(kind, match[kind]))
         at = match.end()
     raise template_error("an action is not closed", source=source, line=line)
 
@@ -349,7 +359,7 @@ class _Parser:
             raise self._error(f"{ended.tokens[0].text!r} without an if", ended.line)
         return body
 
-    def _body(self, depth: int) -> tuple[Sequence[_Node], Action | None]:
+    def _body(self, depth: int) -> tuple[Sequence[_Node], TemplateAction | None]:
         """Parse up to an enclosing `else` or `end`; return the nodes and that action."""
         nodes: list[_Node] = []
         for piece in self._tokens:
@@ -359,15 +369,15 @@ class _Parser:
             match piece.tokens[:1]:
                 case ():
                     raise self._error("an action is empty", piece.line)
-                case (Token("word", "else" | "end"),):
+                case (TemplateToken("word", "else" | "end"),):
                     return nodes, piece
-                case (Token("word", "if"),):
+                case (TemplateToken("word", "if"),):
                     nodes.append(self._if(piece, depth + 1))
                 case _:
                     nodes.append(_Output(self._expression(piece.tokens, piece.line), piece.line))
         return nodes, None
 
-    def _if(self, opened: Action, depth: int) -> _If:
+    def _if(self, opened: TemplateAction, depth: int) -> _If:
         if depth > _MAX_DEPTH:
             raise self._error("conditions are nested too deeply", opened.line)
         branches: list[tuple[_Expression, int, Sequence[_Node]]] = []
@@ -378,25 +388,25 @@ class _Parser:
             if ended is None:
                 raise self._error("an if has no end", opened.line)
             match ended.tokens:
-                case (Token("word", "else"), Token("word", "if"), *rest):
+                case (TemplateToken("word", "else"), TemplateToken("word", "if"), *rest):
                     begun, condition = ended, self._expression(rest, ended.line)
-                case (Token("word", "else"),):
+                case (TemplateToken("word", "else"),):
                     return _If(tuple(branches), self._otherwise(opened, depth))
-                case (Token("word", "end"),):
+                case (TemplateToken("word", "end"),):
                     return _If(tuple(branches), ())
                 case _:
                     message = f"{ended.tokens[1].text!r} after {ended.tokens[0].text!r}"
                     raise self._error(f"{message} is not allowed", ended.line)
 
-    def _otherwise(self, opened: Action, depth: int) -> Sequence[_Node]:
+    def _otherwise(self, opened: TemplateAction, depth: int) -> Sequence[_Node]:
         body, ended = self._body(depth)
         if ended is None:
             raise self._error("an if has no end", opened.line)
-        if ended.tokens != (Token("word", "end"),):
+        if ended.tokens != (TemplateToken("word", "end"),):
             raise self._error("after an else comes its end", ended.line)
         return body
 
-    def _expression(self, tokens: Sequence[Token], line: int) -> _Expression:
+    def _expression(self, tokens: Sequence[TemplateToken], line: int) -> _Expression:
         try:
             expression, rest = _pipeline(list(tokens), 0)
             if rest:
@@ -409,7 +419,7 @@ class _Parser:
         return template_error(message, source=self._source, line=line)
 
 
-def _pipeline(tokens: list[Token], depth: int) -> tuple[_Expression, list[Token]]:
+def _pipeline(tokens: list[TemplateToken], depth: int) -> tuple[_Expression, list[TemplateToken]]:
     """Parse a pipeline; return it and the remaining tokens. Each step is the last argument of the
     next one."""
     if depth > _MAX_DEPTH:
@@ -417,14 +427,14 @@ def _pipeline(tokens: list[Token], depth: int) -> tuple[_Expression, list[Token]
     given: _Expression | None = None
     while True:
         given, tokens = _command(tokens, given, depth)
-        if not tokens or tokens[0] != Token("mark", "|"):
+        if not tokens or tokens[0] != TemplateToken("mark", "|"):
             return given, tokens
         tokens = tokens[1:]
 
 
 def _command(
-    tokens: list[Token], given: _Expression | None, depth: int
-) -> tuple[_Expression, list[Token]]:
+    tokens: list[TemplateToken], given: _Expression | None, depth: int
+) -> tuple[_Expression, list[TemplateToken]]:
     name = ""
     if tokens and tokens[0].kind == "word" and tokens[0].text not in ("true", "false"):
         name, tokens = tokens[0].text, tokens[1:]
@@ -432,7 +442,7 @@ def _command(
             problem = " is not supported" if name in _UNSUPPORTED else " is not a function"
             raise _ExpressionError(f"{name!r}{problem}")
     operands: list[_Expression] = []
-    while tokens and tokens[0] not in (Token("mark", ")"), Token("mark", "|")):
+    while tokens and tokens[0] not in (TemplateToken("mark", ")"), TemplateToken("mark", "|")):
         operand, tokens = _operand(tokens, depth)
         operands.append(operand)
     if given is not None:
@@ -451,23 +461,23 @@ def _command(
     return operands[0], tokens
 
 
-def _operand(tokens: list[Token], depth: int) -> tuple[_Expression, list[Token]]:
+def _operand(tokens: list[TemplateToken], depth: int) -> tuple[_Expression, list[TemplateToken]]:
     token, rest = tokens[0], tokens[1:]
     match token:
-        case Token("mark", "("):
+        case TemplateToken("mark", "("):
             inner, rest = _pipeline(rest, depth + 1)
-            if not rest or rest[0] != Token("mark", ")"):
+            if not rest or rest[0] != TemplateToken("mark", ")"):
                 raise _ExpressionError("a parenthesis is not closed")
             return inner, rest[1:]
-        case Token("variable", text):
+        case TemplateToken("variable", text):
             return _Variable(text.removeprefix("$").removeprefix(".")), rest
-        case Token("string", text):
+        case TemplateToken("string", text):
             return _Constant(_ESCAPES.sub(_unescaped, text[1:-1])), rest
-        case Token("raw", text):
+        case TemplateToken("raw", text):
             return _Constant(text), rest
-        case Token("number", text):
+        case TemplateToken("number", text):
             return _Constant(_integer(text)), rest
-        case Token("word", "true" | "false" as text):
+        case TemplateToken("word", "true" | "false" as text):
             return _Constant(text == "true"), rest
         case _:
             raise _ExpressionError(f"{token.text!r} is not a value")

@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kubeocean.api.bindings import BindingPhase, ClusterBinding
+from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.metrics import Family, Metrics, Readings
 
-__all__ = ["ManagerMetrics", "count"]
+__all__ = ["ManagerMetrics", "count", "expiries"]
 
 _STATES: Final = ("Deleting", *map(str, BindingPhase))
 _BINDINGS: Final = Family("kubeocean_clusterbindings_total", "Bindings by status", ("status",))
+_EXPIRY: Final = Family(
+    "kubeocean_worker_credential_expiration_timestamp_seconds",
+    "When the credential of a binding's worker expires, as seconds since 1970",
+    ("clusterbinding",),
+)
 # The default buckets of client_golang, which dashboards of the earlier implementation expect.
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -37,7 +43,7 @@ class ManagerMetrics:
         )
         self._bindings = bindings
         self._reports_bindings: Callable[[], bool] = lambda: True
-        metrics.read_gauges([_BINDINGS], self._read)
+        metrics.read_gauges([_BINDINGS, _EXPIRY], self._read)
 
     def share(self, reports_bindings: Callable[[], bool]) -> None:
         """Count bindings only while the callable returns True; call before `run`."""
@@ -60,7 +66,14 @@ class ManagerMetrics:
     def _read(self) -> Readings:
         if not self._reports_bindings():
             return {}
-        return {_BINDINGS.name: count(list(self._bindings.items()))}
+        bindings = list(self._bindings.items())
+        return {_BINDINGS.name: count(bindings), _EXPIRY.name: expiries(bindings)}
+
+
+def expiries(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float]]:
+    """Return when each credential expires whose expiry is known, by binding."""
+    times = ((each.name, instant_of(each.status.credential_expiration_time)) for each in bindings)
+    return [((name,), time.timestamp()) for name, time in times if time is not None]
 
 
 def count(bindings: Iterable[ClusterBinding]) -> list[tuple[tuple[str], float]]:

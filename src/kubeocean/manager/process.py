@@ -92,6 +92,7 @@ class Program:
             parts,
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
+            secure_metrics=settings.secure_metrics(self._replica.control),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )

@@ -1,10 +1,16 @@
 """Renders the objects of a binding from the templates of syncers and proxiers.
 
-Each component (syncer, proxier) has a directory of files: templates with one object each, and plain
-names. A rendered object has the labels of the earlier implementation, the binding as its owner, and
-a digest of itself that shows changes of the template or of the binding. Of the metadata, only name,
+Each component (syncer, proxier) has a directory of files: templates of objects, and plain values. A
+rendered object has the labels of the earlier implementation, the binding as its owner, and a digest
+of itself that shows changes of the template or of the binding. Of the metadata, only name,
 namespace, labels and annotations are taken from a template. The worker's kubeconfig is in no
 object: the programs read the Secret.
+
+Kubeocean's own templates give the syncers and the proxiers of each binding a service account, named
+like their Deployment, and roles (`OwnAccount`). All bindings share one account if the directory has
+no file `accountPerBinding`, as that of the earlier implementation, or if its `serviceAccountName`
+is another than the usual one. A binding with Secrets in another namespace has the shared account,
+too, because the manager cannot grant permissions there.
 
 A directory is usually a mounted ConfigMap, which changes all files at once by swapping a link. A
 check for changes costs one `stat` per file. Objects of a directory with a file that cannot be read
@@ -15,6 +21,7 @@ templates or the binding change.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -28,6 +35,7 @@ from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError
 from kubeocean.install.apply import resource_of
+from kubeocean.install.object_parts import RBAC
 from kubeocean.manager.go_template import Template, Value
 from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.documents import parse_yaml, read_document
@@ -37,6 +45,7 @@ from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.runtime.selectors import check_subdomain
 
 __all__ = [
+    "ACCOUNT_KINDS",
     "KINDS",
     "OBJECT_FILES",
     "PLAIN_FILES",
@@ -64,12 +73,16 @@ class Component(StrEnum):
     PROXIER = group.COMPONENT_PROXIER
 
 
+_RBAC: Final = f"{RBAC}/v1"
 # The kind in each file, in the order of creation. The earlier implementation knew Services and
-# Deployments; the others give each binding accounts, a disruption budget or an autoscaler.
+# Deployments; the others give each binding a service account, a disruption budget or an autoscaler
+# of its own.
 OBJECT_FILES: Final = {
     "serviceaccount.yaml": ("v1", "ServiceAccount"),
-    "role.yaml": ("rbac.authorization.k8s.io/v1", "Role"),
-    "rolebinding.yaml": ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    "role.yaml": (_RBAC, "Role"),
+    "rolebinding.yaml": (_RBAC, "RoleBinding"),
+    "clusterrole.yaml": (_RBAC, "ClusterRole"),
+    "clusterrolebinding.yaml": (_RBAC, "ClusterRoleBinding"),
     "configmap.yaml": ("v1", "ConfigMap"),
     "networkpolicy.yaml": ("networking.k8s.io/v1", "NetworkPolicy"),
     "poddisruptionbudget.yaml": ("policy/v1", "PodDisruptionBudget"),
@@ -77,7 +90,12 @@ OBJECT_FILES: Final = {
     "deployment.yaml": ("apps/v1", "Deployment"),
     "horizontalpodautoscaler.yaml": ("autoscaling/v2", "HorizontalPodAutoscaler"),
 }
+# Without these, pods of the component would run with fewer permissions than they need.
+ACCOUNT_KINDS: Final = frozenset(
+    ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+)
 PLAIN_FILES: Final = (
+    "accountPerBinding",
     "serviceAccountName",
     "syncerNamespace",
     "proxierNamespace",
@@ -93,6 +111,7 @@ _REQUIRED: Final = {
     Component.SYNCER: (_DEPLOYMENT,),
     Component.PROXIER: (_DEPLOYMENT, "service.yaml"),
 }
+_SEPARATOR: Final = re.compile(r"^---\s*$", re.MULTILINE)
 _LABEL_MAPS: Final = frozenset(("labels", "matchLabels", "selector"))
 _DIGEST_LENGTH: Final = 16
 
@@ -146,7 +165,7 @@ def names(
     is_syncer = component is Component.SYNCER
     account = domain.syncer if is_syncer else domain.proxier
     deployment = naming.syncer_deployment if is_syncer else naming.proxier_deployment
-    namespace = namespace_of(component, files, domain)
+    namespace, secret = namespace_of(component, files, domain), binding.spec.secret_ref
     variables: dict[str, Value] = {
         "ClusterBindingName": binding.name,
         "ClusterID": binding.spec.cluster_id,
@@ -156,12 +175,26 @@ def names(
         "RoleBindingName": _plain(files, "roleBindingName") or account,
         "ClusterRoleName": _plain(files, "clusterRoleName") or account,
         "ClusterRoleBindingName": _plain(files, "clusterRoleBindingName") or account,
+        "SecretName": secret.name,
     }
+    if secret.name:
+        check_subdomain(secret.name, field="spec.secretRef.name")  # it is inserted into YAML
+    secret_namespaces = {secret.namespace}
     if is_syncer:
-        return variables | {"SyncerNamespace": namespace}
-    variables["ProxierNamespace"] = namespace
-    variables["ServiceName"] = naming.proxier_service(binding.spec.cluster_id, domain)
-    return variables | _tls(binding, namespace, domain)
+        variables["SyncerNamespace"] = namespace
+    else:
+        variables["ProxierNamespace"] = namespace
+        variables["ServiceName"] = naming.proxier_service(binding.spec.cluster_id, domain)
+        variables |= (tls := _tls(binding, namespace, domain))
+        secret_namespaces.add(str(tls["TLSSecretNamespace"]) or namespace)
+    own = (
+        files.get("accountPerBinding", "").strip() == group.TRUE
+        and variables["ServiceAccountName"] == account
+        and secret_namespaces == {namespace}
+    )
+    if own:
+        variables["ServiceAccountName"] = variables["DeploymentName"]
+    return variables | {"OwnAccount": own}
 
 
 def render(
@@ -175,8 +208,9 @@ def render(
 ) -> tuple[RenderedObject, ...]:
     """Render all objects of a component, in the order of creation.
 
-    Objects that are not `owned` have an annotation instead of the owner reference: in another
-    cluster than the binding's, garbage collection would delete them.
+    A file that a component can do without may render to several objects, or to none. Objects that
+    are not `owned` have an annotation instead of the owner reference: in another cluster than the
+    binding's, garbage collection would delete them.
 
     :raises ConfigError: a template is invalid; the error names file and line or field.
     """
@@ -188,18 +222,29 @@ def render(
             continue
         source = _source(component, file)
         text = Template(files[file], source=source).render(variables)
-        body = _object(parse_yaml(text.encode(), source=source), api_version, kind, source=source)
-        body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
-        _label(body, component, binding=binding, domain=domain)
-        _shorten_labels(body, binding.name)
-        if owned:
-            body["metadata"]["ownerReferences"] = [_owner(binding)]
-        else:
-            annotations = body["metadata"].get("annotations", {})
-            rolled_out_for = {domain.rolled_out_for: f"{binding.name}/{binding.uid}"}
-            body["metadata"]["annotations"] = annotations | rolled_out_for
-        objects.append(_rendered(component, body, domain))
+        required = file in required_files(component)
+        for document in (text,) if required else _SEPARATOR.split(text):
+            parsed = parse_yaml(document.encode(), source=source)
+            if parsed is None and not required:
+                continue
+            body = _object(parsed, api_version, kind, source=source)
+            if KINDS[kind].namespaced:
+                body["metadata"].setdefault("namespace", namespace_of(component, files, domain))
+            _label(body, component, binding=binding, domain=domain)
+            _shorten_labels(body, binding.name)
+            _assign(body, binding, domain, owned=owned)
+            objects.append(_rendered(component, body, domain))
     return _with_scale(objects)
+
+
+def _assign(body: Json, binding: ClusterBinding, domain: Domain, *, owned: bool) -> None:
+    """Name the binding as the owner of the object, or in an annotation."""
+    metadata = body["metadata"]
+    if owned:
+        metadata["ownerReferences"] = [_owner(binding)]
+        return
+    rolled_out_for = {domain.rolled_out_for: f"{binding.name}/{binding.uid}"}
+    metadata["annotations"] = metadata.get("annotations", {}) | rolled_out_for
 
 
 class _ScaleTarget(msgspec.Struct):
@@ -243,7 +288,7 @@ def _rendered(component: Component, body: Json, domain: Domain) -> RenderedObjec
     digest = hashlib.sha256(_sorted(body)).hexdigest()[:_DIGEST_LENGTH]
     meta = body["metadata"]
     meta["annotations"] = meta.get("annotations", {}) | {domain.rollout_digest: digest}
-    key = Key(meta["namespace"], meta["name"])
+    key = Key(meta.get("namespace", ""), meta["name"])
     return RenderedObject(component, KINDS[body["kind"]], key, body, digest)
 
 

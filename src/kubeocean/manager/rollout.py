@@ -32,7 +32,7 @@ from kubeocean.errors import (
     NotFound,
     RequestTooLarge,
 )
-from kubeocean.manager.rendering import KINDS, Component, RenderedObject, Renderer
+from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, Component, RenderedObject, Renderer
 from kubeocean.manager.rollout_drift import (
     drift,
     fingerprint,
@@ -42,6 +42,7 @@ from kubeocean.manager.rollout_drift import (
 )
 from kubeocean.manager.rollout_removal import Removal
 from kubeocean.manager.rollout_state import (
+    DEPLOYMENTS,
     ComponentPhase,
     ComponentState,
     Deployment,
@@ -202,7 +203,7 @@ class Rollout:
     async def remove(self, binding: ClusterBinding) -> list[str]:
         """Delete the binding's objects in order; return titles of those that still exist.
 
-        Templates are not needed.
+        Accounts and roles stay: terminating pods need them. Templates are not needed.
 
         :raises ApiError: a request failed; retry.
         """
@@ -212,6 +213,13 @@ class Rollout:
                 self._unchanged.pop((desired.resource.kind, desired.key), None)
         self._plans.forget(binding.name)
         return await self._removal.remove(binding)
+
+    async def remove_accounts(self, binding: ClusterBinding) -> list[str]:
+        """Delete the binding's accounts and roles; return titles of those that still exist.
+
+        :raises ApiError: a request failed; retry.
+        """
+        return await self._removal.remove_accounts(binding)
 
     def syncer_homes(self) -> list[str]:
         """Return namespaces in which syncers may run: that of the templates, and the default, which
@@ -246,12 +254,17 @@ class Rollout:
         except ConfigError as error:
             objects, failure = (), _Failure(ComponentPhase.TEMPLATE, str(error))
         self._watched.watch((each.resource, each.key.namespace) for each in objects)
+        unfit = False
         for desired in objects:
-            progress.desired.add((desired.resource.kind, desired.key))
+            kind = desired.resource.kind
+            progress.desired.add((kind, desired.key))
+            if unfit and kind == DEPLOYMENTS.kind:
+                continue  # its new pods could not work
             try:
                 await self._ensure_object(desired, binding, progress)
             except _Failure as error:
                 failure = failure or error  # the other objects are still applied
+                unfit = unfit or kind in ACCOUNT_KINDS
         deployment = progress.deployments.get(component)
         if failure is None:
             return component_state(deployment)

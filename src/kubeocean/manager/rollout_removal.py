@@ -1,19 +1,20 @@
 """Deletes the objects that were rolled out for a binding, in order.
 
 First the syncers, then the proxiers, then Services and other objects; once these are gone, the
-certificate and its signing requests. Each object is read from the API server, must provably belong
-to this binding, and is deleted by UID.
+certificate and its signing requests. Accounts and roles are deleted when the pods have ended. Each
+object is read from the API server, must provably belong to this binding, and is deleted by UID.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from kubeocean.api import group, naming
 from kubeocean.api.bindings import ClusterBinding
-from kubeocean.api.group import Domain
+from kubeocean.api.group import NODE_LEASE_NAMESPACE, Domain
 from kubeocean.errors import Conflict, Forbidden, NotFound
-from kubeocean.manager.rendering import KINDS, AnyResource, Component
+from kubeocean.manager.rendering import ACCOUNT_KINDS, KINDS, AnyResource, Component
 from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.manager.rollout_watch import (
     Place,
@@ -44,6 +45,7 @@ _OWN_KINDS: Final = (
     KINDS["PodDisruptionBudget"],
     KINDS["HorizontalPodAutoscaler"],
 )
+_ROLE_BINDINGS: Final = ("ClusterRoleBinding", "RoleBinding")
 _Objects: TypeAlias = list[tuple[AnyResource, Object]]
 
 _log = get_logger(__name__)
@@ -52,7 +54,8 @@ _log = get_logger(__name__)
 class Removal:
     """Deletes the objects of bindings.
 
-    `client` is of the cluster with the Deployments; certificates are in the computing cluster.
+    `client` is of the cluster with the Deployments; certificates are in the computing cluster, and
+    so are the accounts of single bindings, which there are only if both are the same cluster.
     """
 
     def __init__(
@@ -68,10 +71,21 @@ class Removal:
 
         :raises ApiError: objects could not be read or deleted.
         """
-        owned = sorted(await self._owned(binding), key=lambda each: self._order(*each))
+        owned = await self._owned(binding, self._places())
+        owned.sort(key=lambda each: self._order(*each))
         if remaining := await self._delete_all(self._client, owned):
             return remaining  # a running proxier could create a certificate again
         return await self._delete_all(self._computing, await self._certificates(binding))
+
+    async def remove_accounts(self, binding: ClusterBinding) -> list[str]:
+        """Delete the binding's accounts and roles; return titles of those that still exist.
+
+        :raises ApiError: objects could not be read or deleted.
+        """
+        owned = await self._owned(binding, self._account_places())
+        # Bindings first, so that no account keeps a part of its permissions for long.
+        owned.sort(key=lambda each: (each[0].kind not in _ROLE_BINDINGS, each[1].name))
+        return await self._delete_all(self._client, owned)
 
     async def _delete_all(self, client: Client, objects: _Objects) -> list[str]:
         return [title for each in objects if (title := await self._delete(client, *each))]
@@ -83,9 +97,9 @@ class Removal:
         is_syncer = stored.labels.get(group.APP_COMPONENT) == Component.SYNCER
         return rank, not is_syncer, stored.name
 
-    async def _owned(self, binding: ClusterBinding) -> _Objects:
+    async def _owned(self, binding: ClusterBinding, places: Iterable[Place]) -> _Objects:
         derived, owned = self._derived(binding), []
-        for resource, namespace in self._places():
+        for resource, namespace in places:
             objects = await self._listed(resource, namespace)
             for name in derived.get(resource.kind, ()):
                 key = Key(namespace, name)
@@ -114,10 +128,26 @@ class Removal:
         }
 
     def _places(self) -> tuple[Place, ...]:
-        """Return the watched kinds and namespaces, and the kinds of Kubeocean's own templates."""
-        watched = self._watched.places
+        """Return the watched kinds and namespaces, and the kinds of Kubeocean's own templates,
+        without accounts and roles."""
+        watched = [each for each in self._watched.places if each[0].kind not in ACCOUNT_KINDS]
         namespaces = (*(namespace for _, namespace in watched), self._domain.system_namespace)
         own = ((kind, each) for each in namespaces for kind in _OWN_KINDS)
+        return tuple(dict.fromkeys((*watched, *own)))
+
+    def _account_places(self) -> tuple[Place, ...]:
+        """Return the kinds and namespaces of accounts and roles: watched ones, and those of
+        Kubeocean's own templates."""
+        domain = self._domain
+        watched = [each for each in self._watched.places if each[0].kind in ACCOUNT_KINDS]
+        if self._client is not self._computing:
+            return tuple(watched)  # Kubeocean's own templates have none in a management cluster
+        bound = (NODE_LEASE_NAMESPACE, domain.host_port_namespace, domain.system_namespace)
+        own = (
+            *((KINDS["RoleBinding"], namespace) for namespace in bound),
+            *((KINDS[kind], domain.system_namespace) for kind in ("Role", "ServiceAccount")),
+            *((KINDS[kind], "") for kind in ("ClusterRoleBinding", "ClusterRole")),
+        )
         return tuple(dict.fromkeys((*watched, *own)))
 
     async def _listed(self, resource: AnyResource, namespace: str) -> dict[Key, Object]:

@@ -3,10 +3,11 @@
 `status_of` is pure. `Ready` names the first obstacle in the order of the set-up: the binding
 itself, the worker, its namespace and permissions, proxier, syncer.
 
-The manager writes `Ready`, `Permitted`, `SyncerReady`, `ProxierReady`, `WorkerTrustedFully`, phase,
-last sync time and observed generation. `Connected` has one writer at a time: the leading syncer,
-because it depends on the connection, or the manager while none leads. A condition with the right
-status is not rewritten by the other writer.
+The manager writes `Ready`, `Permitted`, `SyncerReady`, `ProxierReady`, `WorkerTrustedFully`,
+`CredentialValid`, phase, last sync time, observed generation and the expiry of the credential.
+`Connected` has one writer at a time: the leading syncer, because it depends on the connection, or
+the manager while none leads. A condition with the right status is not rewritten by the other
+writer.
 
 Each write has the resourceVersion of the binding that it was computed from; equal statuses are not
 written. Events are emitted after the write of a change.
@@ -31,9 +32,11 @@ from kubeocean.api.bindings import (
 from kubeocean.api.conditions import BindingEvent, ConditionTemplate
 from kubeocean.api.validation import Problem, blocking, describe
 from kubeocean.errors import NotFound
+from kubeocean.install.join import join_command
 from kubeocean.manager.rollout_state import ComponentState, RolloutResult
 from kubeocean.manager.worker_probe import Cause, ProbeResult
 from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.clock import text_of
 from kubeocean.runtime.events import EventRecorder, EventType, reference
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.objects import Condition, Json, find_condition, set_condition
@@ -177,7 +180,16 @@ def status_of(observation: BindingObservation, *, now: str) -> BindingStatus:
         conditions=set_condition(conditions, ready, now=now),
         last_sync_time=now if became_ready else before.last_sync_time,
         observed_generation=generation if observed else before.observed_generation,
+        credential_expiration_time=_expiry(observation),
     )
+
+
+def _expiry(observation: BindingObservation) -> str | None:
+    """Return when the credential expires; while that is not observed, the present value."""
+    probe = observation.probe
+    if probe is None or probe.credential is None:
+        return observation.binding.status.credential_expiration_time
+    return text_of(probe.credential.ends)
 
 
 def _conditions(observation: BindingObservation) -> Iterator[Condition]:
@@ -185,6 +197,7 @@ def _conditions(observation: BindingObservation) -> Iterator[Condition]:
     if observation.wrong:
         return
     yield from _trust(observation.binding)
+    yield from _credential(observation)
     if (connected := _connected(observation)) is not None:
         yield connected
     if probe is not None and probe.missing:
@@ -206,6 +219,35 @@ def _trust(binding: ClusterBinding) -> Iterator[Condition]:
         yield api_conditions.WORKER_TRUSTED_FULLY.condition(generation=generation)
     elif find_condition(binding.status.conditions, api_conditions.WORKER_TRUSTED) is not None:
         yield api_conditions.WORKER_TRUSTED_LIKE_A_KUBELET.condition(generation=generation)
+
+
+def _credential(observation: BindingObservation) -> Iterator[Condition]:
+    """Yield the condition CredentialValid, if the expiry of the credential is or was known."""
+    binding, probe = observation.binding, observation.probe
+    report = probe.credential if probe is not None else None
+    if report is None:
+        return
+    generation = binding.metadata.generation
+    if report.ends is None:
+        if find_condition(binding.status.conditions, api_conditions.CREDENTIAL_VALID) is not None:
+            yield api_conditions.CREDENTIAL_UNKNOWN.condition(generation=generation)
+        return
+    if report.error:
+        template = api_conditions.CREDENTIAL_NOT_RENEWED
+    elif report.renews:
+        template = api_conditions.CREDENTIAL_RENEWED
+    else:
+        template = (
+            api_conditions.CREDENTIAL_EXPIRES if report.due else api_conditions.CREDENTIAL_KEPT
+        )
+    reference = binding.spec.secret_ref
+    yield template.condition(
+        generation=generation,
+        ends=text_of(report.ends),
+        error=report.error,
+        command=join_command(binding, "--renew"),
+        secret=f"{reference.namespace}/{reference.name}",
+    )
 
 
 class _ComponentConditions(NamedTuple):
@@ -321,6 +363,13 @@ def status_events(before: BindingStatus, after: BindingStatus) -> Iterator[Statu
     if before.observed_generation != after.observed_generation:
         message = f"Reconciled generation {after.observed_generation} of the binding"
         yield StatusEvent("Normal", BindingEvent.RECONCILING, message)
+    credential = find_condition(after.conditions, api_conditions.CREDENTIAL_VALID)
+    earlier = find_condition(before.conditions, api_conditions.CREDENTIAL_VALID)
+    reported = (
+        earlier is not None and credential is not None and earlier.reason == credential.reason
+    )
+    if credential is not None and credential.status == "False" and not reported:
+        yield StatusEvent("Warning", credential.reason, credential.message)
     old = find_condition(before.conditions, api_conditions.READY)
     new = find_condition(after.conditions, api_conditions.READY)
     if new is None or (old is not None and (old.status, old.reason) == (new.status, new.reason)):
@@ -331,7 +380,13 @@ def status_events(before: BindingStatus, after: BindingStatus) -> Iterator[Statu
         yield StatusEvent("Warning", new.reason, new.message)
 
 
-_WRITTEN_FIELDS = ("phase", "conditions", "lastSyncTime", "observedGeneration")
+_WRITTEN_FIELDS = (
+    "phase",
+    "conditions",
+    "lastSyncTime",
+    "observedGeneration",
+    "credentialExpirationTime",
+)
 
 
 class StatusWriter:
@@ -355,6 +410,8 @@ class StatusWriter:
             "metadata": {"resourceVersion": binding.resource_version},
             "status": {name: fields[name] for name in _WRITTEN_FIELDS if name in fields},
         }
+        if binding.status.credential_expiration_time and not status.credential_expiration_time:
+            body["status"]["credentialExpirationTime"] = None
         written = await self._patch(binding, body, subresource="status")
         for event in status_events(binding.status, status):
             self.emit(binding, event.type, event.reason, event.message)

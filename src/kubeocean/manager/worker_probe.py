@@ -4,8 +4,8 @@ Each binding has a probe with a controller of its own, so that an unreachable wo
 binding. The probe watches the Secret that its binding names. It runs when that Secret changes, and
 otherwise reads the worker's version periodically; a worker that stops answering is noticed within
 `PERIOD_S` plus twice `TIMEOUT_S` and a pause. Sufficient permissions are reviewed again every
-`REVIEW_S`, because their removal sends no event. The only write is the creation of a missing mount
-namespace, where permitted.
+`REVIEW_S`, because their removal sends no event. The only writes are the creation of a missing
+mount namespace, where permitted, and the renewal of a credential (`credential_renewal`).
 
 A `ProbeResult` names the first obstacle only; later checks need the earlier ones to pass. An
 unexpected exception is counted, logged and retried by the controller of that one probe.
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -38,6 +39,7 @@ from kubeocean.errors import (
     api_error,
     is_status,
 )
+from kubeocean.manager.credential_renewal import CredentialRenewal, CredentialReport
 from kubeocean.manager.preflight import ensure_namespace, review
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
@@ -88,6 +90,8 @@ class ProbeResult:
     - `error`: description of the obstacle; empty if `cause` is None.
     - `missing`: required permissions that are not granted; `without`: add-ons that are not.
     - `checked`: whether namespace and permissions were checked with this credential.
+    - `credential`: the expiry of the credential, and how far its renewal is; None until the worker
+      has answered.
     """
 
     cause: Cause | None = None
@@ -98,6 +102,7 @@ class ProbeResult:
     checked: bool = False
     missing: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    credential: CredentialReport | None = None
 
     @property
     def answers(self) -> bool:
@@ -146,6 +151,9 @@ class ProbeListener(Protocol):
     def result_changed(self, binding: Key) -> None:
         """Handle a new result of a binding's probe."""
 
+    def credential_renewed(self, binding: Key, ends: datetime) -> None:
+        """Handle the renewal of the binding's credential."""
+
     def kubeconfig_rotated(self, binding: Key, server: str) -> None:
         """Handle a changed kubeconfig in the binding's Secret."""
 
@@ -184,6 +192,9 @@ class WorkerProbe:
         self._checked = ProbeResult()
         self._checked_at = float("-inf")
         self._failures = 0
+        self._renewal = CredentialRenewal(
+            context.computing, context.connect, domain=context.domain, clock=self._clock
+        )
         self._secrets: Informer[KubeconfigSecret] | None = None
         self._reference_changed = asyncio.Event()
         self.result: ProbeResult | None = None
@@ -278,7 +289,8 @@ class WorkerProbe:
     async def _probe(self, secrets: Informer[KubeconfigSecret]) -> ProbeResult | None:
         """Run all checks; None after a first failure, which has to be confirmed by another."""
         try:
-            access = self._use(await self._read(secrets))
+            secret = await self._read(secrets)
+            access = self._use(secret)
         except (ApiError, ConfigError) as error:
             self._failures = 0
             return ProbeResult(cause=Cause.KUBECONFIG, error=_short(error))
@@ -290,12 +302,24 @@ class WorkerProbe:
         self._failures = 0
         return replace(
             version,
+            credential=await self._renew(secret, access, checked),
             cause=checked.cause,
             error=checked.error,
             checked=True,
             missing=checked.missing,
             without=checked.without,
         )
+
+    async def _renew(
+        self, secret: KubeconfigSecret, access: Access, checked: ProbeResult
+    ) -> CredentialReport:
+        """Renew the credential if that is due, and the worker is the right one."""
+        assert self._worker is not None
+        worker = None if checked.cause is Cause.ANOTHER else self._worker
+        report = await self._renewal.follow(self._binding, secret, access, worker)
+        if report.renewed_now and report.ends is not None:
+            self._context.listener.credential_renewed(self._binding.key, report.ends)
+        return replace(report, renewed_now=False, error=_cut(report.error))
 
     def _failed(self, access: Access, error: Exception) -> ProbeResult | None:
         self._failures += 1
@@ -468,7 +492,10 @@ class WorkerProbes:
 
 
 def _short(error: Exception) -> str:
-    text = str(error)
+    return _cut(str(error))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MAX_ERROR else f"{text[: _MAX_ERROR - 1]}…"
 
 

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from kubeocean.api import group
 from kubeocean.api.group import Domain
 from kubeocean.errors import ConfigError
 from kubeocean.process import flags
+from kubeocean.runtime.client import Client
 from kubeocean.runtime.flags import BindAddress, address, boolean, duration, flag, text
 from kubeocean.runtime.log_flags import ZapFlags
+from kubeocean.runtime.metrics_access import (
+    CertificateFiles,
+    MetricsAccess,
+    SecureMetrics,
+    ServingCertificate,
+)
 from kubeocean.sharding.config import Config, NodeSection, ShardingSection, StateSection
 
 __all__ = [
@@ -70,6 +78,41 @@ class ProcessSettings(ZapFlags):
         group.DEFAULT.name,
         "Domain of all labels, annotations, taints and finalizers.",
     )
+    metrics_secure: bool = flag(
+        "metrics-secure",
+        boolean,
+        "false",
+        "Serve /metrics over HTTPS, to callers with a token that may GET the URL /metrics.",
+    )
+    metrics_cert_path: str = flag(
+        "metrics-cert-path",
+        text,
+        "",
+        "Directory of the certificate for --metrics-secure (default: a self-signed one).",
+    )
+    metrics_cert_name: str = flag(
+        "metrics-cert-name", text, "tls.crt", "File of the certificate in --metrics-cert-path."
+    )
+    metrics_cert_key: str = flag(
+        "metrics-cert-key", text, "tls.key", "File of the private key in --metrics-cert-path."
+    )
+
+    def secure_metrics(self, client: Client) -> SecureMetrics | None:
+        """Return how metrics are served with `--metrics-secure`; None without.
+
+        `client` reviews callers.
+
+        :raises ConfigError: the certificate cannot be read.
+        """
+        if not self.metrics_secure:
+            return None
+        files = None
+        if self.metrics_cert_path:
+            directory = Path(self.metrics_cert_path)
+            files = CertificateFiles(
+                directory / self.metrics_cert_name, directory / self.metrics_cert_key
+            )
+        return SecureMetrics(MetricsAccess(client), ServingCertificate(files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

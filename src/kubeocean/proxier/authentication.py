@@ -10,37 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kubeocean.errors import ApiError, Refusal
 from kubeocean.proxier.connection_limits import RateLimits, network_of
-from kubeocean.proxier.ttl_cache import TtlCache
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.objects import Json
+from kubeocean.runtime.token_reviews import Caller, bearer_token, review_token
+from kubeocean.runtime.ttl_cache import TtlCache
 
 __all__ = ["Authenticator", "Caller", "from_certificate"]
 
-_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCEPTED_S: Final = 30.0
 _REJECTED_S: Final = 5.0
 _MAX_CACHED: Final = 4_096
-_MAX_TOKEN: Final = 12 * 1024
 _FAILURE_RATE: Final = 20.0
 _FAILURE_BURST: Final = 200.0
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """An authenticated user, as Kubernetes describes one; `by` is how it was authenticated."""
-
-    user: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    by: str = "certificate"
 
 
 def from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
@@ -81,16 +67,15 @@ class Authenticator:
         if caller is not None and certificate is not None:
             self._check_expiry(certificate)
             return caller
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip()
+        token = bearer_token(authorization)
         # Caches hold hashes: a memory dump must not contain usable tokens.
         key = hashlib.sha256(token.encode()).digest()
         accepted = self._accepted.get(key)
-        if accepted is not None and scheme.lower() == "bearer":
+        if accepted is not None and token:
             return accepted
         if not self._failures.allows(network_of(peer)):
             raise Refusal(429, "too many requests from this address that are not authenticated")
-        if scheme.lower() != "bearer" or not token or len(token) > _MAX_TOKEN:
+        if not token:
             raise Refusal(401, "neither a client certificate nor a bearer token")
         return await self._review_token(token, key)
 
@@ -113,31 +98,9 @@ class Authenticator:
 
     async def _review(self, token: str) -> Caller | str:
         """Ask the computing cluster; the caller, or why there is none."""
-        body: Json = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token},
-        }
         try:
-            # A review changes nothing in the cluster, so a lost answer is asked for again.
-            answer = await self._computing.request_json(
-                "POST", _REVIEWS, body=body, idempotent=True
-            )
+            caller = await review_token(self._computing, token)
         except ApiError as error:
             message = f"could not have the token reviewed: {error.reason}"
             raise Refusal(503, message) from error
-        status = answer.get("status") or {}
-        user = status.get("user") or {}
-        if status.get("authenticated") is not True or not user.get("username"):
-            return "the computing cluster does not know it"
-        return Caller(
-            user=user["username"],
-            groups=tuple(user.get("groups") or ()),
-            uid=user.get("uid") or "",
-            extra=_extra(user.get("extra") or {}),
-            by="token",
-        )
-
-
-def _extra(extra: Mapping[str, Iterable[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple((name, tuple(values)) for name, values in sorted(extra.items()))
+        return caller or "the computing cluster does not know it"

@@ -16,10 +16,10 @@ from typing import Final, assert_never
 from kubeocean.errors import ApiError, Refusal
 from kubeocean.proxier.authentication import Caller
 from kubeocean.proxier.routes import Logs, NodePage, Page, Route, Run, Session
-from kubeocean.proxier.ttl_cache import TtlCache
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.objects import Json
+from kubeocean.runtime.ttl_cache import TtlCache
 
 __all__ = ["Authorizer", "Right", "required_rights"]
 
@@ -111,10 +111,7 @@ class Authorizer:
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
-                "user": caller.user,
-                "groups": list(caller.groups),
-                "uid": caller.uid,
-                "extra": {name: list(values) for name, values in caller.extra},
+                **caller.subject(),
                 "resourceAttributes": attributes,
             },
         }

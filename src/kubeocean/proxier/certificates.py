@@ -21,12 +21,13 @@ from cryptography.x509.oid import NameOID
 from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
 from kubeocean.errors import ApiError, ConfigError, KubeoceanError, ServiceUnavailable
-from kubeocean.proxier.server_tls import ServerCertificate, ServerTls
+from kubeocean.proxier.server_tls import ServerTls
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Json, Key, Object, Resource
+from kubeocean.runtime.server_tls import ServerCertificate
 
 __all__ = ["ProvidedCertificate", "SignedCertificate"]
 

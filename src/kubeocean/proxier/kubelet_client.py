@@ -16,13 +16,13 @@ from typing import Final
 
 from kubeocean.errors import Refusal, api_error
 from kubeocean.proxier.kubelet_credentials import KubeletCredential
-from kubeocean.proxier.ttl_cache import TtlCache
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.transport import HttpTransport, Request, Stream
+from kubeocean.runtime.ttl_cache import TtlCache
 
 __all__ = ["KubeletClient"]
 

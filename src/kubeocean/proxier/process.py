@@ -147,9 +147,9 @@ class Program:
         )
         self._node_ports = NodePortController(self._server, self._pod_lookup.vnodes, domain=domain)
         self._certificates = self._certificate_sources(computing, binding)
-        return self._service()
+        return self._service(computing)
 
-    def _service(self) -> Service:
+    def _service(self, computing: Client) -> Service:
         settings = self._settings
         return Service(
             settings.label_domain.proxier,
@@ -159,6 +159,7 @@ class Program:
             ],
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
+            secure_metrics=settings.secure_metrics(computing),
             health_address=settings.health_probe_bind_address,
             deadline_s=settings.drain_s + _SHUTDOWN_S,
         )

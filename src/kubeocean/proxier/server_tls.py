@@ -9,24 +9,21 @@ certificates in a ConfigMap, which `PublishedClientCa` follows; a file may name 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
-from cryptography import x509
 
 from kubeocean.errors import ConfigError
 from kubeocean.proxier.metrics import ProxierMetrics
-from kubeocean.runtime.access import certificates_problem, key_problem, load_pair, trust
+from kubeocean.runtime.access import certificates_problem, load_pair, trust
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.clock import Clock
 from kubeocean.runtime.informer import Informer
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.objects import Object, Resource
-from kubeocean.runtime.redaction import Secret
+from kubeocean.runtime.server_tls import CertificateTls, ServerCertificate, server_context
 
-__all__ = ["PublishedClientCa", "ServerCertificate", "ServerTls"]
+__all__ = ["PublishedClientCa", "ServerTls"]
 
 _CA_NAMESPACE: Final = "kube-system"
 _CA_NAME: Final = "extension-apiserver-authentication"
@@ -35,65 +32,22 @@ _CA_KEY: Final = "client-ca-file"
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCertificate:
-    """A certificate with its key, and the time for which it is valid."""
-
-    certificate: bytes
-    key: Secret[bytes]
-    not_before: datetime
-    not_after: datetime
-    source: str
-    names: frozenset[str] = frozenset()  # of hosts, and their addresses
-
-    def valid_at(self, time: datetime) -> bool:
-        return self.not_before <= time < self.not_after
-
-    @classmethod
-    def load(cls, certificate: bytes, key: bytes, source: str) -> ServerCertificate:
-        """Read a certificate and its key.
-
-        :raises ConfigError: they are not PEM, or do not match.
-        """
-        secret = Secret(key)
-        problem = certificates_problem(certificate) or key_problem(certificate, secret)
-        if problem:
-            raise ConfigError(problem, source=source)
-        try:
-            leaf = x509.load_pem_x509_certificates(certificate)[0]
-        except ValueError:
-            raise ConfigError("is not a PEM certificate", source=source) from None
-        not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-        return cls(certificate, secret, not_before, not_after, source, _names(leaf))
-
-
-class ServerTls:
+class ServerTls(CertificateTls):
     """The TLS context of all listeners; its certificate and client CA can be replaced."""
 
     def __init__(
         self, *, clock: Clock | None = None, metrics: ProxierMetrics | None = None
     ) -> None:
-        self._clock = clock or RealClock()
+        super().__init__(clock=clock)
         self._metrics = metrics or ProxierMetrics()
-        self._certificate: ServerCertificate | None = None
         self._client_ca = b""
-        self._current: ssl.SSLContext | None = None
         self.trust_epoch = 0  # grows when the client CA changes
-        self.context = _new_context()
-        self.context.sni_callback = self._select_context
-
-    @property
-    def certificate(self) -> ServerCertificate | None:
-        """The certificate in use."""
-        return self._certificate
+        _verify_clients(self.context)
 
     @property
     def ready(self) -> bool:
         """Whether a handshake could succeed now."""
-        certificate = self._certificate
-        if certificate is None or not self._client_ca:
-            return False
-        return certificate.valid_at(self._clock.now())
+        return bool(self._client_ca) and super().ready
 
     def use_certificate(self, certificate: ServerCertificate) -> bool:
         """Use a certificate from the next connection on; False if it is not valid now and the one
@@ -101,14 +55,10 @@ class ServerTls:
 
         :raises ConfigError: TLS cannot use the certificate.
         """
-        now, used = self._clock.now(), self._certificate
-        if used is not None and used.valid_at(now) and not certificate.valid_at(now):
-            return False
-        if certificate != used:
-            self._current = _loaded_context(certificate, self._client_ca)
-            self._certificate = certificate
+        used = super().use_certificate(certificate)
+        if used:
             self._metrics.set_certificate_expiry(certificate.not_after.timestamp())
-        return True
+        return used
 
     def trust_clients(self, ca: bytes) -> None:
         """Verify client certificates with this CA (PEM) from the next connection on.
@@ -123,28 +73,14 @@ class ServerTls:
             self._client_ca = ca
             self.trust_epoch += 1
 
-    def _select_context(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
-    ) -> int | None:
-        if self._current is None or not self.ready:
-            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
-        connection.context = self._current
-        return None
+    def _loaded(self, certificate: ServerCertificate) -> ssl.SSLContext | None:
+        return _loaded_context(certificate, self._client_ca)
 
 
-def _new_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def _verify_clients(context: ssl.SSLContext) -> None:
     # A client certificate is verified if there is one; a caller without one needs a token.
     context.verify_mode = ssl.CERT_OPTIONAL
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.set_alpn_protocols(["http/1.1"])
-    # A resumed session would have been verified with the CA that was trusted when it began.
-    context.options |= ssl.OP_NO_TICKET
-    # The caller of a connection cannot change.
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0
-    return context
 
 
 def _loaded_context(certificate: ServerCertificate | None, ca: bytes) -> ssl.SSLContext | None:
@@ -154,7 +90,8 @@ def _loaded_context(certificate: ServerCertificate | None, ca: bytes) -> ssl.SSL
     """
     if certificate is None or not ca:
         return None
-    context = _new_context()
+    context = server_context()
+    _verify_clients(context)
     try:
         load_pair(context, certificate.certificate, certificate.key)
         trust(context, ca)
@@ -162,15 +99,6 @@ def _loaded_context(certificate: ServerCertificate | None, ca: bytes) -> ssl.SSL
         reason = f"cannot be used ({error.reason or 'not PEM'})"
         raise ConfigError(reason, source=certificate.source) from None
     return context
-
-
-def _names(leaf: x509.Certificate) -> frozenset[str]:
-    try:
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return frozenset()
-    addresses = names.get_values_for_type(x509.IPAddress)
-    return frozenset((*names.get_values_for_type(x509.DNSName), *map(str, addresses)))
 
 
 class _ConfigMap(Object, frozen=True, gc=False, rename="camel", kw_only=True):

@@ -14,14 +14,21 @@ _GROUP: Final = "authorization.k8s.io/v1"
 
 
 async def may(
-    client: Client, attributes: Mapping[str, str], *, who: Mapping[str, object] | None = None
+    client: Client,
+    attributes: Mapping[str, str],
+    *,
+    who: Mapping[str, object] | None = None,
+    url: str = "",
 ) -> bool:
-    """Return whether `who`, or this client's own account, may do this; None if unknown.
+    """Return whether `who`, or this client's own account, may do this, or may GET the URL.
 
     :raises ApiError: the server did not say; Forbidden, where we may not ask for others.
     """
     kind = "SelfSubjectAccessReview" if who is None else "SubjectAccessReview"
-    spec = {"resourceAttributes": dict(attributes), **(who or {})}
+    requested: Json = {"resourceAttributes": dict(attributes)}
+    if url:
+        requested = {"nonResourceAttributes": {"path": url, "verb": "get"}}
+    spec = {**requested, **(who or {})}
     body: Json = {"apiVersion": _GROUP, "kind": kind, "spec": spec}
     path = f"/apis/{_GROUP}/{kind.lower()}s"
     return is_allowed(await client.request_json("POST", path, body=body, idempotent=True))

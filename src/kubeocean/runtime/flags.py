@@ -37,6 +37,7 @@ __all__ = [
     "integer",
     "number",
     "one_of",
+    "optional_boolean",
     "parse",
     "text",
     "usage",
@@ -141,7 +142,7 @@ class _Flag:
 
     @property
     def switch(self) -> bool:
-        return self.read is boolean
+        return self.read in (boolean, optional_boolean)
 
 
 def flag(name: str, read: Reader[T], default: str, meaning: str, *, required: bool = False) -> T:
@@ -163,6 +164,11 @@ def boolean(written: str, flag: str) -> bool:
     if written not in (*_TRUE, *_FALSE):
         raise ConfigError("must be true or false", source=flag, value=written)
     return written in _TRUE
+
+
+def optional_boolean(written: str, flag: str) -> bool | None:
+    """A boolean, or None if the flag is not given."""
+    return boolean(written, flag) if written else None
 
 
 def integer(written: str, flag: str) -> int:
@@ -282,7 +288,7 @@ def usage(settings: type[_Settings], *, program: str, about: str) -> str:
     for each in sorted(_flags(settings).values(), key=lambda each: each.name):
         if each.required:
             default = "required"
-        elif each.switch or each.default:
+        elif each.default:
             default = f"default {each.default}"
         else:
             default = 'default ""'

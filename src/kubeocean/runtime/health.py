@@ -19,10 +19,11 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 
-from kubeocean.errors import InvariantError
+from kubeocean.errors import InvariantError, Refusal
 from kubeocean.runtime.clock import Clock, RealClock, within
 from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.metrics_access import SecureMetrics
 from kubeocean.runtime.redaction import redact_text
 
 __all__ = ["Check", "Health", "Report", "metrics_app"]
@@ -147,10 +148,13 @@ class Health:
         return _answer(reason is None, "ok" if reason is None else f"{name} failed: {reason}\n")
 
 
-def metrics_app(metrics: Metrics, *, clock: Clock | None = None) -> web.Application:
-    """Return the web application with `/metrics`."""
+def metrics_app(
+    metrics: Metrics, *, secure: SecureMetrics | None = None, clock: Clock | None = None
+) -> web.Application:
+    """Return the web application with `/metrics`; `secure` decides who may read it."""
     app = web.Application()
-    app.router.add_get("/metrics", _MetricsPage(metrics, clock or RealClock()).serve)
+    page = _MetricsPage(metrics, clock or RealClock(), secure)
+    app.router.add_get("/metrics", page.serve)
     return app
 
 
@@ -171,9 +175,10 @@ class _MetricsPage:
     share a rendering, and only a few are served at a time.
     """
 
-    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock, secure: SecureMetrics | None) -> None:
         self._metrics = metrics
         self._clock = clock
+        self._secure = secure
         self._rendered: dict[str, _Rendered] = {}  # by format; there are two
         self._rendering = asyncio.Lock()
         self._serving = 0
@@ -185,6 +190,8 @@ class _MetricsPage:
             raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
         self._serving += 1
         try:
+            if (refusal := await self._refusal(request)) is not None:
+                return refusal
             page = await self._render(request.headers.get("Accept", ""))
         finally:
             self._serving -= 1
@@ -192,6 +199,18 @@ class _MetricsPage:
         if "gzip" not in request.headers.get("Accept-Encoding", "").lower():
             return web.Response(body=page.plain, headers=headers)
         return web.Response(body=page.compressed, headers=headers | {"Content-Encoding": "gzip"})
+
+    async def _refusal(self, request: web.Request) -> web.Response | None:
+        """Return the answer to a caller that may not read metrics; None if it may."""
+        if self._secure is None:
+            return None
+        self._secure.certificate.refresh()
+        try:
+            await self._secure.access.check(request.headers.get("Authorization", ""))
+        except Refusal as refusal:
+            text = f"{redact_text(str(refusal))}\n"
+            return web.Response(status=refusal.status, text=text, headers=_HEADERS)
+        return None
 
     async def _render(self, accept: str) -> _Rendered:
         content_type = self._metrics.content_type(accept)

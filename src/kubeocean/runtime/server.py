@@ -1,4 +1,4 @@
-"""Server: a web application on one address.
+"""Server: a web application on one address, plain or with TLS.
 
 `start` returns when the server listens, or raises a ConfigError that names the address and its
 flag. `stop` lets requests in hand finish for a moment. An empty host is every interface, IPv4 and
@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from dataclasses import replace
 from typing import Final
 
@@ -30,10 +31,16 @@ _HINTS: Final = {
 
 
 class Server(Lifespan):
-    """`async with Server(app, address) as server: ... server.address` (with the real port)."""
+    """`async with Server(app, address) as server: ... server.address` (with the real port).
 
-    def __init__(self, app: web.Application, address: BindAddress) -> None:
+    `tls` is the context of a server for HTTPS.
+    """
+
+    def __init__(
+        self, app: web.Application, address: BindAddress, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.address = address
+        self._tls = tls
         self._runner = web.AppRunner(
             app, handle_signals=False, access_log=None, shutdown_timeout=_GRACE_S
         )
@@ -43,7 +50,7 @@ class Server(Lifespan):
         listener = await _listen(self.address)
         self.address = replace(self.address, port=listener.getsockname()[1])
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
 
     async def stop(self) -> None:
         """Close the socket and every connection."""

@@ -35,6 +35,7 @@ from kubeocean.runtime.flags import BindAddress
 from kubeocean.runtime.health import Health, metrics_app
 from kubeocean.runtime.logs import get_logger, step_level
 from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.metrics_access import SecureMetrics
 from kubeocean.runtime.server import Server
 
 __all__ = ["SIGNALLED", "Component", "Service", "cancelled_by_signals", "freeze", "relax", "run"]
@@ -79,6 +80,7 @@ def run(main: Callable[[], Coroutine[None, None, int]]) -> int:
 class Service:
     """Components that start and stop together.
 
+    - `secure_metrics`: serve metrics over HTTPS, to callers that may read them.
     - `drain_s`: how long components continue to work after the service stopped being ready.
     - `on_ready`: called once, when all components are ready for the first time.
     - `exit`: ends the process when a component cannot be ended.
@@ -92,6 +94,7 @@ class Service:
         metrics: Metrics | None = None,
         health: Health | None = None,
         metrics_address: BindAddress | None = None,
+        secure_metrics: SecureMetrics | None = None,
         health_address: BindAddress | None = None,
         deadline_s: float = 30.0,
         drain_s: float = 0.0,
@@ -104,6 +107,7 @@ class Service:
         self.components = components_of(parts)
         self.metrics = metrics or Metrics(process=True)
         self.health = health or Health()
+        self._secure_metrics = secure_metrics
         self._addresses = {"metrics": metrics_address, "health": health_address}
         self._deadline_s = deadline_s
         self._drain_s = drain_s
@@ -153,11 +157,18 @@ class Service:
 
     async def _serve(self, stack: AsyncExitStack) -> dict[str, str]:
         """Open the pages that have an address; they are there before and after all components."""
-        apps = {"metrics": metrics_app(self.metrics), "health": self.health.app()}
+        secure = self._secure_metrics
+        apps = {
+            "metrics": metrics_app(self.metrics, secure=secure),
+            "health": self.health.app(),
+        }
+        tls = {"metrics": secure.certificate.context} if secure is not None else {}
         served: dict[str, str] = {}
         for name, address in self._addresses.items():
             if address is not None:
-                server = await stack.enter_async_context(Server(apps[name], address))
+                server = await stack.enter_async_context(
+                    Server(apps[name], address, tls=tls.get(name))
+                )
                 served[name] = str(server.address)
         return served
 

@@ -261,12 +261,12 @@ class Watch(Generic[ObjectT]):
             if stream.status != 200:
                 await self._refused(stream, initial)
                 return
-            heard = False
+            delivered = False
             began_at = added_at = self._clock.monotonic()
             try:
                 async with aclosing(self._lines(stream)) as blocks:
                     async for block in blocks:
-                        heard = True
+                        delivered = True
                         for news in self._read(block, initial=initial and not self._listed):
                             yield news
                             if isinstance(news, Changed) and _adds(news):
@@ -274,13 +274,13 @@ class Watch(Generic[ObjectT]):
                         if not self._listed:
                             self._check_listing(began_at, added_at)
             except _Silence as error:
-                if initial and heard and not self._listed:
+                if initial and delivered and not self._listed:
                     raise _Endless(f"a listing has no end: {error}") from None
                 # No data, not even a bookmark: the server may wait for a version in the far future,
                 # as one does that was restored from a backup.
-                self._listed = self._listed and heard
+                self._listed = self._listed and delivered
                 raise
-            if not heard:
+            if not delivered:
                 raise Unreachable(f"could not watch {scope.resource}: it ended without a word")
 
     def _check_listing(self, began_at: float, added_at: float) -> None:
@@ -328,7 +328,7 @@ class Watch(Generic[ObjectT]):
             except TimeoutError:
                 if self._relisting:
                     raise _Relist from None
-                raise _Silence(f"nothing was heard for {silence_s:g} s") from None
+                raise _Silence(f"the server sent nothing for {silence_s:g} s") from None
             finally:
                 self._reading = None
             if not chunk:
@@ -470,6 +470,6 @@ class _Counts:
         self.heard_at = clock.monotonic()
         metrics.gauge(
             "kubeocean_watch_quiet_seconds",
-            "Seconds since the server was last heard on this watch",
+            "Seconds since the server last sent data on this watch",
             ["cluster", "resource"],
         ).labels(**labels).set_function(lambda: clock.monotonic() - self.heard_at)

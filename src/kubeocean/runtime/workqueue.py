@@ -90,7 +90,7 @@ class WorkQueue(Generic[K]):
             return
         if self._delayed and (pending := self._delayed.pop(key, None)) is not None:
             priority = max(priority, pending[1])
-            self._bury()
+            self._drop_stale_timers()
         waiting = self._ready.get(key)
         if waiting is not None:
             if priority > waiting:
@@ -126,7 +126,7 @@ class WorkQueue(Generic[K]):
         heapq.heappush(self._timers, timer)
         if self._timers[0] is timer:
             self._sooner.set()
-        self._bury()
+        self._drop_stale_timers()
 
     def retry(self, key: K, *, at_least: float = 0.0) -> float:
         """Add `key` again after its backoff, which doubles; return the delay in seconds.
@@ -297,7 +297,7 @@ class WorkQueue(Generic[K]):
         await self._clock.sleep(seconds)
         self._sooner.set()
 
-    def _bury(self) -> None:
+    def _drop_stale_timers(self) -> None:
         """Remove the timers of keys that were rescheduled, once they outnumber the valid timers."""
         if len(self._timers) > 2 * len(self._delayed) + _STALE:
             self._timers = [(due, next(self._ticket), k) for k, (due, _) in self._delayed.items()]

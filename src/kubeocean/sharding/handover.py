@@ -268,8 +268,9 @@ class _Batches(Generic[V, R]):
             for _, result in batch.values():
                 if not result.done():
                     result.set_exception(error)
-        except BaseException:  # this sender was cancelled; the other slots are sent again
-            self._waiting = {**batch, **self._waiting}
+        except BaseException:  # this sender was cancelled; slots with callers are sent again
+            callers = {slot: each for slot, each in batch.items() if not each[1].done()}
+            self._waiting = {**callers, **self._waiting}
             raise
         else:
             for slot, (_, result) in batch.items():

@@ -26,8 +26,8 @@ __all__ = [
     "EARLIER",
     "SLOTS_FIELD",
     "ConfigurationRecord",
-    "Difference",
     "Identity",
+    "SettingDifference",
     "differences",
     "filter_field",
     "identity_of",
@@ -51,7 +51,7 @@ class ConfigurationRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SettingDifference:
     """Setting in which a replica differs from its ring."""
 
     field: str
@@ -91,16 +91,18 @@ def with_filter(identity: Identity, recorded: Identity, filter_: str) -> dict[st
     return {**identity, **(dict.fromkeys(fields, filter_) if filter_ != "auto" else {})}
 
 
-def differences(ours: Identity, theirs: Identity) -> list[Difference]:
+def differences(ours: Identity, theirs: Identity) -> list[SettingDifference]:
     """Return the fields that both have with different values, in our order."""
     return [
-        Difference(field, value, theirs[field])
+        SettingDifference(field, value, theirs[field])
         for field, value in ours.items()
         if theirs.get(field, value) != value
     ]
 
 
-def refusal(ring: str, differing: Sequence[Difference], replicas: Sequence[str]) -> ConfigError:
+def refusal(
+    ring: str, differing: Sequence[SettingDifference], replicas: Sequence[str]
+) -> ConfigError:
     """Return the error of a replica that differs from its ring."""
     if replicas:
         others = ", ".join(sorted(replicas)[:_NAMED])

@@ -76,7 +76,7 @@ def read_member_stats(
             dead.add(member)
             continue
         seen = min(seen, record.seen if record is not None else -1)
-        if table.drained and table.says(table.drained, member):
+        if table.drained and table.names_member(table.drained, member):
             continue
         state = judge(sighting, now, timing)
         if state is MemberState.LEAVING:

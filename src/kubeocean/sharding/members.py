@@ -157,7 +157,7 @@ def judge(sighting: MemberSighting, now: float, timing: Timing) -> MemberState:
 
 
 _LARGEST = 65504.0  # of a half-precision number
-_SAID = (MemberState.JOINING, MemberState.HEALTHY, MemberState.LEAVING)
+_WRITTEN_STATES = (MemberState.JOINING, MemberState.HEALTHY, MemberState.LEAVING)
 
 
 class _Wire(msgspec.Struct, omit_defaults=True):
@@ -203,7 +203,7 @@ def decode_member(
         raise ConfigError(
             f"is not a record of a member: {error}", field=f"member {member}", value=text
         ) from error
-    if wire.state not in _SAID:
+    if wire.state not in _WRITTEN_STATES:
         raise ConfigError(
             "is not a state that a replica reports",
             field=f"member {member}.state",

@@ -240,12 +240,12 @@ class Planner:
         for owner in sorted(roster.owners - roster.keeping):
             orphans = [s for s, each in enumerate(table.entries) if each.owner == owner]
             orphans = [slot for slot in orphans if not base[slot]]
-            heirs = [member for member in idle if roster.follows(member, owner)]
-            heirs = heirs or [member for member in idle if roster.replaces(member, owner)]
-            if orphans and heirs:
-                idle.remove(heirs[0])
+            successors = [member for member in idle if roster.follows(member, owner)]
+            successors = successors or [member for member in idle if roster.replaces(member, owner)]
+            if orphans and successors:
+                idle.remove(successors[0])
                 for slot in orphans:
-                    base[slot] = heirs[0]
+                    base[slot] = successors[0]
 
     def _fix(self, base: list[str], table: Table, roster: MemberStats) -> set[int]:
         """Put pinned slots in their place; the slots that the balance may not touch."""

@@ -52,7 +52,7 @@ class PlannerLoop:
         metrics: RingMetrics,
         informer: Informer[Lease] | None = None,
         wrote: Callable[[Table], None] | None = None,
-        heard: Callable[[], None] | None = None,
+        on_member: Callable[[], None] | None = None,
     ) -> None:
         self._client = client
         self._planner = planner
@@ -62,7 +62,7 @@ class PlannerLoop:
         self._clock = clock
         self._metrics = metrics
         self._wrote = wrote or _ignore
-        self._on_member = heard or _nothing
+        self._on_member = on_member or _nothing
         self._last: LoadedTable | None = None  # as this replica last read or wrote it
         self._table = empty_table(names.ring, 1)  # what was seen last, whoever wrote it
         self._records: dict[str, MemberRecord] = {}

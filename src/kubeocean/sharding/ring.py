@@ -39,8 +39,8 @@ from kubeocean.sharding.fencing import Grant, NotOurs
 from kubeocean.sharding.handover import HandoverPages
 from kubeocean.sharding.heartbeat import Evicted, Heartbeat, read_members
 from kubeocean.sharding.identity import (
-    Difference,
     Identity,
+    SettingDifference,
     differences,
     filter_field,
     identity_of,
@@ -177,7 +177,7 @@ class Ring:
             clock=clock,
             metrics=self._metrics,
             wrote=self._see,
-            heard=lambda: self._monitor.changed(),
+            on_member=lambda: self._monitor.changed(),
         )
         self._monitor = NodeMonitor(
             self.planning.nodes, self._watchers, clock=clock, period_s=self.timing.retry_s
@@ -385,7 +385,7 @@ class Ring:
                 raise
             raise await self._refusal(error.differences) from None
 
-    async def _refusal(self, differing: Sequence[Difference]) -> ConfigError:
+    async def _refusal(self, differing: Sequence[SettingDifference]) -> ConfigError:
         """Return the error for settings in which this replica differs from the others."""
         members = await read_members(self._client, self.namespace, self.names)
         others = [each.id for each in members if not each.released and each.id != self.id]

@@ -53,8 +53,8 @@ class _Shared:
 
     by: Callable[[Any], str]
     known: Callable[[], Iterable[Any]]
-    take_up: Callable[[Any], None]
-    let_go: Callable[[Any], None] | None
+    enqueue: Callable[[Any], None]
+    release: Callable[[Any], None] | None
 
 
 class SharedControllers:
@@ -88,17 +88,17 @@ class SharedControllers:
         by: Callable[[K], str],
         keys: Callable[[], Iterable[K]],
         besides: Callable[[K], bool] = _nobody,
-        let_go: Callable[[K], None] | None = None,
+        release: Callable[[K], None] | None = None,
     ) -> None:
         """Let a controller work on its part.
 
         - `by`: the text whose shard a key is in; it must never change for a key.
         - `keys`: all keys that are known, those of a shard that came are taken up.
         - `besides`: what is worked on here whoever has the shard, as far as it does no harm.
-        - `let_go`: called with each key that goes, before anybody else may have it: to end what
+        - `release`: called with each key that goes, before anybody else may have it: to end what
           was begun for it and goes on by itself.
         """
-        self._shared.append(_Shared(by, keys, controller.enqueue, let_go))
+        self._shared.append(_Shared(by, keys, controller.enqueue, release))
         figures = WorkMetrics(self.ring.metrics, self.ring.names.ring, controller.name)
 
         async def around(key: K, reconcile: Reconcile[K]) -> Outcome:
@@ -202,7 +202,7 @@ class SharedControllers:
         for shared in self._shared:
             for key in shared.known():
                 if self._shard_of(shared.by(key)) in fresh:
-                    shared.take_up(key)
+                    shared.enqueue(key)
 
     async def idle(self, slot: int) -> None:
         await self._running.idle(slot)
@@ -213,10 +213,10 @@ class SharedControllers:
     def drop(self, slots: Collection[int]) -> None:
         self._loads.drop(slots)
         for shared in self._shared:
-            if shared.let_go is not None:
+            if shared.release is not None:
                 for key in shared.known():
                     if self._shard_of(shared.by(key)) in slots:
-                        shared.let_go(key)
+                        shared.release(key)
 
     def busy(self) -> Collection[int]:
         return self._running.slots()

@@ -24,8 +24,8 @@ from kubeocean.runtime.objects import Json
 from kubeocean.sharding.identity import (
     SLOTS_FIELD,
     ConfigurationRecord,
-    Difference,
     Identity,
+    SettingDifference,
     differences,
     refusal,
 )
@@ -57,7 +57,7 @@ class Unreadable(ConfigError):
     `version`. `differences` are the settings in which its writer differs from this replica."""
 
     def __init__(
-        self, message: str, *, version: str, differences: Sequence[Difference] = ()
+        self, message: str, *, version: str, differences: Sequence[SettingDifference] = ()
     ) -> None:
         super().__init__(message)
         self.version = version

@@ -102,7 +102,7 @@ class Table:
         return len(self.entries)
 
     @property
-    def heirs(self) -> tuple[str, ...]:
+    def next_owners(self) -> tuple[str, ...]:
         """Return the present or coming owner of each slot."""
         return tuple([entry.to or entry.owner for entry in self.entries])
 
@@ -129,12 +129,12 @@ class Table:
         after = Table(
             self.ring, epoch, tuple(merged), self.frozen, self.pins, self.drained, self.history
         )
-        heirs = self.heirs
-        if after.heirs == heirs or not any(heirs):
+        next_owners = self.next_owners
+        if after.next_owners == next_owners or not any(next_owners):
             return after
-        return replace(after, history=(*self.history, Past(self.epoch, heirs))[-HISTORY:])
+        return replace(after, history=(*self.history, Past(self.epoch, next_owners))[-HISTORY:])
 
-    def says(self, words: Iterable[str], member: str) -> bool:
+    def names_member(self, words: Iterable[str], member: str) -> bool:
         """Return whether `words`, which are names or ids of members, contain this member."""
         return member in words or name_of(member) in words
 

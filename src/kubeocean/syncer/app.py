@@ -46,7 +46,7 @@ class Syncer:
 
     def __init__(self, clusters: Clusters, given: Given | None = None) -> None:
         self.clusters = clusters
-        policy_cache = PolicyCache(clusters)
+        self.policy_cache = policy_cache = PolicyCache(clusters)
         reclaims, unconfirmed = ReclaimProgress(), Unconfirmed()
         evictor = Evictor(clusters, reclaims, unconfirmed)
         resources, overlaps = SelectedResources(clusters), Overlaps()

@@ -11,16 +11,20 @@ ring before each write. The replica that does what cannot be sharded is elected 
 so that the first sharded replica waits for the last leader that worked alone.
 
 The worker need not answer, not even at the start: its caches sync when it does.
+
+A process may run companions: parts of other packages that need the clients and caches of a syncer.
+They run on the replica that does what cannot be sharded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding, problems
 from kubeocean.api.conditions import BindingEvent
@@ -28,6 +32,7 @@ from kubeocean.errors import ConfigError, NotFound
 from kubeocean.process.log_level import LogLevel
 from kubeocean.process.replicas import Replica
 from kubeocean.process.startup import open_client, run_process
+from kubeocean.runtime.access import Access
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.components import Component, Part, Runnable
 from kubeocean.runtime.events import EventRecorder
@@ -49,7 +54,7 @@ from kubeocean.worker_access.identity import (
 )
 from kubeocean.worker_access.rotation import Rotation, kubeconfig_namespaces
 
-__all__ = ["Program", "run"]
+__all__ = ["CompanionContext", "NewCompanion", "Program", "run"]
 
 _DEADLINE_S: Final = 20.0  # a kubelet kills the process after 30
 _LISTED: Final = 5
@@ -58,11 +63,37 @@ _REQUIRED: Final = ("spec.clusterID", "spec.secretRef")  # without them no synce
 _log = get_logger(__name__)
 
 
-async def run(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionContext:
+    """What a companion of a syncer may use.
+
+    - `worker`: a client of the worker, fenced as the syncer's own. Its answers say nothing about
+      the health of the worker: a companion may ask for more than the credential is allowed.
+    - `worker_access`: returns the present access to the worker.
+    """
+
+    settings: Settings
+    syncer: Syncer
+    worker: Client
+    worker_access: Callable[[], Access]
+    instance: str
+    metrics: Metrics
+
+
+# Its `run` must not raise: it would end the syncer.
+NewCompanion: TypeAlias = Callable[[CompanionContext], Runnable]
+
+
+async def run(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    companions: Sequence[NewCompanion] = (),
+) -> int:
     """Run a syncer until it is stopped; return the exit code."""
 
     async def prepare(stack: AsyncExitStack) -> Service:
-        return await Program(settings, environ, stack).prepare()
+        return await Program(settings, environ, stack, companions).prepare()
 
     with bound(binding=settings.cluster_binding_name):
         return await run_process("syncer", settings, prepare, log=_log)
@@ -75,11 +106,16 @@ class Program:
     """
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], stack: AsyncExitStack
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        stack: AsyncExitStack,
+        companions: Sequence[NewCompanion] = (),
     ) -> None:
         self._settings = settings
         self._environ = environ
         self._stack = stack
+        self._new_companions = companions
         self._metrics = Metrics(process=True)
         self._worker_health = WorkerHealth()
         self._everywhere: list[Runnable] = []  # what every replica runs, with sharding
@@ -122,12 +158,14 @@ class Program:
         clusters.bindings.on_change(self._rotation.follow)
         clusters.bindings.on_change(LogLevel(domain).follow)
         self.syncer = Syncer(clusters, settings.given)
+        self._companions = self._prepare_companions()
         self._replica.on_recovery(self.syncer.retry_failed)
         return Service(
             domain.syncer,
             self._components(),
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
+            secure_metrics=settings.secure_metrics(self._replica.control),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )
@@ -137,7 +175,7 @@ class Program:
         sharing = self._replica.sharing
         if sharing is None:
             return [syncer]
-        self._everywhere = share(self.syncer, sharing)
+        self._everywhere = share(self.syncer, sharing, *self._companions)
         # The ring comes last, so that it stops first: shards are handed over while all else runs.
         return [syncer, sharing.ring]
 
@@ -150,13 +188,35 @@ class Program:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._rotation.run())
             await self._rotation.informed()
-            for part in self._everywhere or (self.syncer,):
+            for part in self._everywhere or (self.syncer, *self._companions):
                 group.create_task(part.run())
 
     def _ready(self) -> bool:
         return self._replica.ready(self.syncer.ready)
 
     # Clients and caches
+
+    def _prepare_companions(self) -> list[Runnable]:
+        if not self._new_companions:
+            return []
+        identity, settings = self._worker_identity, self._settings
+        transport = IdentityCheckedTransport(self._replica.observed(identity, "member"), identity)
+        worker = open_client(
+            self._stack,
+            self._replica.fenced(transport),
+            "member",
+            qps=settings.physical_client_qps,
+            burst=settings.physical_client_burst,
+        )
+        context = CompanionContext(
+            settings=settings,
+            syncer=self.syncer,
+            worker=worker,
+            worker_access=identity.current,
+            instance=self._replica.identity,
+            metrics=self._metrics,
+        )
+        return [new(context) for new in self._new_companions]
 
     def _clusters(
         self, binding: ClusterBinding, computing_id: str, access: SecretAccess
@@ -166,7 +226,7 @@ class Program:
         computing = self._replica.client(
             qps=settings.virtual_client_qps, burst=settings.virtual_client_burst
         )
-        identity = WorkerIdentity(
+        self._worker_identity = identity = WorkerIdentity(
             access, lambda: recorded_worker(clusters.binding or binding, access, domain)
         )
         identity.on_change(self._worker_health.mistake)

@@ -160,6 +160,13 @@ class Settings(ReplicaSettings):
         "Delete the virtual nodes of a worker that has not answered for this long, such as 24h; "
         "0 means never.",
     )
+    status_extensions: bool = flag(
+        "status-extensions",
+        boolean,
+        "true",
+        "Add Kubeocean's own conditions and properties to the status of the fleet's member that"
+        " this syncer plays; without them the status has KubeFleet's entries and no others.",
+    )
     time_zone: str = flag(
         "time-zone",
         _zone,

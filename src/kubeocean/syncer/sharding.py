@@ -4,7 +4,8 @@
     by virtual pod    the pod, its status and events, its tokens
     by object         copies of ConfigMaps, Secrets, claims and volumes; a replica that runs a pod
                       which waits for a copy creates it, and the name is the same for all replicas
-    by the leader     the binding, its policies and nodes, mirrored Services, LogConfigs, the sweep
+    by the leader     the binding, its policies and nodes, mirrored Services, LogConfigs, the sweep,
+                      companions
 
 Nodes are not sharded: the ports of their proxier are allocated one by one, and the pace at which a
 policy's nodes are drained is that of all of them together. Every replica has the caches of the
@@ -38,8 +39,11 @@ async def until_synced(clusters: Clusters) -> None:
         await cache.synced()
 
 
-def share(syncer: Syncer, sharing: SharedControllers) -> list[Runnable]:
-    """Restrict a syncer's controllers to this replica's shards; return the parts to run."""
+def share(syncer: Syncer, sharing: SharedControllers, *companions: Runnable) -> list[Runnable]:
+    """Restrict a syncer's controllers to this replica's shards; return the parts to run.
+
+    Companions run on the leader, as everything that is not sharded.
+    """
     clusters, dependents = syncer.clusters, syncer.dependents
     _share_nodes(syncer, sharing)
     sharing.share(syncer.pods.controller, by=of_pod, keys=partial(_pods, clusters))
@@ -64,6 +68,7 @@ def share(syncer: Syncer, sharing: SharedControllers) -> list[Runnable]:
         syncer.services.controller,
         syncer.log_configs.controller,
         *syncer.sweep.parts,
+        *companions,
     )
     sharing.alone(*alone)
     return [part for part in syncer.parts if part not in alone]

@@ -32,7 +32,7 @@ from kubeocean.runtime.logs import get_logger
 from kubeocean.runtime.transport import Request, Response, Stream, Transport
 from kubeocean.runtime.tunnel import Tunnel
 
-__all__ = ["Answer", "RelistableCache", "WorkerHealth", "judge"]
+__all__ = ["Evidence", "RelistableCache", "WorkerHealth", "judge"]
 
 ASK_EVERY_S: Final = 20.0
 PATIENCE_S: Final = 5.0
@@ -52,7 +52,7 @@ _REMEDIES: Final = {
 _log = get_logger(__name__)
 
 
-class Answer(Enum):
+class Evidence(Enum):
     """What an answer proves about the API server."""
 
     SERVES = "the API server serves this syncer"
@@ -60,15 +60,15 @@ class Answer(Enum):
     UNCLEAR = "the answer proves neither"
 
 
-def judge(status: int, body: bytes | None) -> Answer:
+def judge(status: int, body: bytes | None) -> Evidence:
     """Classify an HTTP response of the worker's API server; `body` is None if it was not read."""
     if 200 <= status < 300:
-        return Answer.SERVES
+        return Evidence.SERVES
     if status in (401, 403) or status >= 500:
-        return Answer.REFUSES
+        return Evidence.REFUSES
     if status in _PROVING and body is not None:
-        return Answer.SERVES if is_status(body) else Answer.REFUSES
-    return Answer.REFUSES if status == 404 else Answer.UNCLEAR
+        return Evidence.SERVES if is_status(body) else Evidence.REFUSES
+    return Evidence.REFUSES if status == 404 else Evidence.UNCLEAR
 
 
 class RelistableCache(Protocol):
@@ -204,11 +204,11 @@ class WorkerHealth:
         """Note an answer; `body` is None if it is not read yet."""
         required = request.method == "GET" and request.path in self._required
         match judge(status, body):
-            case Answer.SERVES:
+            case Evidence.SERVES:
                 if required:
                     self._refused.discard(request.path)
                 self.alive()
-            case Answer.REFUSES if status != 403 or required:
+            case Evidence.REFUSES if status != 403 or required:
                 # A 404 does not refuse the read: the worker may not have this kind.
                 if required and status != 404:
                     self._refused.add(request.path)
@@ -283,7 +283,7 @@ class WorkerHealth:
             return 0, str(error)
         status, body = response.status, response.body
         unknown = status == 404 and path != _NODES_PATH
-        if judge(status, body) is Answer.SERVES or unknown:
+        if judge(status, body) is Evidence.SERVES or unknown:
             self._refused.discard(path)
             return None
         refusal = api_error(status, body, doing=f"GET {path}")
@@ -336,7 +336,7 @@ class _ObservedTransport:
         try:
             async with self._inner.stream(request) as stream:
                 self._worker_health.answered(request, stream.status, None)
-                if not request.watches or judge(stream.status, None) is not Answer.SERVES:
+                if not request.watches or judge(stream.status, None) is not Evidence.SERVES:
                     yield stream
                     return
                 observed = _ObservedWatch(stream, self._worker_health)

@@ -34,7 +34,7 @@ DEPLOYMENT = {
 }
 
 
-class Heard:
+class Recorder:
     """Changes that a pool has reported."""
 
     def __init__(self) -> None:
@@ -55,16 +55,16 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def recorded() -> Recorder:
+    return Recorder()
 
 
 @asynccontextmanager
 async def pool_of(
-    cluster: Cluster, heard: Heard, faults: Faults | None = None, **options: Any
+    cluster: Cluster, recorded: Recorder, faults: Faults | None = None, **options: Any
 ) -> AsyncIterator[WatchPool]:
     client = cluster.client(wrap=(faults or Faults()).wrap)
-    pool = WatchPool(client, heard, **options)
+    pool = WatchPool(client, recorded, **options)
     async with running(pool):
         yield pool
     await client.close()
@@ -87,18 +87,18 @@ async def edit(client: Client, namespace: str, value: str, name: str = "a") -> A
 
 
 async def test_changes_by_others_are_reported_and_own_writes_are_not(
-    cluster: Cluster, client: Client, namespace: str, heard: Heard
+    cluster: Cluster, client: Client, namespace: str, recorded: Recorder
 ) -> None:
     place = ref(namespace)
     made = await make(client, namespace)
-    async with pool_of(cluster, heard) as pool:
+    async with pool_of(cluster, recorded) as pool:
         pool.need("w1", [place])
         pool.need("w2", [place, ref(namespace, "b")])
         pool.saw(place, made.metadata)
         await current(pool, place, made.resource_version)
-        assert heard.changes == [], "the listing had what its owners have seen"
+        assert recorded.changes == [], "the listing had what its owners have seen"
         changed = await edit(client, namespace, "1")
-        await heard.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
+        await recorded.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
         assert pool.has_changed(place, made.resource_version, with_status=False)
         assert pool.is_current(place, changed.resource_version, with_status=False)
         # Own writes, whether their events come before or after the report
@@ -106,15 +106,15 @@ async def test_changes_by_others_are_reported_and_own_writes_are_not(
         pool.saw(place, own.metadata)
         await make(client, namespace, "b")
         await client.delete(CONFIG_MAPS, "a", namespace, uid=made.uid)
-        await until(lambda: len(heard.changes) >= 3)
-        await heard.until(
+        await until(lambda: len(recorded.changes) >= 3)
+        await recorded.until(
             ("w2", "b", Change.CONTENT), ("w1", "a", Change.GONE), ("w2", "a", Change.GONE)
         )
         assert not pool.is_current(place, own.resource_version, with_status=False)
 
 
 async def test_a_change_of_status_is_told_apart(
-    cluster: Cluster, client: Client, namespace: str, heard: Heard
+    cluster: Cluster, client: Client, namespace: str, recorded: Recorder
 ) -> None:
     place = ref(namespace, resource=DEPLOYMENTS)
     made = await client.create(DEPLOYMENTS, DEPLOYMENT, namespace=namespace)
@@ -126,29 +126,29 @@ async def test_a_change_of_status_is_told_apart(
     await until(settled)
     await asyncio.sleep(1.0)
     seen = await client.get(DEPLOYMENTS, "a", namespace)
-    async with pool_of(cluster, heard) as pool:
+    async with pool_of(cluster, recorded) as pool:
         pool.need("w", [place])
         pool.saw(place, seen.metadata)
         await current(pool, place, seen.resource_version)
-        assert heard.changes == []
+        assert recorded.changes == []
         status = {"status": {"conditions": [{"type": "Strange", "status": "True"}]}}
         await client.patch(DEPLOYMENTS, "a", MergePatch(status), namespace, subresource="status")
-        await until(lambda: ("w", "a", Change.STATUS) in heard.changes)
-        assert {change for _, _, change in heard.changes} == {Change.STATUS}
+        await until(lambda: ("w", "a", Change.STATUS) in recorded.changes)
+        assert {change for _, _, change in recorded.changes} == {Change.STATUS}
         assert pool.is_current(place, seen.resource_version, with_status=False)
         assert not pool.is_current(place, seen.resource_version, with_status=True)
-        heard.changes.clear()
+        recorded.changes.clear()
         await client.patch(DEPLOYMENTS, "a", MergePatch({"spec": {"paused": True}}), namespace)
-        await until(lambda: ("w", "a", Change.CONTENT) in heard.changes)
+        await until(lambda: ("w", "a", Change.CONTENT) in recorded.changes)
     assert made.uid == seen.uid
 
 
 async def test_a_deletion_during_an_interruption_is_reported(
-    cluster: Cluster, client: Client, namespace: str, heard: Heard, faults: Faults
+    cluster: Cluster, client: Client, namespace: str, recorded: Recorder, faults: Faults
 ) -> None:
     place = ref(namespace)
     made = await make(client, namespace)
-    async with pool_of(cluster, heard, faults) as pool:
+    async with pool_of(cluster, recorded, faults) as pool:
         pool.need("w", [place])
         pool.saw(place, made.metadata)
         await current(pool, place, made.resource_version)
@@ -156,14 +156,14 @@ async def test_a_deletion_during_an_interruption_is_reported(
         faults.partition()
         await client.delete(CONFIG_MAPS, "a", namespace, uid=made.uid)
         faults.rejoin()
-        await heard.until(("w", "a", Change.GONE))
+        await recorded.until(("w", "a", Change.GONE))
         again = await make(client, namespace)
-        await heard.until(("w", "a", Change.CONTENT))
+        await recorded.until(("w", "a", Change.CONTENT))
         assert again.uid != made.uid
 
 
 async def test_watches_are_shared_widened_limited_and_closed(
-    cluster: Cluster, client: Client, namespace: str, heard: Heard, faults: Faults
+    cluster: Cluster, client: Client, namespace: str, recorded: Recorder, faults: Faults
 ) -> None:
     other = f"{namespace}-2"
     await client.create(NAMESPACES, {"metadata": {"name": other}})
@@ -172,10 +172,10 @@ async def test_watches_are_shared_widened_limited_and_closed(
     def opened() -> list[str]:
         return [request.path for request in faults.requests if request.watches]
 
-    async with pool_of(cluster, heard, faults, most_watches=1, linger_s=0.5) as pool:
+    async with pool_of(cluster, recorded, faults, most_watches=1, linger_s=0.5) as pool:
         pool.need("w1", [ref(namespace)])
         pool.need("w2", [ref(namespace)])
-        await heard.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
+        await recorded.until(("w1", "a", Change.CONTENT), ("w2", "a", Change.CONTENT))
         assert opened() == [f"/api/v1/namespaces/{namespace}/configmaps"]
         assert all("PartialObjectMetadata" in r.accept for r in faults.requests if r.watches)
         pool.need("w2", [ref(namespace), ref(other)])

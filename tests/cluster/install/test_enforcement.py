@@ -16,7 +16,7 @@ from kubeocean.install.join import Join, JoinRequest
 from kubeocean.install.values import LENDABLE, WorkerValues
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import NODES, PODS, SECRETS, SERVICES
+from kubeocean.runtime.kinds import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped
 from kubeocean.runtime.transport import HttpTransport
@@ -209,6 +209,43 @@ async def test_a_token_that_outlives_the_credential_is_refused(
         await borrower.create(
             SECRETS, token_secret(), namespace=request_of_owner.worker.mount_namespace
         )
+
+
+async def test_a_token_of_the_account_ends_with_the_secret_that_the_owner_deletes(
+    borrower: Client, request_of_owner: JoinRequest
+) -> None:
+    """The account may request tokens of itself, for the renewal of the credential alone."""
+    mount = request_of_owner.worker.mount_namespace
+    secrets = (await borrower.list(SECRETS, mount)).items
+    (anchor,) = [each for each in secrets if each.labels.get(DEFAULT.component) == "credential"]
+    own = await borrower.create(SECRETS, {"metadata": {"generateName": "own-"}}, namespace=mount)
+
+    async def request(account: str = "kubeocean-syncer", **spec: object) -> Json:
+        body = {"spec": {"expirationSeconds": 3600, **spec}}
+        return await borrower.post(SERVICE_ACCOUNTS, account, "token", body, mount)
+
+    def bound(name: str, kind: str = "Secret") -> Json:
+        return {"kind": kind, "apiVersion": "v1", "name": name}
+
+    match = "must be bound to the Secret of the credential"
+    with pytest.raises(Forbidden, match=match):
+        await request()
+    with pytest.raises(Forbidden, match=match):
+        await request(boundObjectRef=bound(own.name))
+    with pytest.raises(Forbidden, match=match):
+        await request(boundObjectRef=bound("bare-0", "Node"))
+    with pytest.raises(Forbidden, match="365 days at most"):
+        seconds = 366 * 24 * 3600
+        await request(boundObjectRef=bound(anchor.name), expirationSeconds=seconds)
+    with pytest.raises(Forbidden):
+        await request("default")
+    assert (await request(boundObjectRef=bound(anchor.name)))["status"]["token"]
+
+    for name in ("kubeocean-own-0123abcd", anchor.name + "-01234567"):
+        with pytest.raises(Forbidden, match="names of Secrets to which credentials are bound"):
+            await borrower.create(SECRETS, {"metadata": {"name": name}}, namespace=mount)
+    copy = {"metadata": {"name": f"kubeocean-own-{uuid.uuid4().hex}"}}
+    await borrower.create(SECRETS, copy, namespace=mount)
 
 
 @pytest.mark.parametrize(

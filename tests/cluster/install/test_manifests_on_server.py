@@ -14,7 +14,15 @@ from kubeocean.local.cluster import Cluster
 NewCluster = Callable[..., Awaitable[Cluster]]
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-SIDES = {"computing": "kubeocean", "worker": "kubeocean-worker"}
+SIDES = {
+    "computing": ("kubeocean",),
+    "worker": ("kubeocean-worker",),
+    "fleet-hub": ("kubeocean-fleet-hub",),
+    "fleet-member": (
+        "kubeocean-fleet-member",
+        "--set=name=berlin,hub.url=https://hub.example,hub.token=secret",
+    ),
+}
 
 
 async def output(*words: str | Path, stdin: bytes = b"") -> bytes:
@@ -33,12 +41,13 @@ async def output(*words: str | Path, stdin: bytes = b"") -> bytes:
 @pytest.mark.parametrize("way", ["kustomize", "helm"])
 async def test_an_api_server_accepts_all_shipped_objects(new_cluster: NewCluster, way: str) -> None:
     kubectl = (await ensure(["kubectl"])).path("kubectl")
-    for side, chart in SIDES.items():
+    for side, (chart, *settings) in SIDES.items():
         server = await new_cluster(name=side)
         if way == "helm":
             helm = (await output(ROOT / "scripts" / "helm")).decode().strip()
             where = DEPLOY / "charts" / chart
-            objects = await output(helm, "template", "r", where, "--kube-version", "1.34.0")
+            words = ("template", "r", where, "--kube-version", "1.34.0", *settings)
+            objects = await output(helm, *words)
         else:
             objects = await output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
         apply = (kubectl, f"--kubeconfig={server.kubeconfig}", "apply", "--validate=strict")

@@ -49,11 +49,12 @@ from kubeocean.runtime.redaction import Secret
 from kubeocean.runtime.transport import HttpTransport
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS, SecretAccess
 from support.proxier_server import pair_of
+from support.rollout_env import roll_out
 from support.servers import Server, head_of, serving
 from support.syncer_process import SyncerProcess, syncer
 from support.wait import until
 
-SYNCER = "system:serviceaccount:kubeocean-system:kubeocean-syncer"
+SYSTEM = "kubeocean-system"
 AT_ONCE = 16
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 # Permissions that Kubernetes grants to all authenticated users.
@@ -90,6 +91,13 @@ async def join(
         join_request, computing_applier, worker_applier, load_kubeconfig(worker_cluster.kubeconfig)
     ).run()
     return join_request
+
+
+async def own_account(client: Client, join_request: JoinRequest, component: str, root: Path) -> str:
+    """Return the account of the binding's syncers or proxiers, as the manager creates it."""
+    binding = await client.get(CLUSTER_BINDINGS, join_request.name)
+    await roll_out(client, binding, root)
+    return f"kubeocean-{component}-{binding.spec.cluster_id}"
 
 
 async def ready_nodes(client: Client, binding: str) -> list[str]:
@@ -129,11 +137,13 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
 ) -> None:
     join_request = await join(computing_applier, worker_applier, worker_cluster)
     client, mount = computing_applier.client, join_request.worker.mount_namespace
-    kubeconfig = await computing_cluster.service_account("kubeocean-system", "kubeocean-syncer")
+    account = await own_account(client, join_request, "syncer", tmp_path)
+    kubeconfig = await computing_cluster.service_account(SYSTEM, account)
     async with syncer(
         "one",
         f"--cluster-binding-name={join_request.name}",
-        "--leader-election-namespace=kubeocean-system",
+        f"--leader-election-namespace={SYSTEM}",
+        f"--leader-election-id={account}",
         "--kubernetes-service-address=10.9.9.9:443",
         "--dns-service-address=10.9.9.10",
         kubeconfig=kubeconfig,
@@ -170,7 +180,7 @@ async def test_a_syncer_uses_all_permissions_of_its_roles_and_is_refused_nothing
         await client.delete(CLUSTER_BINDINGS, binding.name, uid=binding.uid)
         await until(lambda: is_gone(client, join_request.name), within=60)
         assert await ready_nodes(client, join_request.name) == []
-    assert refused(computing_cluster, SYNCER) == []
+    assert refused(computing_cluster, f"system:serviceaccount:{SYSTEM}:{account}") == []
     assert refused(worker_cluster, f"system:serviceaccount:{mount}:kubeocean-syncer") == []
 
 
@@ -193,7 +203,8 @@ async def test_a_proxier_becomes_ready_and_is_refused_nothing(
     tmp_path: Path,
 ) -> None:
     join_request = await join(computing_applier, worker_applier, worker_cluster)
-    kubeconfig = await computing_cluster.service_account("kubeocean-system", "kubeocean-proxier")
+    account = await own_account(computing_applier.client, join_request, "proxier", tmp_path)
+    kubeconfig = await computing_cluster.service_account(SYSTEM, account)
     words = (
         f"--cluster-binding-name={join_request.name}",
         f"--kubeconfig={kubeconfig}",
@@ -213,7 +224,7 @@ async def test_a_proxier_becomes_ready_and_is_refused_nothing(
         await until(SyncerProcess(process).is_ready, within=60)  # with a certificate, too
     finally:
         await process.kill()
-    user = "system:serviceaccount:kubeocean-system:kubeocean-proxier"
+    user = f"system:serviceaccount:{SYSTEM}:{account}"
     made = computing_cluster.audit.requests(user=user)
     assert ("update", "approval") in {(each.verb, each.subresource) for each in made}
     below_made = worker_cluster.audit.requests(
@@ -315,12 +326,12 @@ async def test_the_token_that_kubelets_see_can_read_metrics_only(
     mount = join_request.worker.mount_namespace
     source = await credential(computing_applier, join_request)
     client = Client(HttpTransport(source), cluster="worker")
-    badge = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
+    kubelet_credential = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
     try:
-        await badge.ensure()
+        await kubelet_credential.ensure()
     finally:
         await client.close()
-    shown = badge.current()
+    shown = kubelet_credential.current()
     claims = read_token(shown.token.reveal() if shown.token else "")
     assert claims is not None
     assert claims.ends - claims.begins == timedelta(minutes=10)
@@ -366,8 +377,10 @@ async def test_a_hostile_kubelet_sees_a_token_without_further_permissions(
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     async with serving(listens, tls=hostile_tls(authority)) as hostile:
-        badge = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
-        kubelets = KubeletClient(client, badge, port=hostile.port, authority=authority.certificate)
+        kubelet_credential = KubeletCredential(client, source, Key(mount, "kubeocean-metrics"))
+        kubelets = KubeletClient(
+            client, kubelet_credential, port=hostile.port, authority=authority.certificate
+        )
         try:
             for page in ("/metrics/cadvisor", "/metrics/resource", "/stats/summary"):
                 async with kubelets.opened(name, page) as read:

@@ -220,7 +220,7 @@ async def test_each_missing_permission_is_named(env: ManagerEnv) -> None:
         path = await granted_kubeconfig(worker, namespace, make=False)
         await env.write_secret(path.read_bytes())
         message = await env.wait_for_condition("Permitted", "True", "PermissionsGranted")
-        assert "add-ons without permissions: volumes, node-labels, metrics" in message
+        assert "add-ons without permissions: volumes, node-labels, metrics, renewal" in message
         await env.make_ready()
 
 

@@ -181,12 +181,15 @@ async def is_written(rollout: Rollout, rollout_env: RolloutEnv, name: str) -> bo
 
 async def test_a_kind_without_permission_is_reported(rollout_env: RolloutEnv) -> None:
     await under_shipped_rights(rollout_env)
-    role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r}\nrules: []\n"
-    rollout_env.syncers.write(role__yaml=role)
+    policy = (
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n"
+        "spec: {podSelector: {}}\n"
+    )
+    rollout_env.syncers.write(networkpolicy__yaml=policy)
     async with rollout_env.running() as rollout:
         rolled = await rollout.ensure(rollout_env.binding)
         assert rolled.syncer.phase is ComponentPhase.REFUSED
-        assert 'cannot get resource "roles"' in rolled.syncer.reason
+        assert 'cannot get resource "networkpolicies"' in rolled.syncer.reason
         assert len(rolled.written) == 5  # the others are there all the same
-        rollout_env.syncers.write(role__yaml=None)
+        rollout_env.syncers.write(networkpolicy__yaml=None)
         assert not (await rollout.ensure(rollout_env.binding)).failed

@@ -70,7 +70,7 @@ def replica(name: str, cluster: Cluster, config: Path) -> Process:
     )
 
 
-def told(process: Process, message: str) -> list[Json]:
+def lines_of(process: Process, message: str) -> list[Json]:
     if not process.log.exists():
         return []
     whole = process.log.read_text().split("\n")[:-1]  # the last line may be on its way
@@ -93,7 +93,7 @@ async def test_the_example_shares_pods_among_its_replicas(
         await two.start()
 
         def added(process: Process) -> set[str]:
-            found = {line["pod"] for line in told(process, "Processing pod add")}
+            found = {line["pod"] for line in lines_of(process, "Processing pod add")}
             return found & names
 
         seen = [0]
@@ -101,7 +101,7 @@ async def test_the_example_shares_pods_among_its_replicas(
         def shared() -> bool:
             """Whether both have a part, and it is the one that they had when we looked last: who
             is given a pod in the moment of its change sees the pod as it is then."""
-            held = [told(process, "Shard assignment changed") for process in (one, two)]
+            held = [lines_of(process, "Shard assignment changed") for process in (one, two)]
             before, seen[0] = seen[0], sum(map(len, held))
             return all(held) and len(held[0][-1]["new_assignment"]) == 2 and before == seen[0]
 
@@ -113,12 +113,12 @@ async def test_the_example_shares_pods_among_its_replicas(
         pod = await client.get(PODS, "p4", namespace)
         await client.delete(PODS, "p4", namespace, uid=pod.uid, grace_s=0)
 
-        def heard(message: str, name: str) -> bool:
-            lines = told(one, message) + told(two, message)
+        def logged(message: str, name: str) -> bool:
+            lines = lines_of(one, message) + lines_of(two, message)
             return any(line["pod"] == f"{namespace}/{name}" for line in lines)
 
-        await until(lambda: heard("Processing pod update", "p3"))
-        await until(lambda: heard("Processing pod delete", "p4"))
+        await until(lambda: logged("Processing pod update", "p3"))
+        await until(lambda: logged("Processing pod delete", "p4"))
         # One ends, and the other has everything.
         assert await one.stop(within_s=30) == 0, one.tail()
         await until(lambda: added(two) >= names - {f"{namespace}/p4"})
@@ -153,7 +153,7 @@ async def test_the_example_says_at_once_what_is_wrong_with_its_kubeconfig(tmp_pa
     [
         ("nowhere.at_all:Algorithm", "cannot be imported: No module named 'nowhere'"),
         ("json:Algorithm", "cannot be imported: AttributeError: module 'json' has no attribute"),
-        ("json:JSONDecoder", "has no get_shard"),
+        ("json:JSONDecoder", "has no method get_shard"),
         ("antigravity_broken:X", "cannot be imported"),
     ],
 )

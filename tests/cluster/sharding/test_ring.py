@@ -102,8 +102,8 @@ async def test_the_notifier_is_awaited_before_somebody_else_gets_the_shard(
         a.notes.hold.set()
         await until(lambda: b.slots == going)
         assert sorted(a.notes.lost) == sorted(b.notes.gained) == sorted(going)
-        told = {key for slot in going for key in b.notes.resources[slot]}
-        assert told == {key for key in keys if b.ring.shard_of(key) in going}
+        notified = {key for slot in going for key in b.notes.resources[slot]}
+        assert notified == {key for key in keys if b.ring.shard_of(key) in going}
         await until(lambda: {move[0] for move in a.notes.reassigned if move[1:] == ("a", "b")})
 
 
@@ -341,11 +341,11 @@ async def test_load_is_measured_and_evened_out(
         # Nothing happens to the objects, so what counts is how many there are.
         overseer = RingAdmin(client, a.ring.names, namespace=namespace)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             members = (await overseer.state()).members
             return all(each.record.loads for each in members)
 
-        await until(told)
+        await until(reported)
         await until(even, within=40)
         ring_env.check_exclusive()
 

@@ -73,8 +73,8 @@ async def test_a_ring_is_shown_and_steered_by_hand(
         # Moving, in a frozen ring: it stays moved.
         assert "frozen" in await command.ok("freeze")
         mine, rest = sorted(a.slots)[:3], len(a.slots) - 3
-        said = await command.ok("move", ",".join(map(str, mine)), "--to", "b")
-        assert "3 shards move" in said
+        output = await command.ok("move", ",".join(map(str, mine)), "--to", "b")
+        assert "3 shards move" in output
         await until(lambda: set(mine) <= b.slots)
         assert len(a.slots) == rest
 
@@ -110,7 +110,7 @@ async def test_mistakes_are_explained(
     async with RingEnv.open(cluster, namespace) as ring_env:
         a = ring_env.join("a")
         await until(lambda: len(a.slots) == SLOTS)
-        for words, said in (
+        for words, message in (
             (
                 ("list", "--ring", "other"),
                 f"there is no such ring; there are: {namespace}/ring",
@@ -122,7 +122,7 @@ async def test_mistakes_are_explained(
         ):
             result = await command.run(*words)
             assert (result.code, result.out) == (2, ""), (words, result)
-            assert said in result.err, (words, result)
+            assert message in result.err, (words, result)
             assert result.err.count("\n") == 1
 
 

@@ -54,7 +54,7 @@ class Program:
             by=str,
             keys=lambda: [each.key for each in self.cache.items()],
             besides=lambda key: key.name == OTHER,
-            let_go=self.gone.append,
+            release=self.gone.append,
         )
         self.sharing.alone(self)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from kubeocean.api.group import DEFAULT
 from kubeocean.api.naming import physical_name
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
@@ -122,6 +123,22 @@ class Store:
 
     async def read_volume_copy(self) -> Untyped | None:
         return await read_in_worker(self.controller_env, PVS, self.volume_copy, "")
+
+    async def kubelet_writes(self, **status: object) -> None:
+        """Write the status of the copy of the claim."""
+        await self.controller_env.worker_api.patch(
+            PVCS, self.copy, MergePatch({"status": status}), MOUNT, subresource="status"
+        )
+
+    async def status_with(self, condition: str = "") -> Json:
+        """Return the status of the claim, once it has a condition."""
+        claim = await self.controller_env.computing_api.get(
+            PVCS, self.claim, self.home, keep_raw=True
+        )
+        status: Json = claim.content()["status"]
+        types = [each["type"] for each in status.get("conditions") or ()]
+        assert not condition or condition in types, status
+        return status
 
     async def copies_are_bound(self) -> bool:
         claim, volume = await self.claim_copy(), await self.read_volume_copy()
@@ -299,10 +316,42 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
 
         await until(grown)
 
-        # A kubelet of the worker enlarges the file system and writes that to the copy.
-        enlarged = MergePatch({"status": {"capacity": {"storage": "2Gi"}}})
-        await controller_env.worker_api.patch(
-            PVCS, store.copy, enlarged, MOUNT, subresource="status"
+        # The resizer of the computing cluster has enlarged the volume, and waits for a kubelet.
+        waiting = {"type": "FileSystemResizePending", "status": "True"}
+        await controller_env.computing_api.patch(
+            PVCS,
+            store.claim,
+            MergePatch(
+                {
+                    "status": {
+                        "conditions": [waiting],
+                        "allocatedResources": {"storage": "2Gi"},
+                        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+                    }
+                }
+            ),
+            home,
+            subresource="status",
+        )
+        # A kubelet of the worker cannot enlarge the file system at first, then does.
+        pending = {"type": "FileSystemResizePending", "status": "True", "message": "on the node"}
+        error = {"type": "NodeResizeError", "status": "True", "message": "resize2fs failed"}
+        failing = {
+            "conditions": [pending, error],
+            "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"},
+        }
+        await store.kubelet_writes(**failing)
+        status = await until(lambda: store.status_with("NodeResizeError"))
+        messages = {each["type"]: each["message"] for each in status["conditions"]}
+        assert messages == {
+            "FileSystemResizePending": "on the node",
+            "NodeResizeError": "resize2fs failed",
+        }
+        assert status["allocatedResourceStatuses"] == {"storage": "NodeResizeInProgress"}
+        assert status["capacity"] == {"storage": "1Gi"}
+        await quiet(faults)
+        await store.kubelet_writes(
+            capacity={"storage": "2Gi"}, conditions=None, allocatedResourceStatuses=None
         )
 
         async def ended() -> bool:
@@ -310,7 +359,46 @@ async def test_the_copy_of_a_claim_grows_where_the_worker_permits(
             return bool(claim.content()["status"]["capacity"] == {"storage": "2Gi"})
 
         await until(ended)
+        status = await store.status_with()
+        assert "conditions" not in status
+        assert "allocatedResourceStatuses" not in status
         await quiet(faults)
+
+
+async def test_the_phases_of_copies_are_shown_on_the_volume_and_the_claim(
+    controller_env: ControllerEnv, home: str
+) -> None:
+    store = await Store(controller_env, home).make()
+    key = DEFAULT.phase_in(controller_env.cluster_id)
+    faults = Faults()
+
+    async def phases(phase: str) -> bool:
+        client = controller_env.computing_api
+        claim = await client.get(PVCS, store.claim, home)
+        volume = await client.get(PVS, store.volume)
+        return claim.annotations.get(key) == volume.annotations.get(key) == phase
+
+    async with controller_env.syncing(DependentsDriver, computing_api=faults):
+        pod = await store.bind()
+        await until(store.copies_are_bound)
+        await until(lambda: phases("Bound"))
+        await quiet(faults)
+
+        # The storage of the copies is lost in the worker.
+        copy = await until(store.read_volume_copy)
+        await controller_env.worker_api.delete(PVS, store.volume_copy, uid=copy.uid)
+        patch = MergePatch({"metadata": {"finalizers": None}})
+        await controller_env.worker_api.patch(PVS, store.volume_copy, patch)
+
+        async def reported() -> bool:
+            fields = f"involvedObject.name={store.claim},reason=CopyNotBound"
+            events = await controller_env.computing_api.list(EVENTS, home, fields=fields)
+            return any("of the worker is Lost, not Bound" in each.message for each in events.items)
+
+        await until(reported)
+        assert await store.is_bound(), "the computing cluster's own phase is not changed"
+        await delete_pod(controller_env, pod)
+        await until(store.unmarked, within=60)
 
 
 async def grow(store: Store) -> None:

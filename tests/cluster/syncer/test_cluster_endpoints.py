@@ -129,6 +129,21 @@ async def test_a_host_name_is_resolved_and_an_address_that_is_still_good_is_kept
         await until(lambda: endpoints.server == Endpoint("192.0.2.9", 443))
 
 
+async def test_a_host_name_that_no_resolver_accepts_is_reported_and_can_be_corrected(
+    controller_env: ControllerEnv, well_known: tuple[Key, Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API servers accept labels that are longer than DNS permits."""
+    server, _ = well_known
+    monkeypatch.setattr(cluster_endpoints, "RESOLVE_RETRY_S", 0.05)
+    name = f"{'a' * 64}.example.com"
+    async with controller_env.syncing(ClusterEndpoints) as endpoints:
+        await create_service(controller_env.computing_api, server, 443, type="LoadBalancer")
+        await set_ingress(controller_env.computing_api, server, {"hostname": name})
+        await until(lambda: f"names {name}, which cannot be" in str(endpoints.lacking(dns=False)))
+        await set_ingress(controller_env.computing_api, server, {"ip": "192.0.2.1"})
+        await until(lambda: endpoints.server == Endpoint("192.0.2.1", 443))
+
+
 async def test_addresses_that_flags_set_need_no_service(
     controller_env: ControllerEnv, well_known: tuple[Key, Key]
 ) -> None:
@@ -205,5 +220,6 @@ async def test_pods_have_the_privileges_that_the_binding_does_not_deny(
 
 async def test_localhost_is_resolved_and_an_unknown_name_is_not() -> None:
     assert "127.0.0.1" in await resolve("localhost")
-    with pytest.raises(OSError):
-        await resolve("nothing.invalid")
+    for name in ("nothing.invalid", f"{'a' * 64}.invalid", "a..invalid", "nul\0.invalid"):
+        with pytest.raises(OSError):
+            await resolve(name)

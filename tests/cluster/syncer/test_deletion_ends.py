@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.runtime.client import MergePatch
-from kubeocean.runtime.kinds import NODES
+from kubeocean.runtime.kinds import NODES, PODS
 from kubeocean.runtime.transport import Request
-from kubeocean.syncer.cleanup import deletion_progress
+from kubeocean.syncer.cleanup import binding_deletion, deletion_progress
 from support.binding_env import BindingEnv
-from support.faults import Faults
+from support.controller_env import quiet
+from support.faults import Faults, SkewedClock
 from support.wait import until
 
+ALWAYS = 1 << 60
+HASTE = 10.0
 HOLD = "example.com/hold"  # a finalizer of somebody else
 
 
@@ -39,12 +44,93 @@ async def test_a_foreign_finalizer_on_a_node_does_not_hold_up_the_deletion_of_a_
         await set_finalizers(vnode.name, *(vnode.metadata.finalizers or ()), HOLD)
         await binding_env.unbind()
         await until(binding_env.is_unbound)
-        events = await until(lambda: binding_env.events(binding_env.name))
-        assert "CleanupUnconfirmed" in events
+        await until(lambda: reports_unconfirmed(binding_env))
         (held,) = await binding_env.vnodes()
         assert held.deleting
         assert held.metadata.finalizers == (HOLD,)
         await set_finalizers(vnode.name)
+
+
+def lists(path: str) -> Callable[[Request], bool]:
+    return lambda request: not request.writes and request.path.endswith(path)
+
+
+def patches_node(request: Request) -> bool:
+    return request.method == "PATCH" and request.path.startswith("/api/v1/nodes/")
+
+
+async def lent(binding_env: BindingEnv) -> None:
+    """Lend a node, with a syncer that has stopped since."""
+    await binding_env.bind()
+    await binding_env.lend(forceReclaim=True, forceReclaimDeadlineSeconds=1)
+    await binding_env.add_node("a")
+
+    async def is_marked() -> bool:
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
+        return "kubeocean.io/policy-applied" in node.labels
+
+    async with binding_env.syncing():
+        await until(binding_env.vnodes)
+        await until(is_marked)
+
+
+async def reports_unconfirmed(binding_env: BindingEnv) -> bool:
+    return "CleanupUnconfirmed" in await binding_env.events(binding_env.name)
+
+
+@pytest.mark.parametrize("path", ["/resourceleasingpolicies", "/namespaces/kubeocean-worker/pods"])
+async def test_caches_of_the_worker_that_never_sync_do_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, path: str
+) -> None:
+    """The rights of the credential, or the kind, were removed before the binding."""
+    await lent(binding_env)
+    faults, computing_api = Faults(), Faults()
+    faults.answer(403, times=ALWAYS, when=lists(path))
+    await binding_env.unbind()
+    async with binding_env.syncing(
+        computing_api=computing_api.wrap, worker_api=faults.wrap, clock=SkewedClock(rate=HASTE)
+    ):
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        await until(lambda: reports_unconfirmed(binding_env))
+        await quiet(computing_api, faults)
+
+
+async def test_node_patches_that_fail_do_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv,
+) -> None:
+    await lent(binding_env)
+    faults, computing_api = Faults(), Faults()
+    faults.answer(503, times=ALWAYS, when=patches_node)
+    async with binding_env.syncing(
+        computing_api=computing_api.wrap, worker_api=faults.wrap, clock=SkewedClock(rate=HASTE)
+    ) as syncer:
+        await until(lambda: syncer.ready)
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        node = await binding_env.worker_api.get(NODES, f"{binding_env.name}-a")
+        assert "kubeocean.io/policy-applied" in node.labels
+        await until(lambda: reports_unconfirmed(binding_env))
+
+
+async def test_a_foreign_finalizer_on_a_pod_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, home: str
+) -> None:
+    await lent(binding_env)
+    async with binding_env.syncing(clock=SkewedClock(rate=HASTE)):
+        (vnode,) = await binding_env.vnodes()
+        pod = await binding_env.guest(home, "held", vnode.name)
+        patch = MergePatch({"metadata": {"finalizers": [HOLD]}})
+        await binding_env.computing_api.patch(PODS, pod.name, patch, home)
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+        assert await binding_env.vnodes() == []
+        held = await binding_env.computing_api.get(PODS, pod.name, home)
+        assert held.deleting
+        assert held.metadata.finalizers == (HOLD,)
+    release = MergePatch({"metadata": {"finalizers": None}})
+    await binding_env.computing_api.patch(PODS, pod.name, release, home)
 
 
 async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_binding(
@@ -78,3 +164,56 @@ async def test_a_list_that_cannot_be_read_does_not_hold_up_the_deletion_of_a_bin
         assert await binding_env.vnodes() == []
     patch = MergePatch({"metadata": {"finalizers": None}})
     await binding_env.computing_api.patch(CLUSTER_BINDINGS, binding_env.name, patch)
+
+
+async def set_membership(binding_env: BindingEnv, status: str, reason: str) -> None:
+    """Write the condition FleetMember as a hub does."""
+    since = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "by the hub"}
+    condition = {"type": "FleetMember", "status": status, "reason": reason, **since}
+    patch = MergePatch({"status": {"conditions": [condition]}})
+    await binding_env.computing_api.patch(
+        CLUSTER_BINDINGS, binding_env.name, patch, subresource="status"
+    )
+
+
+async def test_a_deletion_waits_until_the_worker_has_left_the_fleet(
+    binding_env: BindingEnv,
+) -> None:
+    await binding_env.bind()
+    async with binding_env.syncing():
+
+        async def is_connected() -> bool:
+            return (await binding_env.condition("Connected"))[0] == "True"
+
+        await until(is_connected)
+        await set_membership(binding_env, "Unknown", "Leaving")
+        await binding_env.unbind()
+
+        async def waits() -> bool:
+            message = (await binding_env.condition("Drained"))[2]
+            return message == "Still there: the worker's membership in the fleet"
+
+        await until(waits)
+        await set_membership(binding_env, "False", "Left")
+        await until(binding_env.is_unbound)
+
+
+async def test_a_fleet_that_does_not_answer_does_not_hold_up_the_deletion_of_a_binding(
+    binding_env: BindingEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding_deletion, "LEAVES_S", 2.0)
+    await binding_env.bind()
+    async with binding_env.syncing():
+
+        async def is_connected() -> bool:
+            return (await binding_env.condition("Connected"))[0] == "True"
+
+        await until(is_connected)
+        await set_membership(binding_env, "True", "Joined")
+        await binding_env.unbind()
+        await until(binding_env.is_unbound)
+
+        async def is_reported() -> bool:
+            return "CleanupUnconfirmed" in await binding_env.events(binding_env.name)
+
+        await until(is_reported)

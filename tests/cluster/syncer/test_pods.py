@@ -350,11 +350,11 @@ async def test_system_pods_and_daemons_do_not_run_in_the_worker_but_can_be_delet
         assert [ppod.annotations[name] for ppod in await pod_env.ppods()] == ["wanted"]
         # The user learns why the pod stays pending, once.
         live = await pod_env.shows("daemon", "Pending")
-        (told,) = [c for c in live.status.conditions or () if c.type == "PhysicalPodExpected"]
-        assert (told.status, told.reason) == ("False", "NotReplicated")
-        assert "kubeocean.io/running-daemonset" in told.message
+        (condition,) = [c for c in live.status.conditions or () if c.type == "PhysicalPodExpected"]
+        assert (condition.status, condition.reason) == ("False", "NotReplicated")
+        assert "kubeocean.io/running-daemonset" in condition.message
         (event,) = await until(lambda: pod_env.told_of("daemon", "NotReplicated"))
-        assert (event.type, event.message, event.count) == ("Normal", told.message, 1)
+        assert (event.type, event.message, event.count) == ("Normal", condition.message, 1)
         for pod in (daemon, system):
             await pod_env.delete(pod)
 

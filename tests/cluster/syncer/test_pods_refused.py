@@ -224,6 +224,30 @@ async def missing_config_map(case: Case) -> None:
         await case.runs()
 
 
+@trial("a worker that does not let ConfigMaps be listed")
+async def unlisted_kind(case: Case) -> None:
+    env = case.env
+
+    def lists(request: Request) -> bool:
+        return request.path.endswith(f"/namespaces/{env.mount}/configmaps") and not request.writes
+
+    case.plan.answer(403, times=1 << 60, when=lists)
+    await put(env.computing_api, CONFIG_MAPS, "used", env.namespace)
+    async with case.syncing():
+        await env.run("other", volumes=[{"name": "s", "emptyDir": {}}])
+        await env.run(containers=[container(envFrom=[{"configMapRef": {"name": "used"}}])])
+        words = (
+            f"ConfigMap {env.namespace}/used is not copied",
+            "of the worker could not be listed",
+        )
+        await case.reports("FailedCreatePod", CREATED, *words)
+        await until(lambda: env.runs("other"))
+        await case.rests()
+        assert case.attempts("POST", "/pods") == 0, case.sent
+        case.plan.heal()
+        await case.runs()
+
+
 @trial("an image name that is none")
 async def invalid_image(case: Case) -> None:
     """Servers take it. A kubelet does not, and says so of the container; this is what it says."""

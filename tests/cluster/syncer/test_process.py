@@ -19,7 +19,8 @@ from kubeocean.local.audit import AuditedRequest
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import MergePatch
 from kubeocean.runtime.flags import parse
-from kubeocean.runtime.kinds import LEASES, NAMESPACES, NODES, SECRETS, Lease
+from kubeocean.runtime.kinds import LEASES, NAMESPACES, NODES, SECRETS, SERVICE_ACCOUNTS, Lease
+from kubeocean.runtime.objects import Resource, Untyped
 from kubeocean.runtime.transport_layers import Fenced
 from kubeocean.sharding.heartbeat import MEMBER
 from kubeocean.sharding.members import MemberRecord, encode_member
@@ -32,6 +33,9 @@ from support.syncer_process import HASTY, LEASE_S, SyncerProcess, syncer
 from support.wait import until
 
 ADMINS = ("system:masters",)
+ROLES = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, Untyped
+)
 READS = ("get", "list", "watch")
 Start = Callable[..., AbstractAsyncContextManager[SyncerProcess]]
 
@@ -274,6 +278,54 @@ async def test_a_rotated_secret_is_used_without_a_restart(
             await until(used)
         assert len(one.lines("Started service")) == 1
         await lure(binding_env, one)
+        assert await one.process.stop() == 0
+
+
+async def test_an_expired_token_loses_nothing_and_a_new_one_needs_no_restart(
+    binding_env: BindingEnv, start: Start
+) -> None:
+    """A token that the API server accepts no more, as after its expiry."""
+    worker, name = binding_env.worker, f"token-{binding_env.name}"
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+    role = {"apiGroup": ROLES.group, "kind": "ClusterRole", "name": "cluster-admin"}
+    body = {"metadata": {"name": name}, "subjects": [subject], "roleRef": role}
+    await binding_env.worker_api.create(ROLES, body)
+
+    async def use_token() -> None:
+        kubeconfig = (await worker.service_account("default", name)).read_bytes()
+        data = {"kubeconfig": base64.b64encode(kubeconfig).decode()}
+        await binding_env.computing_api.patch(
+            SECRETS, binding_env.name, MergePatch({"data": data}), "default"
+        )
+
+    async def connected(expected: str) -> str:
+        status, _, message = await binding_env.condition("Connected")
+        assert status == expected, message
+        return message
+
+    await binding_env.bind()
+    await use_token()
+    await binding_env.lend(forceReclaim=True)
+    await binding_env.add_node("n")
+    async with start() as one:
+        (vnode,) = await until(binding_env.vnodes)
+        await until(lambda: connected("True"))
+        account = await binding_env.worker_api.get(SERVICE_ACCOUNTS, name, "default")
+        await binding_env.worker_api.delete(SERVICE_ACCOUNTS, name, "default", uid=account.uid)
+        message = await until(lambda: connected("False"), within=180)
+        assert "does not accept the credential of the kubeconfig" in message
+        assert [each.uid for each in await binding_env.vnodes()] == [vnode.uid]
+        await use_token()
+        await until(lambda: connected("True"), within=120)
+        assert len(one.lines("Started service")) == 1
+        mark = worker.audit.mark()
+        await binding_env.add_node("m")  # the new token is used
+
+        async def both_lent() -> bool:
+            return len(await binding_env.vnodes()) == 2
+
+        await until(both_lent)
+        assert worker.audit.requests(user=f"system:serviceaccount:default:{name}", since=mark)
         assert await one.process.stop() == 0
 
 

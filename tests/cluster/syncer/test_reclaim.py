@@ -21,6 +21,7 @@ from kubeocean.runtime.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, No
 from kubeocean.runtime.objects import Resource, Untyped, find_condition
 from support.binding_env import BindingEnv
 from support.clocks import SetClock
+from support.controller_env import quiet
 from support.crds import install_our_kinds
 from support.faults import Faults
 from support.wait import until
@@ -28,6 +29,7 @@ from support.wait import until
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, Untyped)
 OUT, DELETING = "kubeocean.io/out-of-time-windows", "kubeocean.io/vnode-deleting"
 INVALID = [{"start": "25:00", "end": "half past"}]
+MANY = 50  # nodes of one policy
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
@@ -206,15 +208,16 @@ async def test_the_pace_holds_for_all_nodes_of_a_policy_together(
 ) -> None:
     await binding_env.bind()
     rules = {"forceReclaim": True, "forceReclaimDeadlineSeconds": 3600}
-    policy = await binding_env.lend(**rules, maxEvictionsPerMinute=2)
-    for number in range(10):
+    policy = await binding_env.lend(**rules, maxEvictionsPerMinute=5)
+    for number in range(MANY):
         await binding_env.add_node(f"n{number}")
     clock = SetClock()
-    async with binding_env.syncing(clock=clock):
+    worker_api = Faults()
+    async with binding_env.syncing(worker_api=worker_api.wrap, clock=clock):
 
         async def all_lent() -> list[Node]:
             vnodes = await binding_env.vnodes()
-            return vnodes if len(vnodes) == 10 else []
+            return vnodes if len(vnodes) == MANY else []
 
         for number, vnode in enumerate(await until(all_lent)):
             await binding_env.guest(namespace, f"p{number}", vnode.name)
@@ -226,13 +229,19 @@ async def test_the_pace_holds_for_all_nodes_of_a_policy_together(
             left = [
                 pod.name for pod in (await binding_env.computing_api.list(PODS, namespace)).items
             ]
-            assert (reclaim.evicted, reclaim.pending, len(left)) == (count, 10 - count, 10 - count)
+            assert (reclaim.evicted, reclaim.pending, len(left)) == (
+                count,
+                MANY - count,
+                MANY - count,
+            )
             assert {pod.reason for pod in reclaim.pods or ()} == {"Pace"}
             return True
 
-        await until(lambda: evicted(2))
+        await until(lambda: evicted(5))
         clock.offset += MINUTE
-        await until(lambda: evicted(4))
+        await until(lambda: evicted(10))
+        await quiet(worker_api)
+        assert await evicted(10)
 
 
 async def test_a_node_that_is_lent_again_has_no_further_evictions(

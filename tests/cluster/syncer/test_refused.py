@@ -12,6 +12,7 @@ from kubeocean.api.group import NODE_LEASE_DURATION_S, NODE_LEASE_NAMESPACE
 from kubeocean.runtime.kinds import LEASES, PODS
 from kubeocean.syncer.app import Syncer
 from support.binding_env import BindingEnv
+from support.controller_env import quiet
 from support.faults import Faults, SkewedClock
 from support.wait import until
 
@@ -40,7 +41,10 @@ async def is_lent(binding_env: BindingEnv) -> bool:
 async def see_it_refused(
     binding_env: BindingEnv, faults: Faults, clock: SkewedClock, syncer: Syncer
 ) -> str:
-    """The binding's message after two minutes without service; no lease is renewed meanwhile."""
+    """The binding's message after two minutes without service; no lease is renewed meanwhile.
+
+    After the return nothing more is written to the worker.
+    """
     faults.cut()
     began = clock.monotonic()
     await until(lambda: clock.monotonic() - began >= NODE_LEASE_DURATION_S)
@@ -58,6 +62,7 @@ async def see_it_refused(
         return connected and all(now[name] != last[name] for name in last)
 
     await until(recovered)
+    await quiet(faults)
     return message
 
 

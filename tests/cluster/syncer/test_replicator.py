@@ -337,10 +337,10 @@ async def test_changes_of_a_copy_flow_back_only_on_request(
         assert await source_has("ours")
         fields = "involvedObject.name=config,reason=SyncConflict"
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return bool((await env.computing_api.list(EVENTS, home, fields=fields)).items)
 
-        await until(told)
+        await until(reported)
         await quiet(faults)
 
 

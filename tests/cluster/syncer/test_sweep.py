@@ -7,16 +7,18 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.errors import AlreadyExists, NotFound
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, PODS, SECRETS
+from kubeocean.runtime.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
 from kubeocean.syncer.cleanup.diff import Difference, DifferenceKind
 from kubeocean.syncer.cleanup.sweep import Sweep
@@ -29,11 +31,12 @@ from support.background import running
 from support.binding_env import BindingEnv
 from support.commands import Home, Result
 from support.controller_env import ControllerEnv
-from support.faults import Crashed, Faults, watches
+from support.faults import Crashed, Faults, reads, watches
 from support.pod_env import PodEnv
 from support.wait import until
 
 MOUNT = "kubeocean-worker"
+MANAGED = {DEFAULT.managed_by: DEFAULT.product}
 
 
 class SweepOnly:
@@ -273,6 +276,122 @@ async def test_an_object_that_is_not_provably_ours_is_left_alone(env: OrphanEnv)
         await env.controller_env.worker_api.delete(PODS, each.name, MOUNT, uid=each.uid)
 
 
+async def legacy_pod(env: OrphanEnv, virtual: str, uid: str, vnode: str, **spec: object) -> Object:
+    """Create a pod as the Go implementation does."""
+    annotations = {
+        DEFAULT.virtual_pod_namespace: env.namespace,
+        DEFAULT.virtual_pod_name: virtual,
+        DEFAULT.virtual_pod_uid: uid,
+        DEFAULT.virtual_node_name: vnode,
+    }
+    name = naming.physical_name(virtual, env.namespace)
+    metadata = {"name": name, "labels": MANAGED, "annotations": annotations}
+    body = {"metadata": metadata, "spec": {**_SPEC["spec"], **spec}}
+    return await env.controller_env.worker_api.create(PODS, body, namespace=env.mount)
+
+
+async def legacy_token(env: OrphanEnv, pod: str, uid: str) -> Object:
+    annotations = {
+        DEFAULT.virtual_pod_namespace: env.namespace,
+        DEFAULT.virtual_pod_name: pod,
+        DEFAULT.virtual_pod_uid: uid,
+    }
+    labels = MANAGED | {DEFAULT.service_account_token: "true"}
+    return await env.make(SECRETS, annotations, labels)
+
+
+def mounting(*secrets: Object) -> dict[str, object]:
+    volumes = [
+        {"name": f"v{n}", "projected": {"sources": [{"secret": {"name": secret.name}}]}}
+        for n, secret in enumerate(secrets)
+    ]
+    return {"volumes": volumes}
+
+
+async def test_a_pod_of_the_go_implementation_is_removed_with_its_tokens_if_its_pod_is_gone(
+    env: OrphanEnv,
+) -> None:
+    ours, missing = env.controller_env.vnode("n"), env.controller_env.vnode("missing")
+    virtual = await env.virtual_pod("web")
+    successor = await env.virtual_pod("again")
+    token, others = await legacy_token(env, "gone", "u1"), await legacy_token(env, "else", "u9")
+    removed = [
+        (PODS, await legacy_pod(env, "gone", "u1", ours, **mounting(token, others))),
+        (PODS, await legacy_pod(env, "again", "u0", ours)),
+        (SECRETS, token),
+    ]
+    kept = [
+        (PODS, await legacy_pod(env, "web", virtual.uid, ours)),
+        (PODS, await legacy_pod(env, "gone-too", "u1", missing)),
+        (PODS, await legacy_pod(env, "gone-elsewhere", "u1", "vnode-other-n")),
+        (PODS, await env.make(PODS, {}, MANAGED, **_SPEC)),
+        (SECRETS, others),
+    ]
+    computing_api, worker_api = Faults(), Faults()
+    async with env.controller_env.syncing(
+        SweepOnly, computing_api=computing_api, worker_api=worker_api
+    ) as swept:
+        await swept.ready()
+        await until(lambda: len(swept.sweep.clusters.vpods) == 2)
+        for _ in range(2):
+            await swept.sweep.run_once()
+        assert worker_api.writes == 0
+        for _ in range(2):
+            await swept.sweep.run_once()
+        paths = [request.path for request in computing_api.requests if reads(request)]
+        assert [path for path in paths if path.endswith(f"/nodes/{ours}")]
+        assert [path for path in paths if path.endswith("/pods/gone")]
+        before = len(computing_api.requests) + len(worker_api.requests)
+        await until(lambda: has_settled(swept, removed))
+        for _ in range(3):
+            await swept.sweep.run_once()
+        assert len(computing_api.requests) + len(worker_api.requests) == before
+    assert not any([await env.exists(*each) for each in removed])
+    assert all([await env.exists(*each) for each in kept])
+    assert (await env.controller_env.computing_api.get(PODS, "again", env.namespace)).uid == (
+        successor.uid
+    )
+    for resource, each in kept:
+        await env.controller_env.worker_api.delete(resource, each.name, env.mount, uid=each.uid)
+
+
+def has_settled(swept: SweepOnly, removed: list[tuple[Any, Object]]) -> bool:
+    cached = {pod.uid for pod in swept.sweep.clusters.ppods.items()}
+    return not cached & {each.uid for _, each in removed}
+
+
+async def test_a_pod_of_the_go_implementation_is_kept_if_either_cluster_denies_that_it_is_left_over(
+    env: OrphanEnv,
+) -> None:
+    """The caches show an orphan of ours; the API servers show that it is none."""
+    ours = env.controller_env.vnode("n")
+    virtual = await env.virtual_pod("web")
+    wanted = await legacy_pod(env, "web", virtual.uid, ours)
+    foreign = await legacy_pod(env, "gone", "u1", ours)
+    async with env.controller_env.syncing(SweepOnly) as swept:
+        await swept.ready()
+        clusters = swept.sweep.clusters
+        await until(lambda: len(clusters.vpods) == 1 and len(clusters.vnodes) == 1)
+        for _ in range(2):
+            await swept.sweep.run_once()
+        # The node becomes another binding's, and the pod vanishes, in the caches' past.
+        clusters.vpods._put(virtual.key, None)
+        vnode = clusters.vnodes.get(Key("", ours))
+        labels = {DEFAULT.cluster_binding: "other", DEFAULT.physical_cluster_id: "other"}
+        body = {
+            "metadata": {"labels": labels, "annotations": {DEFAULT.expected_metadata: None}},
+        }
+        await env.controller_env.computing_api.patch(NODES, ours, MergePatch(body))
+        await until(lambda: clusters.vnodes.get(Key("", ours)) is None)
+        clusters.vnodes._put(Key("", ours), vnode)
+        for _ in range(4):
+            differences = await swept.sweep.run_once()
+        assert {each.problem for each in differences} >= {DifferenceKind.LEGACY}
+    for each in (wanted, foreign):
+        assert await env.exists(PODS, each)
+        await env.controller_env.worker_api.delete(PODS, each.name, env.mount, uid=each.uid)
+
+
 async def test_a_lost_pod_is_reported(env: OrphanEnv) -> None:
     virtual = await env.virtual_pod("web")
     body = {"metadata": {"annotations": {DEFAULT.physical_pod_uid: "gone"}}}
@@ -402,6 +521,43 @@ async def test_repair_prints_what_it_would_delete_and_then_deletes_it(
     assert (again.code, again.out) == (0, f"{env.controller_env.name}: both clusters agree\n"), (
         again.err
     )
+
+
+@pytest.mark.parametrize("env", ["only-for-legacy-pods"], indirect=True)
+async def test_repair_removes_pods_of_the_go_implementation_and_pods_that_name_nothing(
+    env: OrphanEnv, home: Home
+) -> None:
+    ours = env.controller_env.vnode("n")
+    virtual = await env.virtual_pod("web")
+    token = await legacy_token(env, "gone", "u1")
+    removed = [
+        (PODS, await legacy_pod(env, "gone", "u1", ours, **mounting(token))),
+        (PODS, await env.make(PODS, {}, MANAGED, **_SPEC)),
+        (SECRETS, token),
+    ]
+    other = ownership(Ids("other", "c9", "u9"), DEFAULT)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
+    metadata = {"name": "copied", "labels": MANAGED, "ownerReferences": [owner]}
+    worker_api = env.controller_env.worker_api
+    kept = [
+        await legacy_pod(env, "web", virtual.uid, ours),
+        await legacy_pod(env, "gone-elsewhere", "u1", "vnode-other-n"),
+        await env.make(PODS, {}, other, **_SPEC),
+        await env.make(PODS, {DEFAULT.virtual_node_name: "vnode-other-n"}, MANAGED, **_SPEC),
+        await worker_api.create(PODS, {"metadata": metadata, **_SPEC}, namespace=env.mount),
+    ]
+    planned = await repair(env, home, "--dry-run")
+    assert "To delete 2 of them, run: " in planned.out, planned.err
+    assert f"Pod {removed[1][1].key} has the label of Kubeocean, but names no" in planned.out
+    assert all([await env.exists(*each) for each in removed])
+    done = await repair(env, home, "-o", "json")
+    fates = {each["uid"]: each["fate"] for each in json.loads(done.out)["findings"]}
+    assert {fates[each.uid] for resource, each in removed if resource is PODS} == {"removed"}
+    assert not any([await env.exists(*each) for each in removed])
+    assert all([await env.exists(PODS, each) for each in kept])
+    assert done.code == 3  # three pods without proof of their owner are left
+    for each in kept:
+        await worker_api.delete(PODS, each.name, env.mount, uid=each.uid, grace_s=0)
 
 
 async def test_repair_of_a_binding_that_does_not_exist_fails_with_its_name(

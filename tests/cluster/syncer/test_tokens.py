@@ -16,7 +16,7 @@ from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.kinds import PODS, SECRETS
 from kubeocean.runtime.objects import Json, Key, Untyped
 from kubeocean.runtime.transport import Request
-from kubeocean.syncer.pods.references import TokenSource, token_secret
+from kubeocean.syncer.pods.referenced_objects import TokenSource, token_secret
 from kubeocean.syncer.pods.views import VirtualPod
 from support.controller_env import ControllerEnv, quiet
 from support.dependents_driver import (

@@ -79,6 +79,7 @@ NEW = {
         "force_deletion",
         "local_ocean",
     ),
+    *("fleet", "fleet_heartbeat", "fleet_identity"),
     "last_eviction_time",
     "log_level",
     *("management_cluster_id", "rolled_out_for"),

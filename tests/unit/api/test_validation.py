@@ -1,4 +1,4 @@
-"""Problems: said in a line that people can read."""
+"""Problems: each is one line that people can read."""
 
 from __future__ import annotations
 

@@ -69,6 +69,21 @@ def test_a_bare_ocean_differs_from_one_with_kubeocean() -> None:
     assert str(Wish(bare=True, nodes=2)) == "--nodes 2 --bare"
 
 
+def test_the_workers_are_a_fleet_unless_it_is_left_out() -> None:
+    assert Wish().shape().fleet is True
+    assert Wish(fleet=False).shape().fleet is False
+    assert Wish(bare=True).shape().fleet is False
+    assert Wish(workers=0).shape().fleet is False
+    assert Wish(fleet=True).differs(Shape(product=True))
+    assert not Wish().differs(Shape(product=True))
+    assert str(Wish(fleet=False)) == "--no-fleet"
+    assert str(Wish(fleet=True)) == "--fleet"
+    commands = guide(Shape(product=True, fleet=True)).commands()
+    assert commands[-2].endswith("fleet clusters")
+    alone = guide(Shape(product=True, fleet=True, workers=0)).commands()
+    assert not any(each.endswith("fleet clusters") for each in alone)
+
+
 @pytest.mark.parametrize(
     ("now", "window"),
     [

@@ -9,6 +9,10 @@ import pytest
 
 import kubeocean
 from kubeocean.errors import ConfigError
+from kubeocean.fleet.admission.configurations import WebhookSet
+from kubeocean.fleet.admission.guard_rail import GuardRail
+from kubeocean.fleet.admission.policies import PolicyConfig
+from kubeocean.fleet.admission.settings import AdmissionSettings
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Key
@@ -87,8 +91,56 @@ def test_a_hub_takes_the_arguments_of_kubefleets_chart() -> None:
     assert settings.force_delete_wait_s == 900
     assert (settings.lease_s, settings.renew_s, settings.retry_s) == (60, 45, 5)
     ignored = set(settings.without_effect())
-    assert {"--enable-guard-rail", "--enable-webhook", "--v"} <= ignored
+    assert {"--add_dir_header", "--v"} <= ignored
     assert "--max-fleet-size" not in ignored
+    webhooks = settings.admission("fleet-system").webhooks
+    assert webhooks is not None
+    assert webhooks.url == ""
+    assert webhooks.names == (
+        "fleetwebhook.fleet-system.svc",
+        "fleetwebhook.fleet-system.svc.cluster.local",
+    )
+    assert webhooks.guard_rail == GuardRail(frozenset({"a", "b"}))
+    assert webhooks.ban_workloads  # as the chart asks for
+
+
+def test_admission_is_off_unless_asked_for() -> None:
+    assert hub("--enable-guard-rail").admission("n") == AdmissionSettings()
+    webhooks = hub("--enable-webhook").admission("n").webhooks
+    assert webhooks is not None
+    assert webhooks.url == "https://fleetwebhook.n.svc.cluster.local:9443"
+    assert webhooks.webhooks == WebhookSet()
+    bans = hub("--enable-webhook", "--enable-workload=false", "--enable-pdbs=false")
+    both = bans.admission("n").webhooks
+    assert both is not None
+    assert both.webhooks == WebhookSet(ban_workloads=True, ban_budgets=True)
+    runs = hub("--enable-webhook", "--enable-workload").admission("n").webhooks
+    assert runs is not None
+    assert not runs.ban_workloads
+
+
+def test_the_url_of_webhooks_is_in_their_certificate() -> None:
+    settings = hub("--enable-webhook", "--webhook-url=https://[fd00::1]:9443")
+    webhooks = settings.admission("n").webhooks
+    assert webhooks is not None
+    assert webhooks.names[-1] == "fd00::1"
+    for wrong in ("http://a", "https://a/b", "https://a?b", "a"):
+        with pytest.raises(ConfigError, match="--webhook-url"):
+            hub(f"--webhook-url={wrong}")
+    with pytest.raises(ConfigError, match="--webhook-bind-address"):
+        hub("--enable-webhook", "--webhook-bind-address=0")
+
+
+def test_the_file_of_admission_policies_is_read_at_the_start(tmp_path: Path) -> None:
+    manager = "--enable-admission-policy-manager"
+    assert hub(manager).admission("n").policies == PolicyConfig()
+    file = tmp_path / "policies.yaml"
+    word = f"--admission-policy-manager-config={file}"
+    with pytest.raises(ConfigError, match="cannot read the file"):
+        hub(manager, word).admission("n")
+    file.write_text("denyPodsAndReplicaSetsOutsideReservedNamespaces: {}\n")
+    with pytest.raises(ConfigError, match="reservedNamespacePrefixes"):
+        hub(manager, word).admission("n")
 
 
 def test_a_member_takes_the_arguments_of_kubefleets_chart() -> None:
@@ -143,4 +195,6 @@ def test_only_the_composition_knows_the_switch_of_extensions() -> None:
         if "status_extensions" in path.read_text("utf-8")
     }
     allowed = {"extensions.py", "hub.py", "member.py", "settings.py"}
-    assert users == {f"fleet/{name}" for name in allowed}
+    # A member without an agent is composed of a syncer's settings and parts.
+    agentless = {"cli/_agentless.py", "syncer/settings.py"}
+    assert users == {f"fleet/{name}" for name in allowed} | agentless

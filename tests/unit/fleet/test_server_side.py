@@ -1,4 +1,4 @@
-"""Whether a server-side apply would change something, told from the object alone."""
+"""Whether a server-side apply would change something, decided from the object alone."""
 
 from __future__ import annotations
 

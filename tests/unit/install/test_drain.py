@@ -31,3 +31,8 @@ def test_pods_that_are_left_are_described_in_one_line() -> None:
     assert str(left) == "2 pods left on 1 node, 1 held by disruption budgets"
     assert not left.done
     assert Left(("n",)).done
+
+
+def test_pods_that_come_after_the_cordon_are_described() -> None:
+    left = Left(("n",), ("team/a", "team/b"), returned=("team/b",))
+    assert str(left) == "2 pods left on 1 node, 1 new since the cordon"

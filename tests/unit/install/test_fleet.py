@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 from kubeocean.fleet.settings import HubSettings, MemberSettings
 from kubeocean.install.fleet import (
     HubConnection,
+    agentless_objects,
+    agentless_rights,
+    agentless_roles,
+    applier_permissions,
     hub_deployment,
     hub_objects,
     hub_rights,
@@ -14,9 +19,13 @@ from kubeocean.install.fleet import (
     member_deployment,
     member_identity,
     member_objects,
+    member_rights,
     token_secret,
 )
-from kubeocean.install.values import Values
+from kubeocean.install.object_parts import title
+from kubeocean.install.permissions import Rights
+from kubeocean.install.roles import ALL_ADD_ONS, worker_rights
+from kubeocean.install.values import Values, WorkerValues
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.flags import parse
 from kubeocean.runtime.objects import Json
@@ -89,3 +98,45 @@ def test_a_hub_writes_no_secrets_and_no_pods() -> None:
         if set(rule.verbs) - {"get", "list", "watch"}
     }
     assert not {("", "secrets"), ("", "pods"), ("*", "*"), ("", "*")} & writes
+
+
+def listed_rules(rights: Rights) -> list[str]:
+    """Return the rows of the reference page for these rights."""
+    places = [("everywhere", rule) for rule in rights.everywhere]
+    places += [(f"`{name}`", rule) for name, rules in rights.within.items() for rule in rules]
+    return [
+        f"| {place} | {f'`{rule.group}`' if rule.group else 'core'}"
+        f" | {_quoted(rule.resources)} | {_quoted(rule.names) or 'any'} | {', '.join(rule.verbs)} |"
+        for place, rule in places
+    ]
+
+
+def _quoted(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{each}`" for each in words)
+
+
+def test_the_reference_lists_the_rights_of_hub_and_members() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "fleet-rights.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    written = [row for row in rows if not row.startswith("| where ")]
+    assert written == [*listed_rules(hub_rights()), *listed_rules(member_rights())]
+
+
+def test_the_bundle_of_members_without_an_agent_is_a_role_of_its_own() -> None:
+    values = WorkerValues(namespace="m")
+    name = "kubeocean-syncer-fleet-m"
+    assert [title(each) for each in agentless_roles(values)] == [
+        f"ClusterRole {name}",
+        f"ClusterRoleBinding {name}",
+    ]
+    definitions = [each["kind"] for each in agentless_objects(values)[:-2]]
+    assert set(definitions) == {"CustomResourceDefinition"}
+    (subject,) = agentless_roles(values)[1]["subjects"]
+    assert (subject["name"], subject["namespace"]) == (values.account, "m")
+
+
+def test_no_permission_of_the_applier_is_granted_without_that_bundle() -> None:
+    compute = set(worker_rights("m", ALL_ADD_ONS).permissions())
+    assert compute.isdisjoint(applier_permissions())
+    verbs = {each.verb for each in agentless_rights().permissions() if each.resource == "*"}
+    assert {each.verb for each in applier_permissions()} <= verbs

@@ -116,7 +116,7 @@ def test_changes_are_described() -> None:
         pod_security=PodSecurity.PRIVILEGED,
     )
     assert changes(present, requested(options, present)) == (
-        "add-ons: volumes, node-labels, metrics -> none",
+        "add-ons: volumes, node-labels, metrics, renewal -> none",
         "quota: services.loadbalancers=0, services.nodeports=0 -> none",
         "isolated from other namespaces: yes -> no",
         "PodSecurity level: baseline -> privileged",

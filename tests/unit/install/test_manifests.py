@@ -12,7 +12,15 @@ import yaml
 
 from kubeocean.api.group import TAPESTRY
 from kubeocean.install.computing_objects import computing_objects
-from kubeocean.install.manifests import render
+from kubeocean.install.fleet import (
+    HubConnection,
+    hub_deployment,
+    hub_objects,
+    member_deployment,
+    member_objects,
+    token_secret,
+)
+from kubeocean.install.manifests import SAMPLE_CONNECTION, render
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.values import PodSecurity, Size, Values, WorkerValues
@@ -31,7 +39,9 @@ def comparable(objects: list[Json]) -> dict[str, Json]:
 
 def _read(data: dict[str, str] | None) -> object:
     return {
-        name: yaml.safe_load(DIRECTIVE.sub("", content)) if name.endswith(".yaml") else content
+        name: list(yaml.safe_load_all(DIRECTIVE.sub("", content)))
+        if name.endswith(".yaml")
+        else content
         for name, content in (data or {}).items()
     }
 
@@ -263,3 +273,110 @@ def test_helm_refuses_an_unknown_size(helm: Path) -> None:
 
 
 # Prometheus
+
+
+# The charts and manifests of a fleet
+
+
+def hub_installation(values: Values) -> list[Json]:
+    return [*hub_objects(), hub_deployment(values)]
+
+
+def member_installation(values: Values, connection: HubConnection) -> list[Json]:
+    return [*member_objects(), member_deployment(values, connection)]
+
+
+@pytest.mark.parametrize(
+    ("side", "objects"),
+    [
+        ("fleet-hub", hub_installation(Values())),
+        ("fleet-member", member_installation(Values(), SAMPLE_CONNECTION)),
+    ],
+)
+def test_kustomize_renders_the_objects_of_a_fleet(side: str, objects: list[Json]) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl in PATH")
+    given = output(kubectl, "kustomize", DEPLOY / "kustomize" / side)
+    assert comparable(given) == comparable(objects)
+
+
+def test_helm_renders_the_objects_of_a_fleet(helm: Path) -> None:
+    assert templated(helm, "kubeocean-fleet-hub") == comparable(hub_installation(Values()))
+    connection = HubConnection("berlin", "https://hub.example", b"PEM")
+    given = templated(
+        helm,
+        "kubeocean-fleet-member",
+        "name=berlin",
+        "hub.url=https://hub.example",
+        "hub.certificateAuthority=PEM",
+        "hub.token=secret",
+    )
+    objects = [*member_installation(Values(), connection), token_secret("secret")]
+    assert given == comparable(objects)
+
+
+def test_helm_renders_the_objects_of_a_fleet_with_other_values(helm: Path) -> None:
+    values = Values(
+        image="mirror.example/kubeocean/kubeocean:7",
+        pull_secrets=("puller",),
+        replicas=3,
+        size=Size.LARGE,
+        log_level="debug",
+    )
+    settings = [
+        "global.imageRegistry=mirror.example",
+        "global.imagePullSecrets[0].name=puller",
+        "size=large",
+        "logging.level=debug",
+    ]
+    own = ("replicas=3", "image.tag=7", "args={--v=2}")
+    hub = templated(helm, "kubeocean-fleet-hub", *settings, *(f"hub.{each}" for each in own))
+    expected = hub_installation(values)
+    expected[-1]["spec"]["template"]["spec"]["containers"][0]["args"].append("--v=2")
+    assert hub == comparable(expected)
+    insecure = HubConnection("123", "https://hub.example", insecure=True)
+    member = templated(
+        helm,
+        "kubeocean-fleet-member",
+        *settings,
+        *(f"member.{each}" for each in own),
+        "name=123",
+        "hub.url=https://hub.example",
+        "hub.insecure=true",
+        "hub.certificateAuthority=ignored",
+    )
+    expected = member_installation(values, insecure)
+    expected[-1]["spec"]["template"]["spec"]["containers"][0]["args"].append("--v=2")
+    assert member == comparable(expected)
+    without = templated(helm, "kubeocean-fleet-hub", "crd.enabled=false", "namespace.create=false")
+    kinds = {title.partition(" ")[0] for title in without}
+    assert not kinds & {"CustomResourceDefinition", "Namespace"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((), "name: must be the name of the MemberCluster"),
+        (("name=a",), "hub.url: must be the URL of the hub's API server"),
+        (("name=" + "a" * 51, "hub.url=https://h"), "name: must have at most 50 characters"),
+        (("name=a", "hub.url=https://h", "size=huge"), "size: must be small, medium or large"),
+    ],
+)
+def test_helm_names_the_value_of_a_member_that_is_wrong(
+    helm: Path, settings: tuple[str, ...], message: str
+) -> None:
+    flags = [word for each in settings for word in ("--set", each)]
+    where = DEPLOY / "charts" / "kubeocean-fleet-member"
+    words = [helm, "template", "r", where, "--kube-version", "1.34.0", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_uninstalling_a_hub_deletes_no_member_and_no_placement() -> None:
+    objects = hub_installation(Values())
+    kept = [each for each in objects if each["kind"] in ("CustomResourceDefinition", "Namespace")]
+    assert len(kept) > 20
+    for each in kept:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"

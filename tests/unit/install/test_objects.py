@@ -101,6 +101,12 @@ def test_templates_use_the_variables_of_the_earlier_implementation() -> None:
     assert set(syncer_files(Values())) == {
         "deployment.yaml",
         "poddisruptionbudget.yaml",
+        "serviceaccount.yaml",
+        "role.yaml",
+        "rolebinding.yaml",
+        "clusterrole.yaml",
+        "clusterrolebinding.yaml",
+        "accountPerBinding",
         "serviceAccountName",
         "syncerNamespace",
         "roleName",
@@ -202,6 +208,8 @@ def test_objects_of_options_that_are_left_out_are_withdrawn() -> None:
         "ResourceQuota team/kubeocean-syncer",
         "NetworkPolicy team/kubeocean-syncer",
         "NetworkPolicy team/kubeocean-syncer-egress",
+        "ValidatingAdmissionPolicy kubeocean-syncer-team-tokens",
+        "ValidatingAdmissionPolicyBinding kubeocean-syncer-team-tokens",
     ]
 
 
@@ -225,8 +233,17 @@ def test_an_install_withdraws_objects_of_options_that_are_left_out() -> None:
     kinds = [each["kind"] for each in withdrawn]
     assert kinds.count("NetworkPolicy") == 3
     assert {"ServiceMonitor", "PrometheusRule"} <= set(kinds)
-    kinds = [each["kind"] for each in withdrawn_computing_objects(everything)]
-    assert kinds == ["Role", "RoleBinding"] * 2 + ["PodDisruptionBudget"] * 2
+    earlier = list(map(title, withdrawn_computing_objects(everything)))
+    assert earlier == [
+        f"{kind} kubeocean-system/kubeocean-{name}"
+        for kinds, names in (
+            (["Role", "RoleBinding"], ("syncer-sharding", "manager-unsharding")),
+            (["PodDisruptionBudget"], ("syncer", "proxier")),
+            (["Role", "RoleBinding"], ("syncer", "proxier")),
+        )
+        for name in names
+        for kind in kinds
+    ]
 
 
 def test_limits_on_pods_are_read_back_from_their_admission_policy() -> None:
@@ -282,6 +299,16 @@ def test_a_token_is_renewed_in_the_last_third_of_its_lifetime(age_days: int, is_
     begins = NOW - timedelta(days=age_days)
     assert due(begins, begins + timedelta(days=90), NOW) is is_due
     assert due(None, None, NOW)
+
+
+@pytest.mark.parametrize("admission", [True, False])
+def test_the_right_to_renew_a_credential_needs_the_policy_that_bounds_it(admission: bool) -> None:
+    objects = worker_objects(WorkerValues(admission=admission))
+    (role,) = [each for each in objects if each["kind"] == "Role" and "pods" in str(each)]
+    names = [each.get("resourceNames") for each in role["rules"]]
+    assert (["kubeocean-syncer"] in names) is admission
+    policies = [each for each in objects if each["metadata"]["name"] == "kubeocean-syncer-tokens"]
+    assert bool(policies) is admission
 
 
 # Scaling

@@ -12,7 +12,11 @@ from kubeocean.install.roles import (
     AddOn,
     manager_rights,
     metrics_rights,
+    proxier_own_rights,
     proxier_rights,
+    shared_proxier_rights,
+    shared_syncer_rights,
+    syncer_own_rights,
     syncer_rights,
     worker_rights,
 )
@@ -23,7 +27,11 @@ EVERYONE = [
     worker_rights(MOUNT, ALL_ADD_ONS),
     metrics_rights(),
     syncer_rights(),
+    syncer_own_rights(binding="b", secret="s", lease="l", namespace="n"),
+    shared_syncer_rights(),
     proxier_rights(),
+    proxier_own_rights(("s",), "n"),
+    shared_proxier_rights(),
     manager_rights(),
 ]
 
@@ -37,7 +45,8 @@ def test_no_account_has_wildcard_permissions(rights: Rights) -> None:
     for each in permissions(rights):
         assert "*" not in (each.verb, each.group, each.resource)
         assert each.resource != "nodes/proxy"
-        assert each.verb not in ("impersonate", "escalate", "bind", "deletecollection")
+        assert each.verb not in ("impersonate", "escalate", "deletecollection")
+        assert each.verb != "bind" or each.name in ("kubeocean-syncer", "kubeocean-proxier")
 
 
 def test_the_credential_writes_in_the_mount_namespace_only() -> None:
@@ -84,7 +93,13 @@ def test_metrics_have_an_account_of_their_own_and_the_credential_requests_its_to
         granted = permissions(rights)
         assert not {each for each in granted if each.resource in ("nodes/metrics", "nodes/stats")}
         tokens = [each for each in granted if each.resource.startswith("serviceaccounts")]
-        assert [each.name for each in tokens] == ["kubeocean-metrics"]
+        assert {each.name for each in tokens} == {"kubeocean-metrics", "kubeocean-syncer"}
+
+
+def test_the_credential_is_renewed_with_tokens_of_its_own_account_only() -> None:
+    without = permissions(worker_rights(MOUNT, set(ALL_ADD_ONS) - {AddOn.RENEWAL}))
+    gained = permissions(worker_rights(MOUNT, ALL_ADD_ONS)) - without
+    assert gained == {Permission("create", "", "serviceaccounts/token", MOUNT, "kubeocean-syncer")}
 
 
 def test_the_mount_namespace_may_be_the_namespace_of_events() -> None:
@@ -94,9 +109,10 @@ def test_the_mount_namespace_may_be_the_namespace_of_events() -> None:
 
 
 def test_only_syncers_read_secrets_of_all_namespaces() -> None:
-    for rights in (proxier_rights(), manager_rights()):
+    for rights in (shared_proxier_rights(), manager_rights()):
         namespaces = {each.namespace for each in permissions(rights) if each.resource == "secrets"}
         assert namespaces == {DEFAULT.system_namespace}
+    assert not [each for each in permissions(proxier_rights()) if each.resource == "secrets"]
     assert not [
         each
         for each in permissions(syncer_rights())
@@ -104,9 +120,43 @@ def test_only_syncers_read_secrets_of_all_namespaces() -> None:
     ]
 
 
+def test_the_account_of_a_binding_is_limited_to_its_own_objects() -> None:
+    own = syncer_own_rights(
+        binding="berlin",
+        secret="kubeconfig",
+        lease="kubeocean-syncer-w1",
+        namespace="kubeocean-system",
+    )
+    unnamed = [each for each in permissions(own) if not each.name]
+    assert list(map(str, unnamed)) == ["create leases.coordination.k8s.io in kubeocean-system"]
+    assert {each.name for each in permissions(own)} - {""} == {
+        "berlin",
+        "kubeconfig",
+        "kubeocean-syncer-w1",
+    }
+    shared = {(each.verb, each.resource) for each in permissions(syncer_rights())}
+    assert ("patch", "clusterbindings") not in shared
+    assert ("patch", "clusterbindings/status") not in shared
+
+
+def test_the_manager_holds_what_it_grants_and_binds_roles_by_name() -> None:
+    holds = {each._replace(name="") for each in permissions(manager_rights())}
+    namespace = DEFAULT.system_namespace
+    own = (
+        syncer_own_rights(binding="b", secret="s", lease="l", namespace=namespace),
+        proxier_own_rights(("s",), namespace),
+    )
+    for rights in own:
+        assert {each._replace(name="") for each in permissions(rights)} <= holds
+
+
 def test_permissions_use_the_names_of_the_domain() -> None:
     theirs = permissions(worker_rights(MOUNT, ALL_ADD_ONS, TAPESTRY))
-    assert {each.name for each in theirs if each.name} == {"kube-system", "tapestry-metrics"}
+    assert {each.name for each in theirs if each.name} == {
+        "kube-system",
+        "tapestry-metrics",
+        "tapestry-syncer",
+    }
     assert TAPESTRY.system_namespace in manager_rights(TAPESTRY).within
     assert TAPESTRY.host_port_namespace in syncer_rights(TAPESTRY).within
 

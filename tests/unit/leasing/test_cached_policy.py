@@ -8,7 +8,7 @@ import msgspec
 
 from kubeocean.api.policies import PolicySpec, PolicyStatus, ResourceLeasingPolicy, TimeWindow
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since, read_policy
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.runtime.objects import Meta
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -29,8 +29,8 @@ def policy(
 def cached(
     of: ResourceLeasingPolicy, *, valid: bool = True, since: datetime | None = None
 ) -> CachedPolicy:
-    terms = ParsedPolicy.of(of.spec, local=UTC) if valid else None
-    return CachedPolicy(of, terms, "" if valid else "spec.x: is wrong", terms, since)
+    parsed = ParsedPolicy.of(of.spec, local=UTC) if valid else None
+    return CachedPolicy(of, parsed, "" if valid else "spec.x: is wrong", parsed, since)
 
 
 def test_force_counts_from_the_time_it_was_switched_on() -> None:
@@ -64,14 +64,14 @@ def test_rules_begin_with_the_later_of_force_and_deletion() -> None:
 
 def test_an_invalid_policy_keeps_its_last_valid_form_and_the_time_of_its_force() -> None:
     valid = read_policy(policy(force=True), None, zone=UTC, now=NOON)
-    assert (valid.terms, valid.problem) == (valid.effective, "")
+    assert (valid.parsed, valid.problem) == (valid.effective, "")
     spec = PolicySpec(cluster="b", time_windows=(TimeWindow("25:00", "26:00"),))
     broken = read_policy(
         msgspec.structs.replace(valid.policy, spec=spec), valid, zone=UTC, now=NOON
     )
-    assert broken.terms is None
+    assert broken.parsed is None
     assert "timeWindows[0].start" in broken.problem
-    assert broken.effective == valid.terms
+    assert broken.effective == valid.parsed
     assert broken.forced_since == valid.forced_since
     assert not broken.lends(NOON)
 
@@ -79,5 +79,5 @@ def test_an_invalid_policy_keeps_its_last_valid_form_and_the_time_of_its_force()
 def test_a_policy_with_the_same_spec_is_not_parsed_again() -> None:
     valid = read_policy(policy(), None, zone=UTC, now=NOON)
     deleted = read_policy(policy(deleting=CREATED), valid, zone=UTC, now=NOON)
-    assert deleted.terms is valid.terms
+    assert deleted.parsed is valid.parsed
     assert deleted.policy.deleting

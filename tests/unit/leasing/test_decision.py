@@ -19,7 +19,7 @@ from kubeocean.leasing.decision import (
     decide,
     is_lendable,
 )
-from kubeocean.leasing.merge import Candidate, ParsedPolicy
+from kubeocean.leasing.policy_choice import Candidate, ParsedPolicy
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.objects import Meta
 
@@ -67,8 +67,8 @@ def policy(
         node_selector=selector,
         force_reclaim=force,
     )
-    terms = ParsedPolicy.of(spec, local=UTC) if valid else None
-    return Candidate(name, "2026-01-01T00:00:00Z", terms, "broken", None, deleting)
+    parsed = ParsedPolicy.of(spec, local=UTC) if valid else None
+    return Candidate(name, "2026-01-01T00:00:00Z", parsed, "broken", None, deleting)
 
 
 def decision(
@@ -145,8 +145,8 @@ def test_a_node_that_is_being_deleted_drains_by_the_rules_of_its_policy() -> Non
     spec = PolicySpec(
         cluster="b", graceful_reclaim_period_seconds=60, force_reclaim_deadline_seconds=90
     )
-    terms = ParsedPolicy.of(spec, local=UTC)
-    lender = Candidate("p", "2026-01-01T00:00:00Z", terms)
+    parsed = ParsedPolicy.of(spec, local=UTC)
+    lender = Candidate("p", "2026-01-01T00:00:00Z", parsed)
     deleted = Node(metadata=Meta(name="n", uid="u", deletion_timestamp="2026-11-16T11:59:00Z"))
     reclaim = decision(deleted, lender, applied="p")
     assert isinstance(reclaim, Reclaim)

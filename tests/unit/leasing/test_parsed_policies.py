@@ -20,7 +20,7 @@ from kubeocean.leasing.decision import (
     reclaim_rules_of,
 )
 from kubeocean.leasing.limits import Limit
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -37,18 +37,18 @@ def test_a_policy_is_read_once() -> None:
         resource_limits=(ResourceLimit("cpu", percent=50),),
         time_zone="Europe/Berlin",
     )
-    terms = ParsedPolicy.of(spec, local=UTC)
-    assert terms.calendar.zone == BERLIN
-    assert terms.limits == (Limit("cpu", percent=50),)
-    assert terms.selects("n1", {"gpu": "a10"})
-    assert not terms.selects("n1", {})
+    parsed = ParsedPolicy.of(spec, local=UTC)
+    assert parsed.calendar.zone == BERLIN
+    assert parsed.limits == (Limit("cpu", percent=50),)
+    assert parsed.selects("n1", {"gpu": "a10"})
+    assert not parsed.selects("n1", {})
 
 
 @pytest.mark.parametrize("selector", [None, {}, {"nodeSelectorTerms": []}])
 def test_a_policy_without_terms_lends_every_node(selector: dict[str, object] | None) -> None:
-    terms = ParsedPolicy.of(PolicySpec("blue", selector), local=BERLIN)
-    assert terms.selects("n1", {})
-    assert terms.calendar.zone is BERLIN
+    parsed = ParsedPolicy.of(PolicySpec("blue", selector), local=BERLIN)
+    assert parsed.selects("n1", {})
+    assert parsed.calendar.zone is BERLIN
 
 
 def test_a_policy_with_a_mistake_is_not_parsed() -> None:

@@ -226,7 +226,7 @@ class Seeker:
             self.lines.append(line)
             if text in line:
                 return line
-        raise AssertionError(f"it never said {text!r}, but {self.lines}")
+        raise AssertionError(f"{text!r} was never printed, but {self.lines}")
 
     def signal(self, number: signal.Signals) -> None:
         self._child.send_signal(number)

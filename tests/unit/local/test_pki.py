@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kubeocean.errors import LocalError
+from kubeocean.errors import ConfigError
 from kubeocean.local.pki import Authority, Identity, ServiceAccountKeys, Subject
 from kubeocean.runtime.clock import RealClock, VirtualClock
 
@@ -135,7 +135,7 @@ def test_damaged_and_foreign_certificates_are_replaced(tmp_path: Path) -> None:
 def test_a_damaged_authority_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     Authority.ensure(tmp_path, "ca")
     (tmp_path / "ca.key").write_bytes(b"half")
-    with pytest.raises(LocalError, match=r"ca\.key"):
+    with pytest.raises(ConfigError, match=r"ca\.key"):
         Authority.ensure(tmp_path, "ca")
 
 
@@ -152,5 +152,5 @@ def test_private_keys_are_not_shown() -> None:
     "subject", [Subject("x" * 65, client=True), Subject("x", ("",), client=True)]
 )
 def test_a_name_that_fits_no_certificate_is_refused(subject: Subject) -> None:
-    with pytest.raises(LocalError, match="1 to 64"):
+    with pytest.raises(ConfigError, match="1 to 64"):
         Authority.create("ca").issue(subject)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kubeocean.api import group, naming
-from kubeocean.api.bindings import ClusterBinding
+from kubeocean.api.bindings import ClusterBinding, SecretReference
 from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.install.templates import proxier_files, syncer_files
@@ -26,6 +27,7 @@ from support.rollout_env import Mounted, binding_of
 
 SYNCER = syncer_files(Values())
 PROXIER = proxier_files(Values())
+ADDED = {"SecretName": "b1", "OwnAccount": False}  # the earlier implementation has neither
 
 
 def rendered(
@@ -74,6 +76,7 @@ def test_variables_of_the_syncer_are_those_of_the_contract() -> None:
         "ClusterRoleName": "kubeocean-syncer",
         "ClusterRoleBindingName": "kubeocean-syncer",
         "SyncerNamespace": "kubeocean-system",
+        **ADDED,
     }
 
 
@@ -89,6 +92,7 @@ def test_variables_of_the_proxier_are_those_of_the_contract() -> None:
         "ClusterRoleBindingName": "kubeocean-proxier",
         "ProxierNamespace": "kubeocean-system",
         "ServiceName": "kubeocean-proxier-w1-svc",
+        **ADDED,
     }
     without_tls = {"TLSEnabled": False, "TLSSecretName": "", "TLSSecretNamespace": ""}
     assert names(Component.PROXIER, {}, binding_of(), DEFAULT) == plain | without_tls
@@ -188,6 +192,77 @@ def test_an_account_and_a_role_are_created_before_the_deployment() -> None:
     kinds = [each.resource.kind for each in rendered(Component.SYNCER, files)]
     assert kinds == ["ServiceAccount", "Role", "Deployment"]
     assert rendered(Component.SYNCER, files)[0].key.name == "s-w1"
+
+
+def own(*, secret: str = "b1", namespace: str = "kubeocean-system") -> ClusterBinding:
+    """Return a binding with its Secret in that namespace."""
+    binding = binding_of()
+    reference = SecretReference(secret, namespace)
+    spec = msgspec.structs.replace(binding.spec, secret_ref=reference)
+    return msgspec.structs.replace(binding, spec=spec)
+
+
+def account(component: Component, files: Files, binding: ClusterBinding) -> str:
+    deployment = rendered(component, files, binding)[-1]
+    name: str = deployment.body["spec"]["template"]["spec"]["serviceAccountName"]
+    return name
+
+
+def test_a_binding_has_accounts_and_roles_of_its_own() -> None:
+    binding = own()
+    titles = [each.title for each in rendered(Component.SYNCER, SYNCER, binding)]
+    name = "kubeocean-syncer-w1"
+    assert titles == [
+        f"ServiceAccount kubeocean-system/{name}",
+        f"Role kubeocean-system/{name}",
+        f"RoleBinding kubeocean-system/{name}",
+        f"RoleBinding kube-node-lease/{name}",
+        f"RoleBinding kubeocean-fake/{name}",
+        f"ClusterRole {name}",
+        f"ClusterRoleBinding {name}",
+        f"ClusterRoleBinding {name}-shared",
+        f"Deployment kubeocean-system/{name}",
+    ]
+    assert account(Component.SYNCER, SYNCER, binding) == name
+    assert account(Component.PROXIER, PROXIER, binding) == "kubeocean-proxier-w1"
+    for each in rendered(Component.SYNCER, SYNCER, binding):
+        assert each.body["metadata"]["ownerReferences"][0]["uid"] == "u1"
+
+
+def test_the_role_of_a_proxier_names_its_secrets_only() -> None:
+    annotations = {DEFAULT.logs_proxy_enabled: "true", DEFAULT.logs_proxy_secret_name: "tls"}
+    for extra, secrets in (({}, ["b1"]), (annotations, ["b1", "tls"])):
+        metadata = msgspec.structs.replace(own().metadata, annotations=extra)
+        binding = msgspec.structs.replace(own(), metadata=metadata)
+        role = next(
+            each
+            for each in rendered(Component.PROXIER, PROXIER, binding)
+            if each.resource.kind == "Role"
+        )
+        (rule,) = role.body["rules"]
+        assert rule["resourceNames"] == secrets
+    elsewhere = annotations | {DEFAULT.logs_proxy_secret_namespace: "n"}
+    metadata = msgspec.structs.replace(own().metadata, annotations=elsewhere)
+    binding = msgspec.structs.replace(own(), metadata=metadata)
+    assert account(Component.PROXIER, PROXIER, binding) == "kubeocean-proxier"
+
+
+def test_templates_that_name_an_account_and_secrets_elsewhere_get_the_shared_account() -> None:
+    elsewhere = own(namespace="team")
+    earlier = {name: text for name, text in SYNCER.items() if name != "accountPerBinding"}
+    theirs = SYNCER | {"serviceAccountName": "theirs"}
+    for files, binding, name in (
+        (SYNCER, elsewhere, "kubeocean-syncer"),
+        (earlier, own(), "kubeocean-syncer"),
+        (theirs, own(), "theirs"),
+    ):
+        assert account(Component.SYNCER, files, binding) == name
+        assert len(rendered(Component.SYNCER, files, binding)) == 1
+
+
+def test_the_name_of_a_secret_cannot_inject_yaml() -> None:
+    binding = own(secret="a']\nx: ['b")
+    assert "spec.secretRef.name" in complaint(Component.SYNCER, SYNCER, binding)
 
 
 def test_another_domain_has_other_names() -> None:

@@ -56,7 +56,7 @@ async def running(controller: Controller[str]) -> AsyncIterator[asyncio.Task[Non
 
 
 class Reconciler:
-    """Answers with what it is told to, in turn, and then with Done; remembers who came when."""
+    """Returns the given outcomes in turn, and then Done; remembers which key came when."""
 
     def __init__(self, clock: VirtualClock, *answers: object) -> None:
         self.clock = clock

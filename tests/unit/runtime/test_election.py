@@ -33,7 +33,7 @@ Story = Callable[[], Coroutine[Any, Any, None]]
 
 
 def simulated(story: Story) -> Callable[[], None]:
-    """A test that is told in simulated time."""
+    """A test that runs in simulated time."""
 
     @wraps(story)
     def test() -> None:
@@ -503,7 +503,7 @@ USUAL: dict[str, float] = {"lease_s": 3, "renew_s": 2, "retry_s": 0.4, "drift": 
 TIGHT: dict[str, float] = {"lease_s": 3, "renew_s": 2.9, "retry_s": 0.1, "drift": 0}
 
 
-# A seed has no smaller example: what fails is told as it is.
+# A seed has no smaller example: the failing history is printed as it is.
 @settings(max_examples=examples(0.75), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     seed=st.integers(0, 2**32),

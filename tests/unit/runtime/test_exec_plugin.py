@@ -81,7 +81,7 @@ async def test_a_certificate_with_an_expiry(tmp_path: Path) -> None:
     assert given.expires == datetime(2026, 1, 1, tzinfo=UTC)
 
 
-# --- what it is told
+# --- input of the plugin
 
 
 async def test_a_plugin_gets_the_cluster_where_its_config_says_so(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_default_paths_are_those_of_kubectl() -> None:
     assert default_paths({})[0].parts[-2:] == (".kube", "config")
 
 
-# --- what is wrong is said
+# --- errors name what is wrong
 
 
 def test_not_yaml(tmp_path: Path) -> None:

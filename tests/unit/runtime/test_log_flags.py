@@ -62,7 +62,7 @@ def test_logs_are_configured_and_put_back(capsys: pytest.CaptureFixture[str]) ->
     before = get_level()
     undo = read("--zap-log-level=warn").configure_logs()
     try:
-        get_logger("test").info("Not said")
+        get_logger("test").info("Not logged")
         get_logger("test").warning("Said")
     finally:
         undo()

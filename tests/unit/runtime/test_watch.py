@@ -219,7 +219,7 @@ async def test_another_server_is_listed_whether_it_is_noticed_before_or_after() 
 
 
 async def test_what_comes_in_one_block_with_an_error_comes_again() -> None:
-    """It was not told, so the watch must not go on after it."""
+    """The event was not delivered, so the watch must not go on after it."""
     news = b'{"type":"ADDED","object":{"metadata":{"name":"b","resourceVersion":"9"}}}\n'
 
     def make(request: Request) -> ScriptedStream:

@@ -115,7 +115,7 @@ def operate(world: World, random: Random) -> None:
 
     if any(entry.owner for entry in table.entries) and table.history:
         after = random.choice(deeds)()
-        world.by_hand = not all(after.heirs)
+        world.by_hand = not all(after.next_owners)
         world.lost |= world.by_hand
         world.land_table(world.version, after)
         world.by_hand = False
@@ -161,17 +161,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first history")
     parser.add_argument("--jobs", type=int, default=2)
-    told = parser.parse_args(arguments)
-    last = told.seed + told.histories - 1
-    print(f"sharding: {told.histories:,} histories, seeds {told.seed} to {last}")
+    options = parser.parse_args(arguments)
+    last = options.seed + options.histories - 1
+    print(f"sharding: {options.histories:,} histories, seeds {options.seed} to {last}")
     began, done, wrong = time.monotonic(), 0, 0
     with ExitStack() as stack:
         spread: Callable[..., Iterable[tuple[int, list[str]]]] = map
-        if told.jobs > 1:
+        if options.jobs > 1:
             context = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(told.jobs, mp_context=context, initializer=tune)
+            pool = ProcessPoolExecutor(options.jobs, mp_context=context, initializer=tune)
             spread = stack.enter_context(pool).map
-        for count, bad in spread(histories, batches(told.seed, told.histories)):
+        for count, bad in spread(histories, batches(options.seed, options.histories)):
             done += count
             wrong += len(bad)
             for each in bad:
@@ -180,8 +180,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"sharding: {done:,} lived through, {wrong} violations", file=sys.stderr)
     spent = time.monotonic() - began
     print(
-        f"sharding: {done:,} histories in {spent:.0f} s ({done / spent:,.0f}/s, {told.jobs} jobs), "
-        f"{wrong} violations"
+        f"sharding: {done:,} histories in {spent:.0f} s ({done / spent:,.0f}/s, "
+        f"{options.jobs} jobs), {wrong} violations"
     )
     return 1 if wrong else 0
 

@@ -311,7 +311,7 @@ class World:
     ) -> None:
         """The API server writes; only the first write makes a Lease."""
         found = record.id in self.leases
-        if found or first:  # also what was said earlier and comes late
+        if found or first:  # also what was written earlier and comes late
             self.leases[record.id] = record
         deaf = replica.deaf_until > self.now
         if self.calm or (not deaf and self.chance() >= 0.07):
@@ -374,12 +374,12 @@ class World:
             del self.leases[record.id]
 
     def lose_table(self) -> None:
-        """Somebody deletes the table, after everybody has said that there was one.
+        """Somebody deletes the table, after all members have written that there was one.
 
         Who deletes it in the first second of a ring, or with the Leases, is not protected.
         """
-        said = [self.leases.get(each.id) for each in self.living if each.registered]
-        if said and all(record is not None and record.seen for record in said):
+        records = [self.leases.get(each.id) for each in self.living if each.registered]
+        if records and all(record is not None and record.seen for record in records):
             self.lost = True
             self.write_table(empty_table("ring", self.table.slots))
 
@@ -425,7 +425,7 @@ class World:
         for slot, (old, new) in enumerate(zip(before.entries, after.entries, strict=True)):
             if new is not old and new != old and new.epoch <= old.epoch:
                 raise Violation(f"slot {slot} went from {old} to {new}")
-            if old.owner and not new.owner and not self.by_hand and any(after.heirs):
+            if old.owner and not new.owner and not self.by_hand and any(after.next_owners):
                 raise Violation(f"slot {slot} was {old} and is nobody's")
 
     def look_at_moves(
@@ -436,8 +436,8 @@ class World:
             return
         states = planner.states(clock)
         able = {each for each, state in states.items() if state is MemberState.HEALTHY}
-        able -= {each for each in able if table.says(table.drained, each)}
-        after = decision.table.heirs
+        able -= {each for each in able if table.names_member(table.drained, each)}
+        after = decision.table.next_owners
         before = [
             # A drain that goes on, or is called off, is no move.
             heir if heir in (each.owner, each.to) else each.to if each.to in able else each.owner
@@ -482,8 +482,8 @@ class World:
         for slot, entry in enumerate(self.table.entries):
             if entry.state is not SlotState.OWNED or entry.owner not in ids:
                 return f"slot {slot} is {entry}, and there are {sorted(ids)}"
-        able = {each for each in ids if not self.table.says(self.table.drained, each)}
-        counts = Counter(self.table.heirs)
+        able = {each for each in ids if not self.table.names_member(self.table.drained, each)}
+        counts = Counter(self.table.next_owners)
         sizes = [counts.get(member, 0) for member in able]
         if self.table.pins or self.table.frozen or not able:
             return ""

@@ -75,7 +75,7 @@ def test_an_algorithm_may_be_named_by_its_import_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "said"),
+    ("text", "key", "message"),
     [
         ("sharding: {algorithm: rendezvous}", "sharding.algorithm", "'rendezvous'"),
         ("sharding: {algorithm: custom}", "sharding.custom", "required"),
@@ -108,15 +108,15 @@ def test_an_algorithm_may_be_named_by_its_import_path() -> None:
         ("logging: {format: xml}", "logging.format", "json, console"),
     ],
 )
-def test_a_mistake_names_the_file_the_key_and_the_value(text: str, key: str, said: str) -> None:
+def test_a_mistake_names_the_file_the_key_and_the_value(text: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert str(caught.value).startswith(f"config.yaml: {key}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("ranges", "key", "said"),
+    ("ranges", "key", "message"),
     [
         ("[{end: m, shard: 0}, {start: g, shard: 1}]", "ranges[1].start", "overlaps"),
         ("[{shard: 0}, {start: g, shard: 1}]", "ranges[1].start", "has no end"),
@@ -131,11 +131,11 @@ def test_a_mistake_names_the_file_the_key_and_the_value(text: str, key: str, sai
         ("a", "ranges", "must be a list"),
     ],
 )
-def test_ranges_that_do_not_tile_are_refused(ranges: str, key: str, said: str) -> None:
+def test_ranges_that_do_not_tile_are_refused(ranges: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f"sharding: {{algorithm: range, slots: 2, ranges: {ranges}}}")
     assert f"sharding.{key}: " in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_file_is_the_one_that_the_environment_names(tmp_path: Path) -> None:

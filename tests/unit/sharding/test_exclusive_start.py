@@ -45,9 +45,9 @@ class Server(Scripted):
 
     def _lease(self, member: str, gone: bool) -> Json:
         record = MemberRecord(id=member, pulse="", released=gone)
-        said = {CONFIG.names.record: encode_member(record)}
+        annotations = {CONFIG.names.record: encode_member(record)}
         name = CONFIG.names.member(member)
-        meta = {"name": name, "namespace": "n", "annotations": said}
+        meta = {"name": name, "namespace": "n", "annotations": annotations}
         return {
             "metadata": {**meta, "resourceVersion": str(self._version)},
             "spec": {"holderIdentity": member, "leaseDurationSeconds": 15},

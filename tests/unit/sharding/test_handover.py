@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.sharding.handover import Handled, SlotHandover, decode_pages, encode_pages
+from kubeocean.sharding.handover import (
+    Handled,
+    SlotHandover,
+    _Batches,
+    decode_pages,
+    encode_pages,
+)
 
 KEYS = st.text(alphabet="abc/-.", min_size=1, max_size=20)
 HANDLED = st.builds(Handled, st.dictionaries(KEYS, st.uuids().map(str), min_size=1), st.just("7"))
@@ -43,3 +52,41 @@ def test_of_two_hand_overs_of_a_slot_the_newer_one_counts() -> None:
 
 def test_entries_that_no_replica_wrote_are_ignored() -> None:
     assert decode_pages([{"5.0": "{", "x": "{}", "5.1": "[]", "six": "5"}]) == {}
+
+
+async def test_slots_whose_callers_were_all_cancelled_can_be_submitted_again() -> None:
+    answered = asyncio.Event()
+
+    async def send(batch: Mapping[int, None]) -> Mapping[int, int]:
+        await answered.wait()
+        return {slot: slot * 10 for slot in batch}
+
+    batches = _Batches[None, int](send)
+    sender, other = (asyncio.create_task(batches.submit(slot, None)) for slot in (1, 2))
+    await asyncio.sleep(0.01)
+    # A replica that loses its membership cancels all its tasks; the sender's request ends last
+    other.cancel()
+    await asyncio.wait([other])
+    sender.cancel()
+    await asyncio.wait([sender])
+    answered.set()
+    assert await asyncio.gather(*(batches.submit(slot, None) for slot in (1, 2))) == [10, 20]
+
+
+async def test_a_slot_is_sent_again_if_only_the_sender_of_its_batch_was_cancelled() -> None:
+    answered = asyncio.Event()
+    sent: list[set[int]] = []
+
+    async def send(batch: Mapping[int, None]) -> Mapping[int, int]:
+        sent.append(set(batch))
+        await answered.wait()
+        return {slot: slot * 10 for slot in batch}
+
+    batches = _Batches[None, int](send)
+    sender, other = (asyncio.create_task(batches.submit(slot, None)) for slot in (1, 2))
+    await asyncio.sleep(0.01)
+    sender.cancel()
+    await asyncio.wait([sender])
+    answered.set()
+    assert await other == 20
+    assert sent == [{1, 2}, {2}]

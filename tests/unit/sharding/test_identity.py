@@ -6,7 +6,7 @@ import pytest
 
 from kubeocean.sharding.algorithms.custom import as_algorithm
 from kubeocean.sharding.config import read_config
-from kubeocean.sharding.identity import Difference, differences, identity_of, refusal
+from kubeocean.sharding.identity import SettingDifference, differences, identity_of, refusal
 
 
 def identity(**sharding: object) -> dict[str, str]:
@@ -86,7 +86,10 @@ def test_an_algorithm_object_is_told_apart_by_its_class_and_its_settings() -> No
 
 
 def test_the_refusal_names_the_field_the_values_the_replicas_and_the_remedy() -> None:
-    differing = [Difference("sharding.slots", "8", "4"), Difference("sharding.domain", "b", "a")]
+    differing = [
+        SettingDifference("sharding.slots", "8", "4"),
+        SettingDifference("sharding.domain", "b", "a"),
+    ]
     assert str(refusal("r", differing, ["b_1", "a_1", "c_1", "d_1"])) == (
         "sharding.slots: replicas a_1, b_1, c_1 and 1 more of ring r have '4'; sharding.domain: "
         "'a', here 'b'; use the same configuration, or stop them and run `kubeocean shards "

@@ -31,10 +31,10 @@ class Ring:
         self.now = 0.0
         self.last: Decision | None = None
 
-    def say(self, member: str, **said: object) -> None:
+    def say(self, member: str, **fields: object) -> None:
         old = self.members.get(member) or MemberRecord(id=member, pulse="0", lease_s=15)
         pulse = str(int(old.pulse) + 1)
-        self.members[member] = replace(old, pulse=pulse, **said)
+        self.members[member] = replace(old, pulse=pulse, **fields)
 
     def renew(self, *members: str) -> None:
         for member in members or list(self.members):
@@ -61,7 +61,7 @@ class Ring:
         self.say(member, acks={slot: e.epoch for slot, e in drains if e.owner == member})
 
     def counts(self) -> dict[str, int]:
-        return dict(Counter(self.table.heirs))
+        return dict(Counter(self.table.next_owners))
 
     def states(self) -> Counter[SlotState]:
         return Counter(entry.state for entry in self.table.entries)
@@ -267,13 +267,13 @@ def test_a_slot_that_was_let_go_does_not_wait_for_a_silent_target() -> None:
 
 def test_a_restart_adopts_the_slots_of_its_predecessor() -> None:
     ring = ring_of("a_1", "b_1")
-    before = ring.table.heirs
+    before = ring.table.next_owners
     ring.wait(3, "a_1")
     ring.say("a_2")
     ring.wait(10, "a_1")
-    assert ring.table.heirs == before, "nothing moves while the old one may live"
+    assert ring.table.next_owners == before, "nothing moves while the old one may live"
     ring.wait(4, "a_1")
-    assert ring.table.heirs == tuple(each.replace("a_1", "a_2") for each in before)
+    assert ring.table.next_owners == tuple(each.replace("a_1", "a_2") for each in before)
 
 
 def test_a_rolling_update_moves_every_slot_once() -> None:
@@ -287,9 +287,9 @@ def test_a_rolling_update_moves_every_slot_once() -> None:
         ring.say(f"new{number}_1", template="v2")
         ring.wait(10)
         ring.say(f"old{number}_1", state=LEAVING)
-        before = ring.table.heirs
+        before = ring.table.next_owners
         ring.decide()
-        moves += sum(a != b for a, b in zip(before, ring.table.heirs, strict=True))
+        moves += sum(a != b for a, b in zip(before, ring.table.next_owners, strict=True))
         ring.acknowledge(f"old{number}_1")
         ring.decide()
         ring.say(f"old{number}_1", released=True)
@@ -297,7 +297,7 @@ def test_a_rolling_update_moves_every_slot_once() -> None:
         del ring.members[f"old{number}_1"]
     ring.wait(100)
     assert moves == 64
-    assert all(owner.startswith("new") for owner in ring.table.heirs)
+    assert all(owner.startswith("new") for owner in ring.table.next_owners)
     assert max(ring.counts().values()) - min(ring.counts().values()) <= 1
 
 
@@ -319,7 +319,7 @@ def test_a_said_predecessor_is_adopted_by_name() -> None:
     ring.decide()
     ring.say("b_1", state=LEAVING)
     ring.decide()
-    assert {slot for slot, heir in enumerate(ring.table.heirs) if heir == "z_9"} == mine
+    assert {slot for slot, heir in enumerate(ring.table.next_owners) if heir == "z_9"} == mine
 
 
 def test_each_of_two_newcomers_takes_over_the_slots_of_one_leaver() -> None:
@@ -335,9 +335,9 @@ def test_each_of_two_newcomers_takes_over_the_slots_of_one_leaver() -> None:
     for member in ("a_1", "b_1"):
         ring.say(member, state=LEAVING)
     ring.decide()
-    heirs = ring.table.heirs
-    assert {len(set(heirs[0::2])), len(set(heirs[1::2]))} == {1}
-    assert set(heirs) == {"c_1", "d_1"}
+    next_owners = ring.table.next_owners
+    assert {len(set(next_owners[0::2])), len(set(next_owners[1::2]))} == {1}
+    assert set(next_owners) == {"c_1", "d_1"}
 
 
 def test_loads_are_evened_out_in_their_time_and_within_the_budget() -> None:
@@ -383,8 +383,8 @@ def test_a_frozen_table_moves_only_what_the_dead_leave() -> None:
     assert ring.decide().table is None
     ring.say("a_1", released=True)
     ring.decide()
-    assert Counter(ring.table.heirs)["b_1"] >= 6
-    assert set(ring.table.heirs) == {"b_1", "c_1"}
+    assert Counter(ring.table.next_owners)["b_1"] >= 6
+    assert set(ring.table.next_owners) == {"b_1", "c_1"}
 
 
 def test_a_drained_replica_gives_its_slots_away_and_gets_none() -> None:
@@ -398,23 +398,23 @@ def test_a_pinned_slot_goes_where_it_is_pinned_and_stays() -> None:
     ring = ring_of("a_1", "b_1")
     ring.table = pin(ring.table, [0, 1, 2], "b")
     ring.decide()
-    assert ring.table.heirs[:3] == ("b_1",) * 3
+    assert ring.table.next_owners[:3] == ("b_1",) * 3
     ring.say("c_1")
     ring.decide()
-    assert ring.table.heirs[:3] == ("b_1",) * 3
+    assert ring.table.next_owners[:3] == ("b_1",) * 3
     ring.say("b_1", released=True)
     ring.decide()
-    assert "b_1" not in ring.table.heirs, "nobody waits for who is gone"
+    assert "b_1" not in ring.table.next_owners, "nobody waits for who is gone"
 
 
 def test_more_pinned_slots_than_a_fair_share_all_stay_pinned() -> None:
     ring = ring_of("a_1", "b_1")
     ring.table = pin(ring.table, range(8), "a")
     ring.decide()
-    assert ring.table.heirs[:8] == ("a_1",) * 8
+    assert ring.table.next_owners[:8] == ("a_1",) * 8
     ring.acknowledge("b_1")
     ring.wait(120)
-    assert ring.table.heirs[:8] == ("a_1",) * 8
+    assert ring.table.next_owners[:8] == ("a_1",) * 8
     assert ring.counts() == {"a_1": 8, "b_1": 4}
 
 
@@ -429,16 +429,16 @@ def test_a_move_by_hand_is_carried_out() -> None:
 
 def test_an_algorithm_that_computes_places_by_name() -> None:
     ring = ring_of("a_1", "b_1", slots=64, algorithm=Hash())
-    before = ring.table.heirs
+    before = ring.table.next_owners
     assert set(before) == {"a_1", "b_1"}
     ring.say("a_1", released=True)
     ring.say("a_2")
     ring.decide()
-    assert ring.table.heirs == tuple(each.replace("a_1", "a_2") for each in before)
+    assert ring.table.next_owners == tuple(each.replace("a_1", "a_2") for each in before)
     ring.table = pin(freeze(ring.table), [0], "b")
     ring.say("c_1")
     ring.decide()
-    assert set(ring.table.heirs) == {"a_2", "b_1"}
+    assert set(ring.table.next_owners) == {"a_2", "b_1"}
     ring.members.clear()
     ring.wait(20)
     assert ring.decide().table is None
@@ -446,7 +446,7 @@ def test_an_algorithm_that_computes_places_by_name() -> None:
 
 def test_two_incarnations_at_once_are_told_apart() -> None:
     ring = ring_of("a_1", "a_2", slots=64, algorithm=Hash())
-    assert set(ring.table.heirs) == {"a_1", "a_2"}
+    assert set(ring.table.next_owners) == {"a_1", "a_2"}
 
 
 class Careless:

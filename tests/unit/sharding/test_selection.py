@@ -1,4 +1,4 @@
-"""What is said to the server about slots, and what its answer proves."""
+"""Selectors of slots that are sent to the server, and what its answer proves."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_only_the_echo_of_the_selector_proves_that_it_was_applied() -> None:
 
 def test_a_label_that_is_no_slot_is_none() -> None:
     chosen: SlotLabel[Object] = SlotLabel(None, 8, "slot")
-    for said, slot in (("7", 7), ("8", None), ("-1", None), ("x", None), ("", None), ("٣", None)):
-        assert chosen.slot(Object(metadata=Meta(labels={"slot": said}))) == slot
+    for label, slot in (("7", 7), ("8", None), ("-1", None), ("x", None), ("", None), ("٣", None)):
+        assert chosen.slot(Object(metadata=Meta(labels={"slot": label}))) == slot
     assert chosen.slot(Object()) is None
 
 

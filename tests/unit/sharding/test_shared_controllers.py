@@ -39,7 +39,7 @@ class Nowhere:
 class Replica:
     """One that has all shards, and a controller whose first turn never ends by itself."""
 
-    def __init__(self, *, asked: bool) -> None:
+    def __init__(self, *, besides: bool) -> None:
         clock = VirtualClock()
         self.clock = clock
         self.ring = Ring(Client(Nowhere()), config("n", name="a"), clock=clock, environ={})
@@ -50,7 +50,9 @@ class Replica:
         self.sharing = SharedControllers(self.ring, clock=clock)
         self.turns = 0
         self.controller: Controller[str] = Controller("shared", self.reconcile, clock=clock)
-        self.sharing.share(self.controller, by=str, keys=lambda: ["one"], besides=lambda key: asked)
+        self.sharing.share(
+            self.controller, by=str, keys=lambda: ["one"], besides=lambda key: besides
+        )
 
     async def reconcile(self, key: str) -> Outcome:
         self.turns += 1
@@ -64,11 +66,11 @@ class Replica:
         self.sharing.cancel([slot])
 
 
-@pytest.mark.parametrize(("asked", "turns"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("besides", "turns"), [(True, 2), (False, 1)])
 async def test_what_somebody_here_waits_for_is_done_here_when_its_shard_went(
-    asked: bool, turns: int
+    besides: bool, turns: int
 ) -> None:
-    replica = Replica(asked=asked)
+    replica = Replica(besides=besides)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(replica.controller.run())
         replica.controller.enqueue("one")

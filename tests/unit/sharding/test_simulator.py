@@ -96,9 +96,9 @@ def test_a_holder_without_a_deadline_would_be_seen() -> None:
 
 def test_the_runner_counts_and_tells_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--histories", "20", "--seed", "7", "--jobs", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "seeds 7 to 26" in said
-    assert "0 violations" in said
+    output = capsys.readouterr().out
+    assert "seeds 7 to 26" in output
+    assert "0 violations" in output
 
 
 class Ring(RuleBasedStateMachine):

@@ -45,14 +45,14 @@ def test_a_change_gives_the_changed_slots_the_new_epoch_and_only_those() -> None
     assert after.owned_by("b_1") == {2}
     assert after.draining() == {2: SlotEntry("b_1", 2, "a_1")}
     assert after.owners == {"a_1", "b_1"}
-    assert after.heirs == ("a_1", "a_1", "a_1")
+    assert after.next_owners == ("a_1", "a_1", "a_1")
 
 
 def test_a_table_remembers_the_last_assignments_and_no_more() -> None:
     current = table("a", "a")
     assert current.history == ()
     for _ in range(HISTORY + 3):
-        to = "b" if current.heirs[0] == "a" else "a"
+        to = "b" if current.next_owners[0] == "a" else "a"
         current = current.changed({0: SlotEntry(to)})
     assert len(current.history) == HISTORY
     assert current.history[-1] == Past(current.epoch - 1, ("b", "a"))
@@ -64,9 +64,9 @@ def test_a_member_is_meant_by_its_name_and_by_its_id() -> None:
     assert name_of("web-0_5f") == "web-0"
     assert name_of("web_0_5f") == "web_0"
     assert name_of("web-0") == "web-0"
-    assert table("a").says({"web-0"}, "web-0_5f")
-    assert table("a").says({"web-0_5f"}, "web-0_5f")
-    assert not table("a").says({"web-0_5f"}, "web-0_60")
+    assert table("a").names_member({"web-0"}, "web-0_5f")
+    assert table("a").names_member({"web-0_5f"}, "web-0_5f")
+    assert not table("a").names_member({"web-0_5f"}, "web-0_60")
 
 
 def test_a_ring_has_slots() -> None:

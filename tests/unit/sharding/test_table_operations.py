@@ -66,7 +66,7 @@ def test_a_move_asks_the_owner_and_leaves_what_is_nobodys() -> None:
         SlotState.UNOWNED,
         SlotState.OWNED,
     ]
-    assert after.heirs == ("b_1", "", "b_1")
+    assert after.next_owners == ("b_1", "", "b_1")
     assert after.entries[2].epoch == table.entries[2].epoch
     back = move(after, [0], "a_1")
     assert back.entries[0] == SlotEntry("a_1", back.epoch)
@@ -85,7 +85,7 @@ def test_a_rollback_asks_for_what_was_as_far_as_it_lives() -> None:
     later = first.changed({slot: SlotEntry("c_1") for slot in range(3)})
     after = rollback(later, first.epoch, ["a_2", "b_1", "c_1"])
     assert after.frozen
-    assert after.heirs == ("a_2", "b_1", "c_1")
+    assert after.next_owners == ("a_2", "b_1", "c_1")
     assert [each.state for each in after.entries][:2] == [SlotState.DRAINING] * 2
     assert after.epoch == later.epoch + 1
     with pytest.raises(ConfigError, match=rf"known epochs: {first.epoch}"):

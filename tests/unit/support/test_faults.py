@@ -32,21 +32,21 @@ class World:
         self.transport: Transport = self.faults.wrap(self.server)
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[tuple[ScriptedStream, Heard]]:
+    async def watching(self) -> AsyncIterator[tuple[ScriptedStream, Listener]]:
         """An open watch: the server's end of it and the caller's."""
         source = ScriptedStream()
         self.server.streams.append(source)
         async with self.transport.stream(WATCH) as stream:
-            heard = Heard(stream)
-            listening = asyncio.create_task(heard.listen())
+            listener = Listener(stream)
+            listening = asyncio.create_task(listener.listen())
             try:
-                yield source, heard
+                yield source, listener
             finally:
                 listening.cancel()
                 await asyncio.wait([listening])
 
 
-class Heard:
+class Listener:
     """What arrived so far, and how it ended."""
 
     def __init__(self, stream: Stream) -> None:
@@ -156,7 +156,7 @@ async def test_what_is_refused_twice_is_two_errors(world: World) -> None:
 
 
 async def test_nothing_gets_through_a_partition(world: World) -> None:
-    async with world.watching() as (_, heard):
+    async with world.watching() as (_, listener):
         world.faults.partition()
         for request in (GET, POST):
             with pytest.raises(Unreachable, match="partitioned") as cut:
@@ -165,8 +165,8 @@ async def test_nothing_gets_through_a_partition(world: World) -> None:
         with pytest.raises(Unreachable):
             async with world.transport.stream(WATCH):
                 pass
-        await heard.soon()
-        assert heard.end is Unreachable
+        await listener.soon()
+        assert listener.end is Unreachable
     assert len(world.faults.requests) == 4
     assert world.server.requests == [WATCH]
     world.faults.rejoin()
@@ -205,9 +205,9 @@ async def test_healing_ends_everything_but_a_crash(world: World) -> None:
     faults.freeze()
     faults.heal()
     assert (await world.transport.send(POST)).status == 200
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         source.say(b"{}\n")
-        assert await heard.soon() == b"{}\n"
+        assert await listener.soon() == b"{}\n"
     faults.crash_after_write(1)
     with pytest.raises(Crashed):
         await world.transport.send(POST)
@@ -223,15 +223,15 @@ async def test_the_program_ends_after_its_nth_write(world: World) -> None:
     killed: list[int] = []
     await world.transport.send(POST)
     world.faults.crash_after_write(2, by=lambda: killed.append(1))
-    async with world.watching() as (_, heard):
+    async with world.watching() as (_, listener):
         await world.transport.send(POST)
         await world.transport.send(GET)
         assert not killed
         with pytest.raises(Crashed):
             await world.transport.send(POST)
         assert killed == [1]
-        await heard.soon()
-        assert heard.end is Crashed
+        await listener.soon()
+        assert listener.end is Crashed
     assert world.server.requests.count(POST) == 3  # the last one was carried out
     for request in (GET, POST):
         with pytest.raises(Crashed):
@@ -263,12 +263,12 @@ async def test_a_refused_watch_is_an_answer(world: World) -> None:
 
 
 async def test_lines_pass_whole_whatever_the_pieces_are(world: World) -> None:
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         source.say(b'{"a":', b"1}\n{", b'"b":2}\n{"c"')
-        assert await heard.soon() == b'{"a":1}\n{"b":2}\n'
+        assert await listener.soon() == b'{"a":1}\n{"b":2}\n'
         source.say(b":3}\n", b"half", b"")
-        assert await heard.soon() == b'{"a":1}\n{"b":2}\n{"c":3}\nhalf'
-        assert heard.end == "ended"
+        assert await listener.soon() == b'{"a":1}\n{"b":2}\n{"c":3}\nhalf'
+        assert listener.end == "ended"
 
 
 async def test_a_stream_that_is_no_watch_passes_as_it_is(world: World) -> None:
@@ -293,34 +293,34 @@ async def test_a_cut_reaches_a_reader_of_a_quiet_watch(world: World) -> None:
 
 
 async def test_a_watch_that_breaks_by_itself_breaks(world: World) -> None:
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         source.say(b"{}\n", Unreachable("for real"))
-        assert await heard.soon() == b"{}\n"
-        assert heard.end is Unreachable
+        assert await listener.soon() == b"{}\n"
+        assert listener.end is Unreachable
 
 
 async def test_a_frozen_watch_says_nothing_not_even_that_it_ended(world: World) -> None:
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         world.faults.freeze()
         source.say(b"{}\n", b"")
-        assert await heard.soon() == b""
-        assert not heard.end
+        assert await listener.soon() == b""
+        assert not listener.end
         world.faults.thaw()
-        assert await heard.soon() == b"{}\n"
-        assert heard.end == "ended"
+        assert await listener.soon() == b"{}\n"
+        assert listener.end == "ended"
 
 
 async def test_each_event_is_late_by_the_same_time(world: World) -> None:
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         world.faults.lag(1)
         source.say(b"1\n", b"2\n")
         await world.clock.advance(0.5)
         source.say(b"3\n")
-        assert await heard.soon() == b""
+        assert await listener.soon() == b""
         await world.clock.advance(0.6)
-        assert await heard.soon() == b"1\n2\n"
+        assert await listener.soon() == b"1\n2\n"
         await world.clock.advance(0.5)
-        assert await heard.soon() == b"1\n2\n3\n"
+        assert await listener.soon() == b"1\n2\n3\n"
 
 
 async def test_a_share_of_the_events_is_lost_but_no_bookmark() -> None:
@@ -330,9 +330,9 @@ async def test_a_share_of_the_events_is_lost_but_no_bookmark() -> None:
     for seed in (1, 1, 2):
         world = World(seed)
         world.faults.lose(0.5)
-        async with world.watching() as (source, heard):
+        async with world.watching() as (source, listener):
             source.say(b"".join(lines + marks))
-            got = await heard.soon()
+            got = await listener.soon()
         assert 50 < got.count(b"ADDED") < 150
         assert got.count(b"BOOKMARK") == 20
         heard_by_seed.append(got)
@@ -340,19 +340,19 @@ async def test_a_share_of_the_events_is_lost_but_no_bookmark() -> None:
 
 
 async def test_events_are_repeated_and_rewound(world: World) -> None:
-    async with world.watching() as (source, heard):
+    async with world.watching() as (source, listener):
         world.faults.repeat(1)
         source.say(b"1\n2\n")
-        assert await heard.soon() == b"1\n1\n2\n2\n"
+        assert await listener.soon() == b"1\n1\n2\n2\n"
         world.faults.repeat(0)
         source.say(b"3\n")
-        await heard.soon()
-        heard.data = b""
+        await listener.soon()
+        listener.data = b""
         world.faults.rewind(2)
-        assert await heard.soon() == b"2\n3\n"
+        assert await listener.soon() == b"2\n3\n"
         world.faults.rewind(0)
         world.faults.rewind(99)
-        assert await heard.soon() == b"2\n3\n1\n2\n3\n"
+        assert await listener.soon() == b"2\n3\n1\n2\n3\n"
     async with world.watching() as (_, fresh):
         world.faults.rewind(5)
         assert await fresh.soon() == b""

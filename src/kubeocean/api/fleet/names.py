@@ -14,7 +14,10 @@ from typing import Final
 from kubeocean.runtime.objects import Key
 
 __all__ = [
+    "ADMISSION_POLICIES",
+    "ADMISSION_POLICY_BINDINGS",
     "AFTER_STAGE",
+    "ANNOTATION_AGENT_VERSION",
     "ANNOTATION_AVAILABLE_WHEN",
     "ANNOTATION_CLUSTER_OVERRIDES_HASH",
     "ANNOTATION_DELETE_PROPAGATION",
@@ -48,6 +51,7 @@ __all__ = [
     "FINALIZER_RUN",
     "FINALIZER_SCHEDULER",
     "FINALIZER_WORK",
+    "GUARD_RAIL_WEBHOOKS",
     "LABEL_CLUSTER_MANAGER",
     "LABEL_ENVELOPE_NAME",
     "LABEL_ENVELOPE_NAMESPACE",
@@ -68,16 +72,21 @@ __all__ = [
     "LABEL_TARGET_STAGE",
     "LABEL_TASK_TYPE",
     "MEMBER_NAMESPACE_PREFIX",
+    "MUTATING_WEBHOOKS",
     "PREFIX",
     "PROPERTY_CERTIFICATE_AUTHORITY",
     "PROPERTY_ENTRY_POINT",
     "PROPERTY_KUBERNETES_VERSION",
     "PROPERTY_NODE_COUNT",
     "RESOURCE_PROPERTY_PREFIX",
+    "SERVICE_ACCOUNT_POLICY",
     "SYSTEM_NAMESPACE",
     "TRUE",
+    "VALIDATING_WEBHOOKS",
     "VARIABLE_CLUSTER_LABEL",
     "VARIABLE_CLUSTER_NAME",
+    "WEBHOOK_CERTIFICATES",
+    "WORKLOAD_POLICY",
     "approval_request",
     "binding",
     "binding_suffix",
@@ -89,6 +98,7 @@ __all__ = [
     "member_role_binding",
     "override_snapshot",
     "parse_index",
+    "policy_binding",
     "policy_snapshot",
     "resource_snapshot",
     "resource_sub_snapshot",
@@ -191,6 +201,7 @@ CORDON_TAINT_VALUE: Final = "cordon-value"
 
 EXTENSION_PROPERTY_PREFIX: Final = "kubeocean.io/"
 
+ANNOTATION_AGENT_VERSION: Final = "kubeocean.io/agent-version"  # of InternalMemberClusters
 ANNOTATION_WORK_FINALIZER: Final = "kubeocean.io/work-finalizer"  # of InternalMemberClusters
 ANNOTATION_DELETE_PROPAGATION: Final = "kubeocean.io/delete-propagation"  # of Works
 ANNOTATION_FINISHED_JOBS: Final = "kubeocean.io/finished-jobs"  # of AppliedWorks
@@ -206,6 +217,21 @@ _BINDING_CLUSTER: Final = 27
 _BINDING_SUFFIX: Final = 8
 _ENVELOPE_HASH: Final = 16
 _LONGEST_NUMBER: Final = 18  # digits; any such number fits the 64 bits of an API field
+
+
+def policy_binding(policy: str) -> str:
+    """Return the name of the binding of a ValidatingAdmissionPolicy."""
+    return f"{policy}-binding"
+
+
+MUTATING_WEBHOOKS: Final = "fleet-mutating-webhook-configuration"
+VALIDATING_WEBHOOKS: Final = "fleet-validating-webhook-configuration"
+GUARD_RAIL_WEBHOOKS: Final = "fleet-guard-rail-webhook-configuration"
+WEBHOOK_CERTIFICATES: Final = "fleet-webhook-certificates"  # a Secret
+SERVICE_ACCOUNT_POLICY: Final = "deny-serviceaccounts-and-tokenrequests-in-reserved-namespaces"
+WORKLOAD_POLICY: Final = "deny-pods-and-replicasets-outside-reserved-namespaces"
+ADMISSION_POLICIES: Final = (SERVICE_ACCOUNT_POLICY, WORKLOAD_POLICY)
+ADMISSION_POLICY_BINDINGS: Final = tuple(map(policy_binding, ADMISSION_POLICIES))
 
 
 def member_namespace(member: str) -> str:

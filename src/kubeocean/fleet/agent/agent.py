@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from kubeocean import __version__
 from kubeocean.api.fleet.clusters import (
     INTERNAL_MEMBER_CLUSTERS,
     InternalMemberCluster,
@@ -24,14 +25,18 @@ from kubeocean.api.fleet.clusters import (
     MemberStatus,
 )
 from kubeocean.api.fleet.conditions import AgentCondition
-from kubeocean.api.fleet.names import ANNOTATION_WORK_FINALIZER, member_namespace
-from kubeocean.errors import ApiError, Conflict, NotFound
+from kubeocean.api.fleet.names import (
+    ANNOTATION_AGENT_VERSION,
+    ANNOTATION_WORK_FINALIZER,
+    member_namespace,
+)
+from kubeocean.errors import ApiError, ConfigError, Conflict, NotFound
 from kubeocean.fleet.agent import report
 from kubeocean.fleet.agent.collector import Collector
 from kubeocean.fleet.agent.metrics import AgentMetrics
 from kubeocean.fleet.agent.protocols import Applier, NewApplier
 from kubeocean.fleet.health import member_agent
-from kubeocean.fleet.status_writes import replace_status
+from kubeocean.fleet.writes import replace_status
 from kubeocean.runtime.client import Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of, within
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
@@ -67,7 +72,8 @@ class _RunningApplier:
 class MemberAgent:
     """Plays the member `name` on the hub.
 
-    - `new_applier`: returns an applier of Works; None leaves Works alone.
+    - `new_applier`: returns an applier of Works; None leaves Works alone. A ConfigError that it
+      raises is shown in the condition Joined, and it is called again with each heartbeat.
     """
 
     def __init__(
@@ -167,17 +173,22 @@ class MemberAgent:
             )
 
         with self._metrics.heartbeat():
-            internal = await self._announce_finalizer(internal)
+            internal = await self._announce(internal)
             await self._write(internal, status_of)
         jitter = 1 + random.uniform(-_JITTER, _JITTER)  # noqa: S311 - not cryptography
         return After(max(period_s * jitter - (self._clock.monotonic() - began), 0.0))
 
-    async def _announce_finalizer(self, internal: InternalMemberCluster) -> InternalMemberCluster:
-        """Annotate the InternalMemberCluster, so that the hub creates Works with our finalizer."""
-        if self._new_applier is None or ANNOTATION_WORK_FINALIZER in internal.annotations:
+    async def _announce(self, internal: InternalMemberCluster) -> InternalMemberCluster:
+        """Annotate the InternalMemberCluster with the agent's version, if it is not yet.
+
+        An agent that applies Works also asks the hub to create these with its finalizer.
+        """
+        announced = {ANNOTATION_AGENT_VERSION: __version__}
+        if self._new_applier is not None:
+            announced[ANNOTATION_WORK_FINALIZER] = _PRESET
+        if announced.items() <= internal.annotations.items():
             return internal
-        metadata = {"uid": internal.uid, "annotations": {ANNOTATION_WORK_FINALIZER: _PRESET}}
-        patch = MergePatch({"metadata": metadata})
+        patch = MergePatch({"metadata": {"uid": internal.uid, "annotations": announced}})
         return await self._hub.patch(
             INTERNAL_MEMBER_CLUSTERS, internal.name, patch, internal.namespace
         )
@@ -203,6 +214,8 @@ class MemberAgent:
         assert self._group is not None
         try:
             applier = self._new_applier()
+        except ConfigError as error:
+            return report.failed_to_join(str(error))
         except Exception as error:  # heartbeats go on without an applier
             _log.error("Failed to create applier", error=str(error), exc_info=error)
             return report.failed_to_join(f"the applier could not be created: {error}")

@@ -37,6 +37,7 @@ from kubeocean.fleet.properties.collection import (
     property_value,
     usage_of,
 )
+from kubeocean.fleet.properties.leasing import LeasingSource
 from kubeocean.fleet.properties.prices import BUILT_IN, PriceList
 from kubeocean.runtime.client import Client
 from kubeocean.runtime.clock import Clock, RealClock, text_of
@@ -66,6 +67,7 @@ class NodeProperties:
 
     - `certificate_authority`: of the member's API server, PEM.
     - `with_namespaces`: whether the namespaces of the member are listed.
+    - `leasing`: source of the properties about leasing; None for a member that reports none.
     """
 
     def __init__(
@@ -76,10 +78,12 @@ class NodeProperties:
         with_namespaces: bool = False,
         extensions: Extensions = OURS,
         certificate_authority: str = "",
+        leasing: LeasingSource | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._member, self._options, self._extensions = member, options, extensions
+        self._leasing = leasing
         self._certificate_authority = certificate_authority
         self._clock = clock = clock or RealClock()
         metrics = metrics or Metrics()
@@ -127,17 +131,19 @@ class NodeProperties:
     async def collect(self) -> Collection:
         """Return the properties, resources and namespaces of the member."""
         await self._read_version()
+        now = self._clock.now()
         facts = ClusterFacts(
             tuple(self._facts.values()),
             None if self._pods is None else self._requests.amounts,
             self._version,
             self._certificate_authority,
+            None if self._leasing is None else self._leasing.leasing(now),
         )
         namespaces = None
         if self._namespaces is not None:
             namespaces = tuple(self._namespaces.items())
         # A cluster of thousands of nodes takes longer than the event loop may be held up.
-        return await asyncio.to_thread(self._summarize, facts, namespaces, self._clock.now())
+        return await asyncio.to_thread(self._summarize, facts, namespaces, now)
 
     async def _read_version(self) -> None:
         now = self._clock.monotonic()

@@ -2,9 +2,9 @@
 
 The object tells beforehand: it has all values of the manifest, and its `managedFields` name no
 field that we applied last and that the manifest does not have any more. An object that we have
-created and never applied since is told by its values, which include the hash of the manifest: no
-apply would remove anything from it. A doubt costs one request: lists that others have extended, and
-values that the server has rewritten (a quantity of 1000m as 1), count as changes.
+created and never applied since is recognized by its values, which include the hash of the manifest:
+no apply would remove anything from it. A doubt costs one request: lists that others have extended,
+and values that the server has rewritten (a quantity of 1000m as 1), count as changes.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from typing import Final
 
 from kubeocean.api.fleet.clusters import MEMBER_CLUSTERS, MemberCluster
 from kubeocean.api.fleet.inventory import CLUSTER_PROFILES, ClusterProfile
@@ -28,7 +29,7 @@ from kubeocean.fleet.inventory.profile import (
     profile_document,
     profile_status,
 )
-from kubeocean.fleet.status_writes import replace_status
+from kubeocean.fleet.writes import write_status
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
@@ -37,6 +38,8 @@ from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.objects import Key
 
 __all__ = ["ClusterProfiles"]
+
+_WORKERS: Final = 8  # a reconcile waits for the hub only
 
 
 class ClusterProfiles:
@@ -61,6 +64,7 @@ class ClusterProfiles:
         self.controller: Controller[Key] = Controller(
             "clusterprofile",
             self.reconcile,
+            workers=_WORKERS,
             gate=self._caught_up,
             clock=clock,
             metrics=metrics,
@@ -184,8 +188,8 @@ class ClusterProfiles:
         threshold = unhealthy_threshold(self._threshold, member.spec.heartbeat_period_seconds)
         properties = self._extensions.profile_properties(member)
         status = profile_status(profile, member, properties, threshold, now)
-        if status != profile.status:
-            written = await replace_status(self._client, CLUSTER_PROFILES, profile, status)
+        written = await write_status(self._client, CLUSTER_PROFILES, profile, status)
+        if written is not None:
             self._profiles.wrote(written)
         delay = recheck_after(member.status.agent_status, threshold, now)
         return Done() if delay is None else After(delay.total_seconds())

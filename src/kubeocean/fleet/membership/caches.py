@@ -40,7 +40,7 @@ class MembershipCaches:
         self.members: Informer[MemberCluster] = Informer(
             client, MEMBER_CLUSTERS, clock=clock, metrics=metrics
         )
-        self._internals: Informer[InternalMemberCluster] = Informer(
+        self.internals: Informer[InternalMemberCluster] = Informer(
             client, INTERNAL_MEMBER_CLUSTERS, clock=clock, metrics=metrics
         )
         self._namespaces: Informer[Namespace] = Informer(
@@ -56,7 +56,7 @@ class MembershipCaches:
             self._namespaces,
             self._roles,
             self._role_bindings,
-            self._internals,
+            self.internals,
             self.members,
         )
         self._by_kind: dict[str, Informer[Any]] = {
@@ -96,7 +96,7 @@ class MembershipCaches:
         self._namespaces.on_change(changed)
         self._roles.on_change(changed)
         self._role_bindings.on_change(changed)
-        self._internals.on_change(changed)
+        self.internals.on_change(changed)
         self.members.on_change(member_changed)
 
     def objects(self, member: str) -> HubObjects:
@@ -106,7 +106,7 @@ class MembershipCaches:
             self._namespaces.get(Key("", namespace)),
             self._roles.get(Key(namespace, member_role(member))),
             self._role_bindings.get(Key(namespace, member_role_binding(member))),
-            self._internals.get(Key(namespace, member)),
+            self.internals.get(Key(namespace, member)),
         )
 
     def wrote(self, kind: str, obj: Object) -> None:
@@ -121,7 +121,7 @@ class MembershipCaches:
             and await self._namespaces.caught_up(Key("", namespace))
             and await self._roles.caught_up(Key(namespace, member_role(key.name)))
             and await self._role_bindings.caught_up(Key(namespace, member_role_binding(key.name)))
-            and await self._internals.caught_up(Key(namespace, key.name))
+            and await self.internals.caught_up(Key(namespace, key.name))
         )
 
 

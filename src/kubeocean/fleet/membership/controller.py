@@ -58,7 +58,7 @@ from kubeocean.fleet.membership.status import (
     status_changes,
     with_conditions,
 )
-from kubeocean.fleet.status_writes import replace_status
+from kubeocean.fleet.writes import write_status
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock, text_of
 from kubeocean.runtime.controller import After, Controller, Done, Outcome, Stuck
@@ -77,7 +77,7 @@ NETWORKING_AGENTS: Final = (
     AgentType.SERVICE_EXPORT_IMPORT,
 )
 FORCE_WAIT: Final = timedelta(minutes=15)
-_WORKERS: Final = 5  # a reconcile waits for the hub only
+_WORKERS: Final = 16  # a reconcile waits for the hub only
 _RECHECK_S: Final = 5.0  # Works may get finalizers while their namespace is being deleted
 _STUCK_AFTER: Final = timedelta(minutes=15)
 # Errors that the next attempt is likely not to meet; all others are shown on the MemberCluster
@@ -382,12 +382,12 @@ class MemberClusters:
         return ()
 
     async def _replace_status(self, member: MemberCluster, status: MemberStatus) -> MemberCluster:
-        if status == member.status:
-            return member
         try:
-            written = await replace_status(self._client, MEMBER_CLUSTERS, member, status)
+            written = await write_status(self._client, MEMBER_CLUSTERS, member, status)
         except NotFound:
             return member  # deleted meanwhile
+        if written is None:
+            return member
         self.caches.members.wrote(written)
         for change in status_changes(member.status, status):
             self._emit(member, change.type, change.reason, change.message)

@@ -12,7 +12,8 @@ and sorters of placements work on them:
 
 The version and the certificate authority of the cluster are KubeFleet's properties, which only its
 provider `azure` reports; here every provider does. A cluster reports at most 50 names of each
-family, the first ones in alphabetical order: labels of nodes are not ours to limit.
+family, the first ones in alphabetical order: labels of nodes are not ours to limit. `leasing` has
+the properties of members that lend nodes.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from kubeocean.api.fleet.names import (
     PROPERTY_KUBERNETES_VERSION,
 )
 from kubeocean.errors import ConfigError
-from kubeocean.fleet.properties.collection import NodeResources
+from kubeocean.fleet.properties.collection import NodeResources, is_segment
+from kubeocean.fleet.properties.leasing import LeasingFacts, leasing_properties
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.runtime.kinds import Node, Pod
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import ZERO, Quantity
-from kubeocean.runtime.selectors import check_label_value
 
 __all__ = [
     "ClusterFacts",
@@ -80,12 +81,16 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Facts about a cluster at one time; `requested` is None where pods are not counted."""
+    """Facts about a cluster at one time.
+
+    `requested` is None where pods are not counted, `leasing` where nothing is known of leasing.
+    """
 
     nodes: Sequence[NodeFacts]
     requested: Amounts | None = None
     version: str = ""
     certificate_authority: str = ""  # PEM
+    leasing: LeasingFacts | None = None
 
 
 class RequestTotals:
@@ -134,10 +139,10 @@ def extension_properties(facts: ClusterFacts) -> dict[str, str]:
     properties = identity_properties(facts)
     properties |= _extended_resources(facts)
     for family, value_of in _FAMILIES.items():
-        values = Counter(filter(_is_segment, map(value_of, facts.nodes)))
+        values = Counter(filter(is_segment, map(value_of, facts.nodes)))
         for value, count in sorted(values.items())[:_MOST]:
             properties[f"{EXTENSION_PROPERTY_PREFIX}{family}/{value}/nodes"] = str(count)
-    return properties
+    return properties | dict(leasing_properties(facts.leasing))
 
 
 _FAMILIES: Final[dict[str, Callable[[NodeFacts], str]]] = {
@@ -169,16 +174,7 @@ def _is_extended(name: str) -> bool:
     """Whether this is a resource of a device plugin: its name has a domain of its own."""
     domain, slash, resource = name.partition("/")
     is_ours = bool(slash) and not f"{domain}/".endswith(_NATIVE_DOMAIN)
-    return is_ours and _is_segment(domain) and _is_segment(resource)
-
-
-def _is_segment(value: str) -> bool:
-    """Whether a value can be a part of a property's name."""
-    try:
-        check_label_value(value)
-    except ConfigError:
-        return False
-    return bool(value)
+    return is_ours and is_segment(domain) and is_segment(resource)
 
 
 def _sum(amounts: Iterable[Amounts]) -> dict[str, Quantity]:

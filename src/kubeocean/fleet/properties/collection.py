@@ -26,12 +26,14 @@ from kubeocean.fleet.applier.manifests import is_applied_work
 from kubeocean.leasing.amounts import Amounts
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import ZERO, Quantity
+from kubeocean.runtime.selectors import check_label_value
 
 __all__ = [
     "Namespaces",
     "NodeResources",
     "PodRequests",
     "Usage",
+    "is_segment",
     "namespaces_of",
     "node_count",
     "property_value",
@@ -135,6 +137,15 @@ def usage_of(nodes: Iterable[NodeResources], pods: Iterable[PodRequests] | None)
     requested = _sum(pod.requests for pod in pods)
     available = {name: max(ZERO, allocatable[name] - requested[name]) for name in RESOURCES}
     return Usage(capacity, allocatable, available)
+
+
+def is_segment(value: str) -> bool:
+    """Whether a value can be a part of a property's name."""
+    try:
+        check_label_value(value)
+    except ConfigError:
+        return False
+    return bool(value)
 
 
 def property_value(value: str, now: str) -> Json:

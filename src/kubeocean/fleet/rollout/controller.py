@@ -17,6 +17,7 @@ from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.strategies import RollingUpdate, RolloutStrategyType
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.metrics import measured
 from kubeocean.fleet.rollout.plan import (
     Release,
     plan,
@@ -34,6 +35,7 @@ from kubeocean.runtime.objects import Condition, Json, Key, Object, set_conditio
 
 __all__ = ["Rollout"]
 
+_NAME: Final = "fleet-rollout"
 _WORKERS: Final = 8
 _HELD: Final = "The limits of the rolling update do not allow this cluster yet"
 _STARTED: Final = "The rollout has started"
@@ -53,8 +55,8 @@ class Rollout:
         self._client, self._caches = client, caches
         self._clock = clock or RealClock()
         self.controller: Controller[Key] = Controller(
-            "fleet-rollout",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(
                 caches.placements.caught_up,

@@ -65,7 +65,7 @@ from kubeocean.fleet.scheduler.model import (
     read_term_selector,
 )
 from kubeocean.fleet.scheduler.modes import Schedule
-from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
+from kubeocean.fleet.scheduler.triggers import Trigger, Verdicts, concerns, trigger
 from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
 
 __all__ = [
@@ -86,6 +86,7 @@ __all__ = [
     "Trigger",
     "UnscheduleCause",
     "Unscheduling",
+    "Verdicts",
     "binding_document",
     "binding_patch",
     "concerns",

@@ -27,6 +27,7 @@ from kubeocean.api.fleet.strategies import (
 from kubeocean.errors import NotFound
 from kubeocean.fleet.applier.three_way import without_nulls
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.metrics import SchedulingMetrics, measured
 from kubeocean.fleet.rollout.plan import Release, plan, release_spec, target_number
 from kubeocean.fleet.scheduler.bindings import BindingChanges, BindingPatch, Unscheduling
 from kubeocean.fleet.scheduler.cycle import schedule
@@ -39,7 +40,7 @@ from kubeocean.fleet.scheduler.documents import (
 )
 from kubeocean.fleet.scheduler.eligibility import ineligibility
 from kubeocean.fleet.scheduler.model import BindingView, MemberView
-from kubeocean.fleet.scheduler.triggers import Trigger, concerns, trigger
+from kubeocean.fleet.scheduler.triggers import Trigger, Verdicts, concerns, trigger
 from kubeocean.fleet.scheduler.views import view_binding, view_member, view_policy
 from kubeocean.fleet.snapshots.plan import latest_policy, usable_group
 from kubeocean.fleet.writes import delete, finalizers_patch, in_parallel, in_thread, write_status
@@ -51,6 +52,7 @@ from kubeocean.runtime.objects import Json, Key, find_condition
 
 __all__ = ["Scheduler"]
 
+_NAME: Final = "fleet-scheduler"
 _WORKERS: Final = 8
 _MANY_CLUSTERS: Final = 200  # of which a cycle takes longer than a turn of the event loop may
 
@@ -68,10 +70,13 @@ class Scheduler:
     ) -> None:
         self._client, self._caches = client, caches
         self._clock = clock or RealClock()
+        self._metrics = SchedulingMetrics(metrics, self._clock)
         self._views: dict[str, MemberView] = {}
+        # By placement: UID and version of its policy snapshot, and the verdicts of that
+        self._verdicts: dict[Key, tuple[tuple[str, str], Verdicts]] = {}
         self.controller: Controller[Key] = Controller(
-            "fleet-scheduler",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(
                 caches.placements.caught_up,
@@ -90,7 +95,7 @@ class Scheduler:
     # Events
 
     def _member_changed(self, old: MemberCluster | None, new: MemberCluster | None) -> None:
-        before = view_member(old) if old is not None else None
+        before = self._views.get(old.name) if old is not None else None
         after = view_member(new) if new is not None else None
         if after is not None:
             self._views[after.name] = after
@@ -108,12 +113,27 @@ class Scheduler:
             latest = latest_policy(self._caches.policy_snapshots.of(placement.key))
             condition = find_condition(latest.status.conditions, SCHEDULED.name) if latest else None
             fulfilled = condition is not None and condition.status == "True"
-            if concerns(change, placement.spec.policy.placement_type, fulfilled=fulfilled):
-                self.controller.enqueue(placement.key)
+            if not concerns(change, placement.spec.policy.placement_type, fulfilled=fulfilled):
+                continue
+            if latest is not None and before is not None and after is not None:
+                verdicts = self._verdicts_of(placement.key, latest)
+                if not verdicts.differ(before, after, now):
+                    continue
+            self.controller.enqueue(placement.key)
+
+    def _verdicts_of(self, placement: Key, snapshot: PolicySnapshot) -> Verdicts:
+        """Return the verdicts of a policy, which is compiled once for each version of it."""
+        record = self._verdicts.get(placement)
+        version = snapshot.uid, snapshot.resource_version
+        if record is None or record[0] != version:
+            record = self._verdicts[placement] = version, Verdicts(view_policy(snapshot))
+        return record[1]
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
         if new is not None and (old is None or old.deleting != new.deleting):
             self.controller.enqueue(new.key)
+        elif new is None and old is not None:
+            self._verdicts.pop(old.key, None)
 
     def _policy_changed(self, old: PolicySnapshot | None, new: PolicySnapshot | None) -> None:
         if old is not None and new is not None and _policy_marks(old) == _policy_marks(new):
@@ -143,7 +163,8 @@ class Scheduler:
         snapshot = latest_policy(self._caches.policy_snapshots.of(key))
         if snapshot is None:
             return Done()
-        await self._schedule(placement, snapshot)
+        with self._metrics.cycle():
+            await self._schedule(placement, snapshot)
         return Done()
 
     async def _schedule(self, placement: Placement, snapshot: PolicySnapshot) -> None:

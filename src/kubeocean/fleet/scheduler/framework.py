@@ -123,6 +123,7 @@ class FilterPlugin(NamedTuple):
     name: str
     pre_filter: Callable[[Cycle], Filter | None]
     per_batch: bool = False  # whether its results change when a cluster is picked
+    of_policy: bool = False  # whether they depend on policy and cluster alone
 
 
 class ScorePlugin(NamedTuple):

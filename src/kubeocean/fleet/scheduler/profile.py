@@ -13,6 +13,7 @@ The first filter that refuses a cluster ends its cycle. Plugins of a few lines a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kubeocean.fleet.scheduler import (
@@ -31,9 +32,11 @@ from kubeocean.fleet.scheduler.framework import (
     Score,
     ScorePlugin,
     Scorer,
+    start_cycle,
 )
 from kubeocean.fleet.scheduler.model import (
     MemberView,
+    PolicyView,
 )
 from kubeocean.fleet.scheduler.properties import quoted
 
@@ -48,6 +51,7 @@ __all__ = [
     "Filtered",
     "all_rejections",
     "batch_limit",
+    "policy_filters",
     "prepare_scorer",
     "run_filters",
 ]
@@ -119,10 +123,10 @@ def _same_placement_scorer(cycle: Cycle) -> Scorer:
 
 
 FILTERS: Final = (
-    FilterPlugin(affinity.CLUSTER_AFFINITY, affinity.pre_filter),
+    FilterPlugin(affinity.CLUSTER_AFFINITY, affinity.pre_filter, of_policy=True),
     FilterPlugin(CLUSTER_ELIGIBILITY, _eligibility_filter),
-    FilterPlugin(NAMESPACE_AFFINITY, _namespace_filter),
-    FilterPlugin(TAINT_TOLERATION, _taint_filter),
+    FilterPlugin(NAMESPACE_AFFINITY, _namespace_filter, of_policy=True),
+    FilterPlugin(TAINT_TOLERATION, _taint_filter, of_policy=True),
     FilterPlugin(SAME_PLACEMENT_AFFINITY, _same_placement_filter),
     FilterPlugin(spread.TOPOLOGY_SPREAD, spread.pre_filter, per_batch=True),
 )
@@ -169,6 +173,12 @@ def all_rejections(cycle: Cycle) -> Mapping[str, tuple[Rejection, ...]]:
         )
         for cluster in cycle.clusters
     }
+
+
+def policy_filters(policy: PolicyView) -> tuple[Filter, ...]:
+    """Return the filters that depend on policy and cluster alone, not on time or bindings."""
+    cycle = start_cycle(policy, (), (), datetime.min.replace(tzinfo=UTC))
+    return tuple(_prepare(cycle, [plugin for plugin in FILTERS if plugin.of_policy]))
 
 
 def _prepare(cycle: Cycle, plugins: Iterable[FilterPlugin]) -> list[Filter]:

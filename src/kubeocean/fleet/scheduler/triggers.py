@@ -2,6 +2,9 @@
 
 Changes that could only make a cluster less suitable start nothing: decisions once made under a
 policy stay. A cluster under deletion starts nothing until it is really gone.
+
+The usage of a cluster changes with most heartbeats. `Verdicts` spares placements the cycles that
+would decide as before.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ from enum import Enum
 
 from kubeocean.api.fleet.policies import PlacementType
 from kubeocean.fleet.scheduler.eligibility import ineligibility
+from kubeocean.fleet.scheduler.framework import AlreadySelected, Filter, Rejection
 from kubeocean.fleet.scheduler.model import (
     MemberView,
+    PolicyView,
 )
+from kubeocean.fleet.scheduler.profile import policy_filters
 
-__all__ = ["Trigger", "concerns", "trigger"]
+__all__ = ["Trigger", "Verdicts", "concerns", "trigger"]
 
 
 class Trigger(Enum):
@@ -60,3 +66,37 @@ def concerns(change: Trigger, placement_type: str, *, fulfilled: bool) -> bool:
     if change is not Trigger.CHANGED:
         return change is Trigger.GONE
     return placement_type != PlacementType.PICK_N or not fulfilled
+
+
+class Verdicts:
+    """Verdicts of one policy on single clusters, without regard to its bindings.
+
+    PickAll and a PickN that lacks clusters take every cluster that passes the filters, and
+    PickFixed every eligible cluster of its list. So a cycle decides as before if the filters
+    refuse both versions of a changed cluster for the same reasons, or neither of them.
+    """
+
+    def __init__(self, policy: PolicyView) -> None:
+        self._fixed: frozenset[str] | None = None
+        self._filters: tuple[Filter, ...] = ()
+        if policy.placement_type == PlacementType.PICK_FIXED:
+            self._fixed = frozenset(policy.cluster_names)
+        else:
+            self._filters = policy_filters(policy)
+
+    def differ(self, old: MemberView, new: MemberView, now: datetime) -> bool:
+        """Whether a cycle may decide otherwise after this change of a cluster."""
+        if self._fixed is not None and new.name not in self._fixed:
+            return False
+        if ineligibility(old, now) != ineligibility(new, now):
+            return True
+        if self._fixed is not None:
+            return False
+        # Labels are the domains of topology spread, too, which other clusters share.
+        return old.labels != new.labels or any(
+            _reasons(check(old)) != _reasons(check(new)) for check in self._filters
+        )
+
+
+def _reasons(answer: Rejection | AlreadySelected | None) -> tuple[str, ...] | None:
+    return answer.reasons if isinstance(answer, Rejection) else None

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from kubeocean.api.fleet.placements import Placement
 from kubeocean.api.fleet.schema import document
@@ -107,7 +108,8 @@ class SelectionReader:
         # By placement, namespaces in which selected objects vanished
         self._shrunk: dict[Key, set[str]] = {}
         self._handlers: list[Callable[[Key], None]] = []
-        self._contents: RecentContents[Json] = RecentContents()
+        # Encoded: decoded objects take several times the memory that the limit allows for
+        self._contents: RecentContents[bytes] = RecentContents()
         options: dict[str, Any] = {"clock": self._clock, "metrics": metrics}
         self._pool: InformerPool[Key] = InformerPool(
             client, self._object_changed, prune=with_digest, **options
@@ -176,13 +178,16 @@ class SelectionReader:
             raise
         self._follow(placement, wanted, hub)
         await self._synced(self._needs(wanted))
-        choose = partial(
-            selected,
-            await self._contents_of(wanted),
-            hub_runs_workloads=self._settings.hub_runs_workloads,
-            services=self._services(wanted),
-        )
-        return await in_thread(choose, many=len(choose.args[0]) > _MANY)
+        contents, services = await self._contents_of(wanted), self._services(wanted)
+
+        def choose() -> list[Json]:
+            return selected(
+                [_decoded(resource, raw) for resource, raw in contents],
+                hub_runs_workloads=self._settings.hub_runs_workloads,
+                services=services,
+            )
+
+        return await in_thread(choose, many=len(contents) > _MANY)
 
     async def _check_namespaces(self, namespaces: Iterable[str]) -> None:
         """Note those of the namespaces that are deleted, or being deleted.
@@ -356,8 +361,8 @@ class SelectionReader:
 
     # Content
 
-    async def _contents_of(self, wanted: Iterable[Query]) -> list[Json]:
-        """Return the objects that each query selects; one that several select comes as often."""
+    async def _contents_of(self, wanted: Iterable[Query]) -> list[tuple[Resource[Untyped], bytes]]:
+        """Return the encoded objects that each query selects; as often as queries select them."""
         chosen: list[tuple[Resource[Untyped], Untyped]] = []
         for query in wanted:
             resource = self._kinds.resources.get(query.kind)
@@ -375,12 +380,14 @@ class SelectionReader:
             for resource, obj in chosen
         }
         contents |= await self._read_all([key for key, held in contents.items() if held is None])
-        found = [contents[resource, obj.key] for resource, obj in chosen]
-        for (resource, obj), content in zip(chosen, found, strict=True):
+        encoded: list[tuple[Resource[Untyped], bytes]] = []
+        for resource, obj in chosen:
+            content = contents[resource, obj.key]
             if content is None:
                 # Deleted, and its event follows; or a server that does not offer the kind just now
                 raise ServerTimeout(f"{resource} {obj.key} could not be read")
-        return [content for content in found if content is not None]
+            encoded.append((resource, content))
+        return encoded
 
     @staticmethod
     def _candidates(informer: Informer[Untyped], query: Query) -> list[Untyped]:
@@ -400,20 +407,15 @@ class SelectionReader:
 
     async def _read_all(
         self, missing: Iterable[tuple[Resource[Untyped], Key]]
-    ) -> dict[tuple[Resource[Untyped], Key], Json]:
+    ) -> dict[tuple[Resource[Untyped], Key], bytes]:
         groups: dict[Need, set[Key]] = {}
         for resource, key in missing:
             groups.setdefault(Need(resource, key.namespace), set()).add(key)
-        read: dict[tuple[Resource[Untyped], Key], Json] = {}
+        read: dict[tuple[Resource[Untyped], Key], bytes] = {}
 
         def keep(resource: Resource[Untyped], obj: Untyped) -> None:
-            # Items of a list have neither apiVersion nor kind
-            content = obj.content() | {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-            }
-            read[resource, obj.key] = content
-            self._contents.put(obj.uid, obj.resource_version, content, len(obj.raw))
+            read[resource, obj.key] = raw = bytes(obj.raw)
+            self._contents.put(obj.uid, obj.resource_version, raw, len(raw))
 
         async def get(one: tuple[Resource[Untyped], Key]) -> None:
             resource, key = one
@@ -442,6 +444,12 @@ class SelectionReader:
             if query.kind == _ENDPOINTS
         ]
         return frozenset(obj.key for each in informers if each is not None for obj in each.items())
+
+
+def _decoded(resource: Resource[Untyped], raw: bytes) -> Json:
+    """Return an object; items of a list have neither apiVersion nor kind."""
+    content: Json = msgspec.json.decode(raw)
+    return content | {"apiVersion": resource.api_version, "kind": resource.kind}
 
 
 def _is_same(old: Namespace, new: Namespace) -> bool:

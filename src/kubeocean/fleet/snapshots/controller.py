@@ -20,6 +20,7 @@ from kubeocean.api.fleet.placements import Placement, StatusReportingScope
 from kubeocean.api.fleet.strategies import RolloutStrategyType
 from kubeocean.errors import ApiError, ConfigError, Forbidden, NotFound
 from kubeocean.fleet.caches import HubCaches, ScopedCache, parent_of
+from kubeocean.fleet.metrics import measured
 from kubeocean.fleet.selection.reader import SelectionReader
 from kubeocean.fleet.selection.rules import GroupVersionKind
 from kubeocean.fleet.selection.select import NAMESPACE
@@ -48,6 +49,7 @@ from kubeocean.runtime.objects import Json, Key, Object, ObjectT, Resource
 
 __all__ = ["SelectionResult", "Snapshots", "selected_namespace"]
 
+_NAME: Final = "fleet-snapshots"
 _WORKERS: Final = 8
 _FINALIZERS: Final = (names.FINALIZER_PLACEMENT, names.FINALIZER_SCHEDULER)
 _MANY_OBJECTS: Final = 200  # encoding more takes longer than a turn of the event loop may
@@ -83,8 +85,8 @@ class Snapshots:
         self._results: dict[Key, SelectionResult] = {}
         self._handlers: list[Callable[[Key], None]] = []
         self.controller: Controller[Key] = Controller(
-            "fleet-snapshots",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(
                 caches.placements.caught_up,

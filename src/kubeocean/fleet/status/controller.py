@@ -23,6 +23,7 @@ from kubeocean.api.fleet.placements import (
 from kubeocean.api.fleet.strategies import RolloutStrategyType
 from kubeocean.errors import Forbidden, Invalid, NotFound
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.metrics import PlacementMetrics, measured
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.controller import Snapshots, selected_namespace
 from kubeocean.fleet.snapshots.plan import Group, groups, latest_policy, usable_group
@@ -34,6 +35,7 @@ from kubeocean.fleet.status.mirror import (
     with_synced,
 )
 from kubeocean.fleet.status.placement import (
+    expected_types,
     external_index,
     invalid_status,
     is_scheduled,
@@ -50,6 +52,7 @@ from kubeocean.runtime.objects import Key, Object
 
 __all__ = ["Statuses"]
 
+_NAME: Final = "fleet-status"
 _WORKERS: Final = 8
 _INTERVAL_S: Final = 0.2  # between two writes of one status
 _MANY_CLUSTERS: Final = 100  # of which a status takes longer than a turn of the event loop may
@@ -79,10 +82,11 @@ class Statuses:
         self._client, self._caches = client, caches
         self._snapshots, self._contents = snapshots, contents
         self._clock = clock or RealClock()
+        self._metrics = PlacementMetrics(metrics, self._clock)
         self._records: dict[Key, _Record] = {}
         self.controller: Controller[Key] = Controller(
-            "fleet-status",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(
                 caches.placements.caught_up,
@@ -137,6 +141,7 @@ class Statuses:
         placement = self._caches.placements.get(key)
         if placement is None:
             self._records.pop(key, None)
+            self._metrics.forget(key)
             return Done()
         result = self._snapshots.result(placement)
         if placement.deleting or result is None:
@@ -170,9 +175,15 @@ class Statuses:
         if written is not None:
             self._records[placement.key] = _Record(self._clock.monotonic())
             self._caches.placements.wrote(written)
+        self._metrics.reported(
+            placement.key,
+            placement.metadata.generation,
+            expected_types(placement, status),
+            status.conditions,
+        )
 
     async def _status(self, placement: Placement, now: str) -> PlacementStatus | None:
-        """Return the status as the caches show it; None if it cannot be told yet."""
+        """Return the status as the caches show it; None while the caches are incomplete."""
         snapshot = latest_policy(self._caches.policy_snapshots.of(placement.key))
         resource_snapshots = self._caches.resource_snapshots.of(placement.key)
         by_name = {

@@ -40,6 +40,7 @@ from kubeocean.fleet.steps import Judgement, chain_of, settle, walk
 from kubeocean.runtime.objects import Condition, find_condition, set_condition
 
 __all__ = [
+    "expected_types",
     "external_index",
     "invalid_status",
     "is_scheduled",
@@ -67,6 +68,18 @@ _NOT_DONE: Final[Mapping[str, str]] = {
     DIFF_REPORTED.name: "Differences are not reported by {count}",
 }
 _NOT_KNOWN: Final = "{step} is not known of {count}"
+
+
+def expected_types(placement: Placement, status: PlacementStatus) -> tuple[str, ...]:
+    """Return the types of the conditions that a complete placement has, in order.
+
+    A placement whose policy picks no cluster has nothing but Scheduled.
+    """
+    steps = [SCHEDULED]
+    if any(entry.cluster_name for entry in status.placement_statuses):
+        steps += chain_of(placement.spec.strategy.apply_strategy)
+    prefix = scope_of(placement.key).prefix
+    return tuple(f"{prefix}{step.name}" for step in steps)
 
 
 def is_scheduled(placement: Placement, snapshot: PolicySnapshot | None) -> bool:

@@ -25,6 +25,7 @@ from kubeocean.api.fleet.strategies import (
 )
 from kubeocean.errors import ApiError, NotFound
 from kubeocean.fleet.caches import HubCaches, parent_of
+from kubeocean.fleet.metrics import measured
 from kubeocean.fleet.snapshots.contents import SnapshotContents
 from kubeocean.fleet.snapshots.plan import Group, groups, usable_group
 from kubeocean.fleet.steps import fresh
@@ -46,6 +47,7 @@ from kubeocean.runtime.objects import Json, Key, Object
 
 __all__ = ["Works"]
 
+_NAME: Final = "fleet-works"
 _WORKERS: Final = 32
 _PROCESSING_S: Final = 1.0  # a Work that was just written may be reported on by then
 _LONGEST_ERROR: Final = 2000  # characters; a server may repeat a whole object in its answer
@@ -76,8 +78,8 @@ class Works:
         self._clock = clock or RealClock()
         self._records: dict[Key, _Record] = {}
         self.controller: Controller[Key] = Controller(
-            "fleet-works",
-            self.reconcile,
+            _NAME,
+            measured(_NAME, _WORKERS, self.reconcile, metrics, self._clock),
             workers=_WORKERS,
             gate=caches.gate(caches.bindings.shows, caches.works_caught_up),
             clock=self._clock,

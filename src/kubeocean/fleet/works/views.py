@@ -15,6 +15,7 @@ from kubeocean.api.fleet.conditions import WorkCondition
 from kubeocean.api.fleet.schema import Part
 from kubeocean.api.fleet.strategies import ApplyStrategy, ReportBackStrategy
 from kubeocean.api.fleet.works import WORKS, ManifestCondition, WorkStatus
+from kubeocean.fleet.steps import shared
 from kubeocean.runtime.objects import Key, Object, Resource
 
 __all__ = [
@@ -51,8 +52,11 @@ _GOOD: Final = frozenset(
 
 def prune_work(work: CachedWork) -> CachedWork:
     """Drop the reports of manifests that are applied, available and equal to the hub's."""
-    reports = tuple(filter(_is_notable, work.status.manifest_conditions))
-    status = msgspec.structs.replace(work.status, manifest_conditions=reports)
+    status = msgspec.structs.replace(
+        work.status,
+        conditions=shared(work.status.conditions),
+        manifest_conditions=tuple(filter(_is_notable, work.status.manifest_conditions)),
+    )
     return msgspec.structs.replace(work, status=status)
 
 

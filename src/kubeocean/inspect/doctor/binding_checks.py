@@ -125,9 +125,14 @@ def _check_rights(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Findin
 
 
 def _check_credential(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
-    """Certificates and tokens are valid, and do not expire soon."""
+    """Certificates are verified; certificates and tokens are valid, and do not expire soon."""
     access, about = require(worker.access), _about(worker)
     remedy = join_command(worker.binding, "--renew")
+    if access.insecure:
+        message = "its kubeconfig has insecure-skip-tls-verify: whoever is between the clusters can"
+        message += " read the credential and all Secrets of pods"
+        pinned = "put the worker's CA into the kubeconfig (certificate-authority-data)"
+        yield Finding(Severity.ERROR, about, message, pinned, check="TLS")
     for check, pem in (("client certificate", access.certificate), ("CA", access.ca)):
         yield from _check_certificates(check, about, pem or b"", snapshot.at, remedy)
     token = access.token.reveal() if access.token is not None else ""
@@ -246,10 +251,12 @@ def _check_holder(
 
 def _check_orphans(worker: WorkerSnapshot, snapshot: Snapshot) -> Iterator[Finding]:
     """No object of one cluster is left over of a deleted object of the other."""
-    remedy = f"kubeocean repair --cluster-binding-name {worker.name}"
     for each in require(worker.differences):
-        proven = each.problem is not DifferenceKind.UNPROVEN
-        severity = Severity.ERROR if proven else Severity.WARNING
+        unclear = each.problem in (DifferenceKind.UNPROVEN, DifferenceKind.UNMAPPED)
+        severity = Severity.WARNING if unclear else Severity.ERROR
+        remedy = f"kubeocean repair --cluster-binding-name {worker.name}"
+        if each.problem is DifferenceKind.UNPROVEN:
+            remedy = "ask who created it; delete it in the worker if it is used by nothing"
         about = f"{_about(worker)}, {each.subject}"
         yield Finding(severity, about, each.message, remedy, check="orphans")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kubeocean.inspect.doctor import binding_checks, computing_checks
+from kubeocean.inspect.doctor import binding_checks, computing_checks, fleet_checks
 from kubeocean.inspect.findings import Finding, Severity
 from kubeocean.inspect.snapshot import MissingPart, Snapshot
 from kubeocean.leasing.report import counted
@@ -43,8 +43,11 @@ class Diagnosis:
 
 
 def diagnose(snapshot: Snapshot) -> Diagnosis:
-    """Make all checks of the computing cluster and of each worker."""
+    """Make all checks of the computing cluster, of its fleet if it has one, and of each worker."""
     checks = {name: check(snapshot) for name, check in computing_checks.CHECKS.items()}
+    if (fleet := snapshot.fleet) is not None:
+        for name, check_fleet in fleet_checks.CHECKS.items():
+            checks[name] = check_fleet(fleet, snapshot.at)
     for worker in snapshot.workers.values():
         for name, examine in binding_checks.CHECKS.items():
             checks[f"{name} of {worker.name}"] = examine(worker, snapshot)

@@ -40,7 +40,7 @@ def declared(domain: Domain) -> dict[str, tuple[Permission, ...]]:
     return {
         domain.manager: tuple(manager_rights(domain).permissions()),
         domain.syncer: tuple(syncer_rights(domain).permissions()),
-        domain.proxier: (*proxier_rights(domain).permissions(), _AUTHENTICATION),
+        domain.proxier: (*proxier_rights().permissions(), _AUTHENTICATION),
     }
 
 

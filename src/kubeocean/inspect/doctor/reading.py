@@ -20,6 +20,7 @@ from kubeocean.api.group import DNS_SERVICE, NODE_LEASE_NAMESPACE, SERVER_SERVIC
 from kubeocean.api.ownership import Ids
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.errors import Forbidden, NotFound
+from kubeocean.inspect.doctor.fleet_reading import read_fleet
 from kubeocean.inspect.doctor.left_over import left_over, left_over_policies
 from kubeocean.inspect.doctor.permissions import missing_rights
 from kubeocean.inspect.reader import SnapshotReader, concurrently, exists
@@ -129,6 +130,9 @@ class DoctorReader(SnapshotReader):
             )
             services = tasks.create_task(read_part("Services", self._services()))
             marked = tasks.create_task(self._marked())
+            fleet = None
+            if not only:
+                fleet = tasks.create_task(read_fleet(client, self.clock, self._pause_s))
         first = Snapshot(
             at=await self.now(),
             only=only,
@@ -143,6 +147,7 @@ class DoctorReader(SnapshotReader):
             accounts=accounts.result(),
             services=services.result(),
             marked=marked.result(),
+            fleet=fleet.result() if fleet is not None else None,
         )
         snapshot = replace(first, left_over=await self._left_over(first))
         unread = failures(
@@ -159,6 +164,7 @@ class DoctorReader(SnapshotReader):
             snapshot.services,
             *snapshot.marked.values(),
             snapshot.left_over,
+            *(snapshot.fleet.unread if snapshot.fleet is not None else ()),
         )
         return replace(snapshot, unread=unread)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -13,7 +13,7 @@ from kubeocean.inspect.snapshot import ServerSnapshot, require
 from kubeocean.runtime.objects import Json
 from kubeocean.worker_access.versions import OLDEST, release_of
 
-__all__ = ["check_clock", "check_definitions", "check_version"]
+__all__ = ["check_clock", "check_definitions", "check_version", "compare_definitions"]
 
 _NOTICED: Final = timedelta(seconds=5)
 _HARMFUL: Final = timedelta(seconds=30)  # windows and leases go by clocks
@@ -23,8 +23,19 @@ def check_definitions(
     check: str, about: str, server: ServerSnapshot, remedy: str
 ) -> Iterator[Finding]:
     """Our kinds are installed, served, and have all fields that we write."""
-    shipped = {each["metadata"]["name"]: each for each in definitions()}
-    for name, installed in require(server.definitions).items():
+    yield from compare_definitions(check, about, require(server.definitions), definitions(), remedy)
+
+
+def compare_definitions(
+    check: str,
+    about: str,
+    definitions: Mapping[str, Json | None],
+    shipped_definitions: Iterable[Json],
+    remedy: str,
+) -> Iterator[Finding]:
+    """Compare the definitions of a cluster, None if not installed, with those that we ship."""
+    shipped = {each["metadata"]["name"]: each for each in shipped_definitions}
+    for name, installed in definitions.items():
         if installed is None:
             message = f"the definition {name} is not installed"
             yield Finding(Severity.ERROR, about, message, remedy, check=check)

@@ -143,7 +143,7 @@ def _lends_nothing(details: BindingDetails, worker: WorkerSnapshot) -> Answer | 
         reasons = (f"its policies name {few(others)}",) if others else ()
         remedy = f"a policy with spec.cluster: {worker.name}"
         return Answer(Rule.NO_POLICY, verdict, reasons, (remedy,))
-    invalid = [each for each in own if each.terms is None]
+    invalid = [each for each in own if each.parsed is None]
     if len(invalid) < len(own):
         return None
     verdict = f"it lends nothing new: none of its policies is valid: {invalid[0].problem}"
@@ -181,7 +181,7 @@ def _works(details: BindingDetails) -> Answer:
     open_ = [each.policy.name for each in own if each.lends(details.binding.now)]
     lending = f"lent now by {few(open_)}" if open_ else "no window is open now"
     verdict = f"it works: {ready} of {counted(len(nodes), 'virtual node')} Ready; {lending}"
-    invalid = (each for each in own if each.terms is None)
+    invalid = (each for each in own if each.parsed is None)
     reasons = tuple(f"policy {each.policy.name}: {each.problem}" for each in invalid)
     return Answer(Rule.WORKS, verdict, reasons)
 
@@ -203,9 +203,9 @@ def _policies(details: BindingDetails) -> tuple[str, ...]:
 
 def _policy(entry: CachedPolicy, details: BindingDetails) -> str:
     name, leased = entry.policy.name, entry.policy.status.leased_nodes
-    if entry.terms is None:
+    if entry.parsed is None:
         return f"{name}: invalid, and so changes nothing: {entry.problem}"
-    window = window_text(entry.terms, details.binding.now)
+    window = window_text(entry.parsed, details.binding.now)
     deleting = ", being deleted" if entry.policy.deleting else ""
     return f"{name}: {counted(leased, 'node')} lent{deleting}; its window is {window}"
 

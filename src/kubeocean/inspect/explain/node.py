@@ -10,6 +10,8 @@ from typing import Final
 
 from kubeocean.api import naming
 from kubeocean.api.conditions import CONNECTED, READY
+from kubeocean.api.policies import problems
+from kubeocean.api.validation import describe
 from kubeocean.inspect.explain.node_decision import (
     Evaluation,
     evaluate,
@@ -23,7 +25,7 @@ from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot, i
 from kubeocean.inspect.format import age, few, in_order, moment, taint_text
 from kubeocean.inspect.snapshot import NotRead, known
 from kubeocean.leasing.amounts import PODS
-from kubeocean.leasing.capacity import LimitedBy
+from kubeocean.leasing.capacity import LimitedBy, shown_offer
 from kubeocean.leasing.decision import Hold, Lend, Reclaim, ReclaimCause, ReclaimRules, is_lendable
 from kubeocean.leasing.reclaim import (
     PodStep,
@@ -233,7 +235,7 @@ def _closed(node: NodeSnapshot, evaluation: Evaluation) -> Answer | None:
     assert isinstance(decision, Lend)
     if decision.cause is not ReclaimCause.WINDOW_CLOSED:
         return None
-    window = window_text(decision.policy.terms, node.binding.now)
+    window = window_text(decision.policy.parsed, node.binding.now)
     verdict = f"it takes no new pods: the window of policy {decision.policy.name} is {window}"
     remedy = "the next edge of the window; or other timeWindows in the policy"
     reasons = _reclaim_text(decision.rules, evaluation.plan)
@@ -315,7 +317,13 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     decision, capacity = evaluation.decision, evaluation.capacity
     assert isinstance(decision, Lend)
     policy = decision.policy.name
-    reasons = [f"its window is {window_text(decision.policy.terms, node.binding.now)}"]
+    reasons = [f"its window is {window_text(decision.policy.parsed, node.binding.now)}"]
+    if evaluation.unknown:
+        unknown, withheld = few(evaluation.unknown), few(evaluation.withheld)
+        reasons.append(
+            f"policy {policy} limits {unknown}, a resource of no node that it selects; read"
+            f" cautiously, that lends nothing of {withheld or 'no resource of this node'}"
+        )
     if capacity is None:
         verdict = f"it is lent by policy {policy}; how much it offers is not known"
         return Answer(Rule.LENT, verdict, tuple(reasons))
@@ -324,7 +332,9 @@ def _lent(node: NodeSnapshot, evaluation: Evaluation) -> Answer:
     bound = [n for n in names if capacity.limited_by(n) is not LimitedBy.NODE and n != PODS]
     offered = ", ".join(offered_text(evaluation, name) for name in bound or names[:1])
     remedies = []
-    if any(capacity.lent[name] < capacity.leftover[name] for name in names):
+    if evaluation.unknown:
+        remedies.append(f"a correct name instead of {few(evaluation.unknown)} in policy {policy}")
+    elif any(capacity.lent[name] < capacity.leftover[name] for name in names):
         remedies.append(f"other resourceLimits in policy {policy}")
     if any(capacity.limited_by(name) is LimitedBy.OTHERS for name in names):
         remedies.append("fewer pods of others on the worker's node")
@@ -340,10 +350,12 @@ def policy_lines(node: NodeSnapshot, evaluation: Evaluation) -> tuple[str, ...]:
     lines = []
     decision = evaluation.decision
     if isinstance(decision, Lend):
-        window = window_text(decision.policy.terms, node.binding.now)
+        window = window_text(decision.policy.parsed, node.binding.now)
         lines.append(f"{decision.policy.name} decides: it applies, and is the oldest that does")
         lines.append(f"  its window is {window}")
         lines.append(f"  {_rules_text(decision.rules)}")
+        if mistakes := describe(problems(decision.policy.parsed.spec)):
+            lines.append(f"  probable mistakes: {mistakes}")
     lines += [f"{each.name} does not: {each.message}" for each in evaluation.passed_over]
     return tuple(lines)
 
@@ -402,7 +414,8 @@ def _outdated(node: NodeSnapshot, evaluation: Evaluation) -> list[str]:
     """Return the amounts that the virtual node shows and that are not those offered now."""
     if node.virtual is None or evaluation.capacity is None:
         return []
-    shown = node.virtual.status.allocatable or {}
+    status = node.virtual.status
+    shown = shown_offer(status.allocatable, status.capacity)
     wrong = [
         f"{name} {shown.get(name, 'nothing')} instead of {amount}"
         for name, amount in evaluation.capacity.offered.items()

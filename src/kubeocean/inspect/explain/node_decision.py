@@ -7,7 +7,7 @@ and evictions that were tried.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from kubeocean.api.ownership import Claim, claim_policy, may_be_ours
@@ -21,16 +21,19 @@ from kubeocean.leasing.amounts import Amounts
 from kubeocean.leasing.cached_policy import CachedPolicy, forced_since
 from kubeocean.leasing.capacity import Capacity, LimitedBy, base_of, offer
 from kubeocean.leasing.decision import BindingSelector, Decision, Lend, Reclaim, applies, decide
-from kubeocean.leasing.merge import ParsedPolicy, PassedOver, choose
+from kubeocean.leasing.limits import cautious_limits, withheld_resources
+from kubeocean.leasing.policy_choice import ParsedPolicy, PassedOver, choose
 from kubeocean.leasing.reclaim import ReclaimInput, ReclaimPlan, lent_pod_of, plan_reclaim
 from kubeocean.leasing.requests import NodeUsage, requests_of
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.kinds import Node
+from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.quantity import ZERO
 
 __all__ = [
     "Evaluation",
     "evaluate",
+    "limits_absent_resource",
     "offered_resources",
     "offered_text",
     "own_policies",
@@ -50,19 +53,21 @@ class Evaluation:
     capacity: Capacity | None = None
     usage: NodeUsage | None = None
     plan: ReclaimPlan | None = None  # of a node that is reclaimed, or lent again
+    unknown: tuple[str, ...] = ()  # resources of limits that no node has which the policy selects
+    withheld: tuple[str, ...] = ()  # resources of which nothing is lent because of that
 
     @property
-    def terms(self) -> ParsedPolicy | None:
+    def parsed(self) -> ParsedPolicy | None:
         """The parsed policy that lends the node."""
-        return self.decision.policy.terms if isinstance(self.decision, Lend) else None
+        return self.decision.policy.parsed if isinstance(self.decision, Lend) else None
 
 
 def _parsed(policy: ResourceLeasingPolicy, *, zone: tzinfo, now: datetime) -> CachedPolicy:
     try:
-        terms = ParsedPolicy.of(policy.spec, local=zone)
+        parsed = ParsedPolicy.of(policy.spec, local=zone)
     except ConfigError as error:
         return CachedPolicy(policy, None, str(error), None)
-    return CachedPolicy(policy, terms, "", terms, forced_since(policy, None, now=now))
+    return CachedPolicy(policy, parsed, "", parsed, forced_since(policy, None, now=now))
 
 
 def own_policies(binding: BindingSnapshot) -> list[CachedPolicy]:
@@ -103,17 +108,52 @@ def evaluate(node: NodeSnapshot) -> Evaluation:
     if pnode is not None and binding.binding is not None:
         verdict = choose(
             candidates,
-            applies=lambda terms: applies(terms, pnode, selector, lent=applied is not None),
+            applies=lambda parsed: applies(parsed, pnode, selector, lent=applied is not None),
             current=applied or "",
         )
         passed_over = verdict.passed_over
     usage = _usage(node)
-    capacity = None
-    if isinstance(decision, Lend) and pnode is not None and usage is not None:
-        base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        limits = decision.policy.terms.limits
-        capacity = offer(base, others=usage.others, ours=usage.ours, limits=limits)
-    return Evaluation(decision, passed_over, capacity, usage, _plan(node, decision))
+    evaluation = Evaluation(decision, passed_over, None, usage, _plan(node, decision))
+    if not isinstance(decision, Lend) or pnode is None or usage is None:
+        return evaluation
+    unknown = _unknown_limits(node, decision.policy.parsed, selector)
+    if unknown is None:
+        return evaluation  # what is offered depends on nodes that could not be read
+    base = base_of(pnode.status.allocatable, pnode.status.capacity)
+    limits = decision.policy.parsed.limits
+    return replace(
+        evaluation,
+        capacity=offer(
+            base,
+            others=usage.others,
+            ours=usage.ours,
+            limits=cautious_limits(limits, unknown, base),
+        ),
+        unknown=unknown,
+        withheld=withheld_resources(limits, unknown, base),
+    )
+
+
+def limits_absent_resource(binding: BindingSnapshot, pnode: Node) -> bool:
+    """Whether a policy of a binding limits a resource that a node does not have."""
+    resources = pnode.status.allocatable or pnode.status.capacity or {}
+    policies = (each.parsed for each in own_policies(binding) if each.parsed is not None)
+    return any(limit.resource not in resources for parsed in policies for limit in parsed.limits)
+
+
+def _unknown_limits(
+    node: NodeSnapshot, parsed: ParsedPolicy, selector: NodeSelector | None
+) -> tuple[str, ...] | None:
+    """Return the limited resources that no selected node has; None if nodes were not read."""
+    nodes = node.worker_nodes
+    own = (node.physical,) if node.physical is not None else ()
+    resources: set[str] = set()
+    for pnode in (*own, *(() if isinstance(nodes, NotRead) else nodes)):
+        if applies(parsed, pnode, selector, lent=True):
+            resources.update(pnode.status.allocatable or pnode.status.capacity or ())
+    names = dict.fromkeys(limit.resource for limit in parsed.limits)
+    unknown = tuple(name for name in names if name not in resources)
+    return None if unknown and isinstance(nodes, NotRead) else unknown
 
 
 def _applied_policy(node: NodeSnapshot) -> str | None:
@@ -168,8 +208,8 @@ def _plan(node: NodeSnapshot, decision: Decision) -> ReclaimPlan | None:
 
 def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
     """Return each resource of the node, from its allocatable amount to the offered one."""
-    capacity, usage, terms = evaluation.capacity, evaluation.usage, evaluation.terms
-    if capacity is None or usage is None or terms is None:
+    capacity, usage, parsed = evaluation.capacity, evaluation.usage, evaluation.parsed
+    if capacity is None or usage is None or parsed is None:
         return ()
     others, ours = usage.others, usage.ours
     return tuple(
@@ -178,7 +218,11 @@ def offered_resources(evaluation: Evaluation) -> tuple[OfferedResource, ...]:
             allocatable=str(capacity.base[name]),
             others=str(others.get(name, ZERO)),
             leftover=str(capacity.leftover[name]),
-            limit=_limit(name, terms.spec.resource_limits or ()),
+            limit=(
+                "withheld"
+                if name in evaluation.withheld
+                else _limit(name, parsed.spec.resource_limits or ())
+            ),
             lent=str(capacity.lent[name]),
             used=str(ours.get(name, ZERO)),
             offered=str(capacity.offered[name]),
@@ -194,8 +238,11 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     assert capacity is not None and usage is not None and isinstance(decision, Lend)
     base, left = capacity.base[name], capacity.leftover[name]
     match capacity.limited_by(name):
+        case LimitedBy.LIMIT if name in evaluation.withheld:
+            unknown = ", ".join(evaluation.unknown)
+            why = f"policy {decision.policy.name} limits {unknown}, which no node has"
         case LimitedBy.LIMIT:
-            limit = _limit(name, decision.policy.terms.spec.resource_limits or ())
+            limit = _limit(name, decision.policy.parsed.spec.resource_limits or ())
             why = f"policy {decision.policy.name} lends {limit} of the {left} that are left"
         case LimitedBy.OTHERS:
             why = f"pods of others request {_of(usage.others, name)}"
@@ -207,9 +254,9 @@ def offered_text(evaluation: Evaluation, name: str) -> str:
     return f"{name} {capacity.offered[name]} of {base} ({why})"
 
 
-def window_text(terms: ParsedPolicy, now: datetime) -> str:
+def window_text(parsed: ParsedPolicy, now: datetime) -> str:
     """Return whether the windows are open, and until when."""
-    calendar = terms.calendar
+    calendar = parsed.calendar
     edge = next_edge(calendar, now)
     state = "open" if within(calendar, now) else "closed"
     if edge is None:
@@ -233,5 +280,5 @@ def _limit(name: str, limits: Iterable[ResourceLimit]) -> str:
             continue
         parts = [f"{limit.percent} %"] if limit.percent is not None else []
         parts += [f"at most {limit.quantity}"] if limit.quantity is not None else []
-        texts.append(", ".join(parts))
-    return "; then ".join(filter(None, texts)) or "-"
+        texts.append(", ".join(parts) or "none, without a number")
+    return "; then ".join(texts) or "-"

@@ -192,15 +192,15 @@ def _selector(spec: Json) -> Callable[[Node], str]:
     affinity: Json = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required: Json | None = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     try:
-        terms = NodeSelector.from_document(required) if required is not None else None
+        affinity_selector = NodeSelector.from_document(required) if required is not None else None
     except ConfigError:
-        terms = None  # of a newer form than we know: the scheduler decides
+        affinity_selector = None  # of a newer form than we know: the scheduler decides
 
     def why(node: Node) -> str:
         for key, value in selector.items():
             if node.labels.get(key) != value:
                 return f"its label {key} is not {value}"
-        if terms is not None and not terms.matches(node.name, node.labels):
+        if affinity_selector is not None and not affinity_selector.matches(node.name, node.labels):
             return "the pod's required node affinity does not match it"
         return ""
 
@@ -317,7 +317,7 @@ def _window_verdict(
     decision = evaluation.decision if evaluation is not None else None
     if node is None or not isinstance(decision, Lend):
         return f"it is pending: {_rejections(filtered)}", ("the next edge of the window",)
-    window = window_text(decision.policy.terms, node.binding.now)
+    window = window_text(decision.policy.parsed, node.binding.now)
     verdict = f"it is pending: the window of policy {decision.policy.name} is {window}"
     return verdict, ("the next edge of the window; or other timeWindows in the policy",)
 

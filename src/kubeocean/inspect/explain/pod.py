@@ -13,7 +13,14 @@ from datetime import timedelta
 from typing import Final
 
 from kubeocean.api import naming
-from kubeocean.api.conditions import PHYSICAL_POD_LOST, POD_CREATED, POD_SYNCED, PodEvent
+from kubeocean.api.conditions import (
+    NODE_PORTS,
+    PHYSICAL_POD_LOST,
+    POD_CREATED,
+    POD_EXPECTED,
+    POD_SYNCED,
+    PodEvent,
+)
 from kubeocean.api.ownership import Claim, Ids
 from kubeocean.inspect.explain.node import (
     heartbeat_text,
@@ -66,6 +73,22 @@ _ADMISSION: Final = re.compile(
     r'admission webhook "(?P<hook>[^"]+)"|ValidatingAdmissionPolicy \'(?P<policy>[^\']+)\''
     r"|violates PodSecurity"
 )
+_AGAIN: Final = "a controller creates it again"
+_REJECTIONS: Final = {  # by the reason of a pod that its virtual node rejected
+    PodEvent.NODE_CLOSED: Answer(
+        Rule.NODE_CLOSED,
+        "node {node} started no pods when it arrived, whatever a pod tolerates",
+        remedies=(
+            f"{_AGAIN}; without spec.nodeName the scheduler chooses a node that is open",
+            "see when the node opens: kubeocean explain node",
+        ),
+    ),
+    NODE_PORTS: Answer(
+        Rule.PORT_TAKEN,
+        "another pod on the worker's node behind {node} has a host port that it requests",
+        remedies=(_AGAIN, "or another hostPort, or another node"),
+    ),
+}
 _CONTAINERS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
@@ -165,7 +188,7 @@ def _without_worker(snapshot: PodSnapshot, pod: VirtualPod) -> Answer | None:
         verdict = f"it is on node {name} of the computing cluster; Kubeocean does not manage it"
         return Answer(Rule.NOT_OURS, verdict)
     if (answer := not_read((binding.worker,))) is not None:
-        return answer
+        return _reported_unexpected(pod) or answer
     worker = binding.present
     if worker is None:
         verdict = f"node {name} is left over of binding {binding.name}, which does not exist"
@@ -186,6 +209,10 @@ def _finished(pod: VirtualPod) -> Answer:
         verdict = f"it was lost: {message or 'its pod in the worker disappeared'}"
         reason = "its pod in the worker was deleted there, or was not scheduled there in time"
         return Answer(Rule.LOST, verdict, (reason,), ("a controller creates it again",))
+    if (rejected := _REJECTIONS.get(pod.status.reason)) is not None:
+        reasons = (message,) if message else ()
+        verdict = f"it was rejected: {rejected.verdict.format(node=pod.spec.node_name)}"
+        return rejected._replace(verdict=verdict, reasons=reasons)
     if pod.status.reason.startswith(_OUT_OF):
         verdict = f"it was rejected: node {pod.spec.node_name} had too little when it arrived"
         reasons = (message,) if message else ()
@@ -194,18 +221,35 @@ def _finished(pod: VirtualPod) -> Answer:
     return Answer(Rule.ENDED, f"it has ended: {pod.status.phase}{how}")
 
 
+def _reported_unexpected(pod: VirtualPod) -> Answer | None:
+    """Return the answer that a pod is not replicated, if the syncer has reported that."""
+    reported = find_condition(pod.status.conditions, POD_EXPECTED)
+    if reported is None or reported.reason != PodEvent.NOT_REPLICATED:
+        return None
+    verdict = f"it does not run in the worker: {reported.message}"
+    return Answer(Rule.STAYS_ABOVE, verdict, (_reported_text(pod),))
+
+
+def _reported_text(pod: VirtualPod) -> str:
+    reported = find_condition(pod.status.conditions, POD_EXPECTED)
+    if reported is None or reported.reason != PodEvent.NOT_REPLICATED:
+        return f"the syncer has not reported {PodEvent.NOT_REPLICATED} yet"
+    return f"the syncer reported {PodEvent.NOT_REPLICATED} at {reported.last_transition_time}"
+
+
 def _stays(snapshot: PodSnapshot, pod: VirtualPod) -> Answer:
     owner = controller_of(pod)
+    reasons = (_reported_text(pod),)
     if pod.namespace in snapshot.domain.system_namespaces:
         verdict = f"it does not run in the worker: pods of namespace {pod.namespace} stay here"
-        return Answer(Rule.STAYS_ABOVE, verdict)
+        return Answer(Rule.STAYS_ABOVE, verdict, reasons)
     kind = owner.kind if owner is not None else ""
     verdict = f"it does not run in the worker: it is a {kind}'s, and those are for real nodes"
     remedies = (
         f"the annotation {snapshot.domain.running_daemonset}: true in the pod template",
         "or runningDaemonsetByDefault: true in the binding",
     )
-    return Answer(Rule.STAYS_ABOVE, verdict, remedies=remedies)
+    return Answer(Rule.STAYS_ABOVE, verdict, reasons, remedies)
 
 
 # Answers from the worker

@@ -17,6 +17,7 @@ from kubeocean.api import naming
 from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
 from kubeocean.api.group import NODE_LEASE_NAMESPACE
 from kubeocean.api.policies import ResourceLeasingPolicy
+from kubeocean.inspect.explain.node_decision import limits_absent_resource
 from kubeocean.inspect.explain.pending import closest_node, filter_nodes
 from kubeocean.inspect.explain.snapshots import (
     BindingDetails,
@@ -54,7 +55,7 @@ from kubeocean.runtime.kinds import (
     Node,
 )
 from kubeocean.runtime.objects import Key, Resource, Untyped
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, PhysicalPod, VirtualPod
 from kubeocean.worker_access.client import find_binding
 
@@ -270,6 +271,9 @@ class ExplainReader(SnapshotReader):
         if client is not None and isinstance(pnode, Node):
             pods = await read_part("pods on the worker's node", _counted_pods(client, pnode.name))
             node = replace(node, worker_pods=pods)
+            if limits_absent_resource(binding, pnode):
+                nodes = await read_part("nodes of the worker", _nodes(client))
+                node = replace(node, worker_nodes=nodes)
         if virtual:
             lease = self.computing.get(LEASES, name, NODE_LEASE_NAMESPACE)
             node = replace(
@@ -421,3 +425,7 @@ async def _virtual_pods(client: Client, node: str) -> tuple[VirtualPod, ...]:
 async def _events(client: Client, key: Key) -> tuple[Event, ...]:
     fields = f"involvedObject.kind=Pod,involvedObject.name={key.name}"
     return tuple((await client.list(EVENTS, key.namespace, fields=fields)).items)
+
+
+async def _nodes(client: Client) -> tuple[Node, ...]:
+    return tuple((await client.list(NODES)).items)

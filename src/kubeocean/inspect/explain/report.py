@@ -1,4 +1,4 @@
-"""Explanations: the state of a node, a pod or a binding, and the rule that decided it.
+"""Explanations: the state of a node, a pod, a binding or a fleet's object, and what decided it.
 
 An explanation begins with the verdict in one sentence, and the rule; its reasons, what would change
 it, and the parts that could not be read follow. Programs get the same as a document.
@@ -67,6 +67,8 @@ class Rule(StrEnum):
     LOST = "Lost"
     LEAVING = "Leaving"
     STAYS_ABOVE = "StaysAbove"  # a pod that does not run in a worker
+    NODE_CLOSED = "NodeClosed"  # a pod that its node rejected, because nothing is lent now
+    PORT_TAKEN = "PortTaken"  # a pod that its node rejected, because another pod has its host port
     MISSING = "Missing"  # an object that the pod refers to does not exist
     QUOTA = "QuotaBelow"
     ADMISSION = "AdmissionBelow"
@@ -98,6 +100,24 @@ class Rule(StrEnum):
     NOT_SYNCHRONIZED = "NotSynchronized"
     NOT_APPLIED = "NotApplied"
     NOT_AVAILABLE = "NotAvailable"
+
+    # Of Works
+    WORK_DONE = "WorkDone"
+    WORK_DELETED = "WorkDeleted"
+    WORK_NOT_REPORTED = "WorkNotReported"
+    DIFF_NOT_REPORTED = "DiffNotReported"
+    MEMBER_SILENT = "MemberSilent"  # the Work waits for an agent that sends no heartbeats
+
+    # Of members
+    JOINED = "Joined"
+    MEMBER_LEAVING = "MemberLeaving"
+    MEMBER_TAINTED = "MemberTainted"
+    NOT_ADMITTED = "NotAdmitted"  # the hub has not prepared the member's namespace
+    NOT_JOINED = "NotJoined"
+    AGENT_NEVER_SEEN = "AgentNeverSeen"
+    HEARTBEAT_LOST = "HeartbeatLost"
+    HUB_SILENT = "HubSilent"  # the agent reports, and the hub does not copy the reports
+    MEMBER_UNHEALTHY = "MemberUnhealthy"
 
 
 class Answer(NamedTuple):

@@ -90,6 +90,8 @@ class NodeSnapshot:
     worker_pods: Part[tuple[CountedPod, ...]] = ()  # on the worker's node
     pods: Part[tuple[VirtualPod, ...]] = ()  # on the virtual node
     heartbeat: Lease | NotRead | None = None
+    # All nodes of the worker; read only if a policy limits a resource that this node does not have
+    worker_nodes: Part[tuple[Node, ...]] = ()
     namesakes: tuple[str, ...] = ()  # further bindings with a node of that name
     searched: tuple[NotRead, ...] = ()  # where a node that was not found could not be searched
 
@@ -106,7 +108,7 @@ class NodeSnapshot:
     @property
     def unread(self) -> tuple[NotRead, ...]:
         own = (self.vnode, self.pnode, self.worker_pods, self.pods, self.heartbeat)
-        return failures(*self.binding.unread, *own, *self.searched)
+        return failures(*self.binding.unread, *own, self.worker_nodes, *self.searched)
 
 
 @dataclass(frozen=True, slots=True)

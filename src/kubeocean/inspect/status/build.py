@@ -44,7 +44,11 @@ from kubeocean.runtime.quantity import ZERO, Quantity
 
 __all__ = ["installation_view"]
 
-_TROUBLES: Final = {conditions.PERMITTED: "False", conditions.CONFLICTED: "True"}
+_TROUBLES: Final = {
+    conditions.PERMITTED: "False",
+    conditions.CONFLICTED: "True",
+    conditions.CREDENTIAL_VALID: "False",
+}
 _NOT_REPORTED: Final = Condition(conditions.READY, "Unknown")
 _SILENT: Final = timedelta(seconds=60)  # leaders renew every few seconds
 _OVERDUE: Final = timedelta(seconds=60)  # a deletion takes its time

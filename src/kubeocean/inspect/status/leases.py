@@ -30,7 +30,7 @@ from kubeocean.inspect.status.model import (
     NodeView,
     ReclaimView,
 )
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.clock import instant_of
 from kubeocean.runtime.objects import find_condition
@@ -66,12 +66,14 @@ def lease_view(
 def _state(policy: ResourceLeasingPolicy, now: datetime) -> tuple[LeaseState, Edge | None, str]:
     spec, status = policy.spec, policy.status
     try:
-        terms = ParsedPolicy.of(spec, local=UTC)
+        parsed = ParsedPolicy.of(spec, local=UTC)
     except ConfigError as error:
         return LeaseState.INVALID, None, str(error)
     if spec.time_zone or not spec.time_windows:
-        open_ = within(terms.calendar, now)
-        edge = _edge(next_edge(terms.calendar, now), spec.time_zone, opens=not open_, terms=terms)
+        open_ = within(parsed.calendar, now)
+        edge = _edge(
+            next_edge(parsed.calendar, now), spec.time_zone, opens=not open_, parsed=parsed
+        )
         return (LeaseState.OPEN if open_ else LeaseState.CLOSED), edge, ""
     if status.phase not in (PolicyPhase.ACTIVE, PolicyPhase.INACTIVE):
         return LeaseState.UNKNOWN, None, "no syncer has reported on it yet"
@@ -81,11 +83,11 @@ def _state(policy: ResourceLeasingPolicy, now: datetime) -> tuple[LeaseState, Ed
 
 
 def _edge(
-    at: datetime | None, zone: str, *, opens: bool, terms: ParsedPolicy | None = None
+    at: datetime | None, zone: str, *, opens: bool, parsed: ParsedPolicy | None = None
 ) -> Edge | None:
     if at is None:
         return None
-    local = at.astimezone(terms.calendar.zone) if terms is not None else at
+    local = at.astimezone(parsed.calendar.zone) if parsed is not None else at
     return Edge(at, local, zone, opens)
 
 

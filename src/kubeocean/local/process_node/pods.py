@@ -152,7 +152,7 @@ class PodRun:
                 if not missing:
                     return
                 message = f"volumes are not there yet: {', '.join(missing)}"
-            except ApiError as error:  # the server may not have heard yet that the pod is here
+            except ApiError as error:  # the server may not know yet that the pod is here
                 message = str(error)
             if message != self._known[0].message:
                 waiting(self._known, "ContainerCreating", message)

@@ -6,10 +6,12 @@ while the binding is being deleted, `Drained`, with the objects that are still w
 
 When the binding is deleted, its virtual nodes are reclaimed, by rules that have an end. Then its
 pods and copies are deleted, our label is removed from the worker's nodes and our finalizer from its
-policies; at last our finalizer from the binding. A worker that has not answered for `PATIENCE_S`
-does not hold up the deletion. Neither does anything else beyond one deadline over all of it
-(`give_up_at`): a foreign finalizer, a missing right, a list that cannot be read. Then the virtual
-nodes that are left are deleted, and condition and event name the objects not confirmed gone.
+policies. A worker that is a member of the fleet leaves it meanwhile, and is waited for up to
+`LEAVES_S`. At last our finalizer is removed from the binding. A worker that has not answered for
+`PATIENCE_S` does not hold up the deletion. Neither does anything else beyond one deadline over all
+of it (`give_up_at`): a foreign finalizer, a missing right, a list that cannot be read. Then the
+virtual nodes that are left are deleted, and condition and event name the objects not confirmed
+gone.
 """
 
 from __future__ import annotations
@@ -50,10 +52,13 @@ __all__ = ["BindingDeletion"]
 
 PATIENCE_S: Final = 30.0  # a short outage of the worker is waited for
 FREE_S: Final = 10.0  # for the cleanup of the computing cluster without the worker
+LEAVES_S: Final = 60.0  # for the syncer to leave the fleet, if the hub asks for it
 WRITE_EVERY_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _LIST_EVERY_S: Final = 30.0
 _STARTS_S: Final = 10.0  # within which the caches of a syncer usually sync
+
+_MEMBERSHIP: Final = "the worker's membership in the fleet"
 
 _log = get_logger(__name__)
 _Names = Callable[[], Iterable[str]]
@@ -241,6 +246,11 @@ class BindingDeletion:
             await self._write_draining(binding, left)
             # Not every object that is waited for has an event at its end.
             return After(_RETRY_S)
+        if conditions.is_in_fleet(binding.status.conditions):
+            left = f"{left}, {_MEMBERSHIP}" if left else _MEMBERSHIP
+            if now < _leaves_by(binding, now):
+                await self._write_draining(binding, left)
+                return After(_RETRY_S)
         await self._release(binding, left, now)
         return Done()
 
@@ -442,6 +452,12 @@ class BindingDeletion:
         if binding is not None:
             target = reference(CLUSTER_BINDINGS, binding)
             self._clusters.events.emit(target, type_, reason, message)
+
+
+def _leaves_by(binding: ClusterBinding, now: datetime) -> datetime:
+    """Return until when a deleted binding waits for its worker to leave the fleet."""
+    deleted = instant_of(binding.metadata.deletion_timestamp) or now
+    return deleted + timedelta(seconds=LEAVES_S)
 
 
 def _later(rest_s: float | None) -> Outcome:

@@ -1,20 +1,23 @@
 """Differences between the two clusters of a binding.
 
 Pure: the caller passes existing and expected objects. An object that is ours and that nothing
-wants is an orphan; one that the earlier implementation may have created is only reported, because
-nothing on it proves its owner. Objects of other owners are ignored. Besides: virtual pods whose
-physical pod is missing, and several physical pods that run for one virtual pod.
+wants is an orphan. Pods of the Go implementation have no labels of their owner: one that names a
+virtual node of this binding and a virtual pod that does not exist is left over, too; one that names
+nothing at all is for a person to delete; every other object without proof of its owner is only
+reported. Objects of other owners are ignored. Besides: virtual pods whose physical pod is missing,
+and several physical pods that run for one virtual pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from kubeocean.api import naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids
+from kubeocean.api.ownership import Ids, bears_ids, bears_no_ids
 from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, VirtualPod
@@ -48,6 +51,8 @@ class DifferenceKind(StrEnum):
     """The kinds of differences."""
 
     ORPHAN = "Orphan"  # ours, and used by nothing
+    LEGACY = "Legacy"  # of the Go implementation, for a virtual node of ours, used by nothing
+    UNMAPPED = "Unmapped"  # a pod with the label of Kubeocean that names no virtual pod and no node
     UNPROVEN = "Unproven"  # used by nothing, but without proof of its owner
     LOST = "Lost"  # a virtual pod that should run has no physical pod
     TWIN = "Twin"  # two physical pods run for one virtual pod
@@ -67,6 +72,8 @@ class Counterpart:
     ours: bool = True
     in_computing_cluster: bool = False  # not in the worker
     deleting: bool = False
+    legacy_node: str = ""  # the virtual node of ours that a pod of the Go implementation names
+    unmapped: bool = False  # no label of an owner, and no annotation of a virtual pod or node
 
     @property
     def for_pod(self) -> bool:
@@ -108,7 +115,13 @@ class Difference:
 
     @property
     def removable(self) -> bool:
-        return self.problem is DifferenceKind.ORPHAN
+        """Whether a sweep may delete the object, once both clusters have confirmed it."""
+        return self.problem in (DifferenceKind.ORPHAN, DifferenceKind.LEGACY)
+
+    @property
+    def repairable(self) -> bool:
+        """Whether a person may have the object deleted."""
+        return self.removable or self.problem is DifferenceKind.UNMAPPED
 
 
 def untyped(resource: Resource[ObjectT]) -> Resource[Untyped]:
@@ -125,8 +138,12 @@ def counterpart(
     original: Resource[Untyped],
     ids: Ids,
     domain: Domain,
+    vnodes: Container[str] = (),
 ) -> Counterpart | None:
-    """Return a worker's object with its virtual object; None for an object of another owner."""
+    """Return a worker's object with its virtual object; None for an object of another owner.
+
+    `vnodes` are the names of this binding's virtual nodes.
+    """
     ours = bears_ids(obj, ids=ids, domain=domain)
     owners = (domain.cluster_binding, domain.computing_cluster_id)
     managed = obj.labels.get(domain.managed_by) == domain.product
@@ -147,7 +164,41 @@ def counterpart(
         original=original,
         ours=ours,
         deleting=obj.deleting,
+        legacy_node=_legacy_node(obj, vnodes, domain) if kind == POD else "",
+        unmapped=kind == POD and _is_unmapped(obj, domain),
     )
+
+
+def _legacy_node(obj: Object, vnodes: Container[str], domain: Domain) -> str:
+    """Return the virtual node that a pod of the Go implementation names, if it is one of ours.
+
+    Such a pod has the name that is computed from the virtual pod that it names. A pod that somebody
+    made from its manifest has another name, or a controller of the worker.
+    """
+    annotations = obj.annotations
+    marks = domain.virtual_pod_namespace, domain.virtual_pod_name, domain.virtual_pod_uid
+    namespace, name, uid = (annotations.get(each, "") for each in marks)
+    node = annotations.get(domain.virtual_node_name, "")
+    if not (namespace and name and uid) or node not in vnodes:
+        return ""
+    named = obj.name == naming.physical_name(name, namespace)
+    return node if named and _has_no_owner(obj, domain) else ""
+
+
+def _is_unmapped(obj: Object, domain: Domain) -> bool:
+    """Whether a pod with the label of Kubeocean names neither a virtual pod nor a node."""
+    marks = (
+        domain.virtual_pod_namespace,
+        domain.virtual_pod_name,
+        domain.virtual_pod_uid,
+        domain.virtual_node_name,
+    )
+    return _has_no_owner(obj, domain) and not any(each in obj.annotations for each in marks)
+
+
+def _has_no_owner(obj: Object, domain: Domain) -> bool:
+    """Whether an object has no label of a binding or a cluster, and no owner in the worker."""
+    return not obj.metadata.owner_references and bears_no_ids(obj, domain=domain)
 
 
 def counterparts(
@@ -158,10 +209,19 @@ def counterparts(
     *,
     ids: Ids,
     domain: Domain,
+    vnodes: Container[str] = (),
 ) -> list[Counterpart]:
     """Return those of a worker's objects that are ours, or may be."""
     candidates = (
-        counterpart(each, kind=kind, resource=resource, original=original, ids=ids, domain=domain)
+        counterpart(
+            each,
+            kind=kind,
+            resource=resource,
+            original=original,
+            ids=ids,
+            domain=domain,
+            vnodes=vnodes,
+        )
         for each in objects
     )
     return [each for each in candidates if each is not None]
@@ -215,6 +275,12 @@ def _unwanted(obj: Counterpart) -> Difference:
         why = f"no pod of this binding uses {obj.original.kind} {obj.virtual}"
     if obj.ours:
         return Difference(DifferenceKind.ORPHAN, obj, f"{obj} is left over: {why}")
+    if obj.legacy_node:
+        message = f"{obj} of the Go implementation on {obj.legacy_node} is left over: {why}"
+        return Difference(DifferenceKind.LEGACY, obj, message)
+    if obj.unmapped:
+        message = f"{obj} has the label of Kubeocean, but names no virtual pod and no binding"
+        return Difference(DifferenceKind.UNMAPPED, obj, message)
     message = f"{obj} may be left over: {why}; but nothing on it proves its owner"
     return Difference(DifferenceKind.UNPROVEN, obj, message)
 

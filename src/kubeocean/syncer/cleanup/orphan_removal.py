@@ -4,21 +4,28 @@ The object is read again from its API server, and so is the object for which it 
 to be the same object, by UID, and ours by its labels. An object for a pod or a node is deleted if
 that is gone; a copy is deleted if nothing uses it, which the caller proves. Every delete carries
 the UID.
+
+A pod of the Go implementation is ours if the node that it names is read as a virtual node of this
+binding; its token Secrets, which name the same virtual pod, are deleted before it. A pod that names
+nothing is deleted for callers that offer it, which a sweep does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TypeAlias
 
-from kubeocean.api import naming
+from kubeocean.api import group, naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids, bears_ids
+from kubeocean.api.ownership import Ids, bears_ids, bears_no_ids, is_virtual_node_of, pod_marks
 from kubeocean.errors import Conflict, NotFound
 from kubeocean.runtime.client import Client
+from kubeocean.runtime.kinds import NODES, SECRETS
 from kubeocean.runtime.objects import Untyped
 from kubeocean.syncer.cleanup.diff import Counterpart, Difference, counterpart
+from kubeocean.syncer.pods.referenced_objects import references
 
 __all__ = ["Fate", "Remover", "Unused"]
 
@@ -52,19 +59,25 @@ class Remover:
         subject = finding.subject
         client = self._computing if subject.in_computing_cluster else self._worker
         try:
-            obj = await client.get(subject.resource, subject.key.name, subject.key.namespace)
+            obj = await client.get(
+                subject.resource, subject.key.name, subject.key.namespace, keep_raw=True
+            )
         except NotFound:
             return Fate.GONE
         if obj.uid != subject.uid or obj.deleting:
             return Fate.GONE
-        if not self._is_ours(subject, obj):
+        if not (self._is_ours(subject, obj) or await self._is_legacy(subject, obj)):
             return Fate.UNPROVEN
-        if subject.in_computing_cluster or subject.for_pod:
+        if subject.unmapped:
+            is_used = False
+        elif subject.in_computing_cluster or subject.for_pod:
             is_used = await self._original_exists(subject)
         else:
             is_used = not await unused(subject, obj)
         if is_used:
             return Fate.WANTED
+        if subject.legacy_node:
+            await self._remove_legacy_tokens(subject, obj)
         try:
             await client.delete(
                 subject.resource,
@@ -87,15 +100,50 @@ class Remover:
                 domain.cluster_binding: naming.label_value(ids.binding),
             }
             return ours.items() <= obj.labels.items()
+        return self._is_unchanged(subject, obj) and bears_ids(obj, ids=ids, domain=domain)
+
+    async def _is_legacy(self, subject: Counterpart, obj: Untyped) -> bool:
+        """Whether a pod without labels of an owner is ours by its node, or names nothing."""
+        if subject.in_computing_cluster or not self._is_unchanged(subject, obj):
+            return False
+        if not subject.legacy_node:
+            return subject.unmapped
+        try:
+            node = await self._computing.get(NODES, subject.legacy_node)
+        except NotFound as error:
+            if not error.is_status:
+                raise
+            return False
+        ids = self._ids
+        return is_virtual_node_of(
+            node, binding=ids.binding, cluster_id=ids.cluster_id, domain=self._domain
+        )
+
+    def _is_unchanged(self, subject: Counterpart, obj: Untyped) -> bool:
+        """Whether an object names the same owner and virtual object as in the comparison."""
         again = counterpart(
             obj,
             kind=subject.kind,
             resource=subject.resource,
             original=subject.original,
-            ids=ids,
-            domain=domain,
+            ids=self._ids,
+            domain=self._domain,
+            vnodes=(subject.legacy_node,),
         )
-        return again == subject and bears_ids(obj, ids=ids, domain=domain)
+        return again == subject
+
+    async def _remove_legacy_tokens(self, subject: Counterpart, pod: Untyped) -> None:
+        """Delete the token Secrets that a pod of the Go implementation mounts, and no other pod."""
+        domain = self._domain
+        labels = {domain.managed_by: domain.product, domain.service_account_token: group.TRUE}
+        marks = pod_marks(subject.virtual, subject.virtual_uid, domain)
+        for name in references(pod.content()).secrets:
+            with suppress(NotFound, Conflict):
+                secret = await self._worker.get(SECRETS, name, subject.key.namespace)
+                is_token = labels.items() <= secret.labels.items()
+                is_pods = marks.items() <= secret.annotations.items()
+                if is_token and is_pods and bears_no_ids(secret, domain=domain):
+                    await self._worker.delete(SECRETS, name, secret.namespace, uid=secret.uid)
 
     async def _original_exists(self, subject: Counterpart) -> bool:
         """Whether the virtual object exists, by the computing cluster's server."""

@@ -2,7 +2,8 @@
 
 Both comparisons read from the API servers, some time apart: an object that is just being created or
 deleted is not an orphan in both. Each orphan is then confirmed in both clusters once more and
-deleted. Objects without proof of their owner are only reported.
+deleted. So is a pod that has the label of Kubeocean and names nothing, which no sweep deletes.
+Other objects without proof of their owner are only reported.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Repair:
         return RepairReport(tuple(verdicts), tuple(sorted(second.skipped)))
 
     async def _act(self, finding: Difference, comparison: Comparison, dry_run: bool) -> str:
-        if not finding.removable:
+        if not finding.repairable:
             return _LEFT
         if dry_run:
             return _FOUND

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from kubeocean.api import naming
 from kubeocean.api.group import Domain
-from kubeocean.api.ownership import Ids
+from kubeocean.api.ownership import Ids, is_virtual_node_of
 from kubeocean.errors import Forbidden
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.kinds import NODES, SECRETS
+from kubeocean.runtime.kinds import NODES, SECRETS, Node
 from kubeocean.runtime.objects import Key, Object, ObjectT, Resource, Untyped
 from kubeocean.syncer.cleanup.diff import (
     CSI_NODE,
@@ -34,11 +34,11 @@ from kubeocean.syncer.cleanup.diff import (
 from kubeocean.syncer.nodes.csinodes import CSI_NODES
 from kubeocean.syncer.nodes.host_port_forge import RESERVATION_PODS
 from kubeocean.syncer.pods.plan import is_lent
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.pods.views import PHYSICAL_PODS, VIRTUAL_PODS, bound_pods
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
 from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
-from kubeocean.syncer.replication.references import Reference
+from kubeocean.syncer.replication.referring_pods import Reference
 
 __all__ = ["ClusterSnapshot", "Comparison"]
 
@@ -105,13 +105,23 @@ class ClusterSnapshot:
             (kind, await self._read_copies(comparison, kind, f"{managed},!{token}"))
             for kind, _ in REPLICATED_KINDS
         ]
-        beside_nodes, vnodes = await self._read_nodes(comparison, managed)
+        beside_nodes, nodes = await self._read_nodes(comparison, managed)
+        names = {each.name for each in nodes}
         await self._read_pods(comparison, await self._foreign_nodes())
+        vnodes = {each.name for each in nodes if self._is_vnode(each)}
+        for_pods = self._for_pods(pods, POD, untyped(PHYSICAL_PODS), vnodes)
+        # Token Secrets of pods of the Go implementation are deleted with these pods.
+        legacy = {each.virtual_uid for each in for_pods if each.legacy_node}
+        for_tokens = [
+            each
+            for each in self._for_pods(tokens, TOKEN, untyped(SECRETS))
+            if each.ours or each.virtual_uid not in legacy
+        ]
         sets = [
-            ObjectSet(self._for_pods(pods, POD, untyped(PHYSICAL_PODS)), comparison.has_pod),
-            ObjectSet(self._for_pods(tokens, TOKEN, untyped(SECRETS)), comparison.has_pod),
+            ObjectSet(for_pods, comparison.has_pod),
+            ObjectSet(for_tokens, comparison.has_pod),
             *(ObjectSet(self._copies(each, kind), comparison.is_wanted) for kind, each in copies),
-            ObjectSet(beside_nodes, lambda each: each.virtual.name in vnodes),
+            ObjectSet(beside_nodes, lambda each: each.virtual.name in names),
         ]
         comparison.findings = tuple(compare(sets, comparison.pods))
         return comparison
@@ -146,15 +156,15 @@ class ClusterSnapshot:
 
     async def _read_nodes(
         self, comparison: Comparison, managed: str
-    ) -> tuple[list[Counterpart], set[str]]:
-        """Return the CSINodes and reservations of virtual nodes, and the names of the latter."""
+    ) -> tuple[list[Counterpart], list[Node]]:
+        """Return the CSINodes and reservations of virtual nodes, and nodes with our labels."""
         computing, domain = self._computing, self._domain
         ours = f"{managed},{domain.cluster_binding}={naming.label_value(self._ids.binding)}"
         csinodes = await self._list(comparison, computing, CSI_NODES, labels=ours)
         reservations = await self._list(
             comparison, computing, RESERVATION_PODS, domain.host_port_namespace, labels=ours
         )
-        vnodes = {each.name for each in (await computing.list(NODES, labels=ours)).items}
+        vnodes = (await computing.list(NODES, labels=ours)).items
         return [
             *(beside_node(each, CSI_NODE, CSI_NODES, each.name) for each in csinodes),
             *(
@@ -162,6 +172,12 @@ class ClusterSnapshot:
                 for each in reservations
             ),
         ], vnodes
+
+    def _is_vnode(self, node: Node) -> bool:
+        ids = self._ids
+        return is_virtual_node_of(
+            node, binding=ids.binding, cluster_id=ids.cluster_id, domain=self._domain
+        )
 
     async def _foreign_nodes(self) -> set[str]:
         """Return the virtual nodes of other workers.
@@ -210,10 +226,14 @@ class ClusterSnapshot:
         return listing.items
 
     def _for_pods(
-        self, objects: Iterable[Object], kind: str, resource: Resource[Untyped]
+        self,
+        objects: Iterable[Object],
+        kind: str,
+        resource: Resource[Untyped],
+        vnodes: Set[str] = frozenset(),
     ) -> list[Counterpart]:
         ids, domain, virtual = self._ids, self._domain, untyped(VIRTUAL_PODS)
-        return counterparts(objects, kind, resource, virtual, ids=ids, domain=domain)
+        return counterparts(objects, kind, resource, virtual, ids=ids, domain=domain, vnodes=vnodes)
 
     def _copies(self, objects: Iterable[Object], kind: ReplicatedKind) -> list[Counterpart]:
         ids, domain, source = self._ids, self._domain, untyped(kind.sources)

@@ -181,7 +181,10 @@ class Sweep:
         original: Resource[Untyped],
     ) -> list[Counterpart]:
         ids, domain = self.clusters.ids, self.clusters.domain
-        return counterparts(objects, kind, resource, original, ids=ids, domain=domain)
+        vnodes = {vnode.name for vnode in self.clusters.vnodes.items()} if kind == POD else ()
+        return counterparts(
+            objects, kind, resource, original, ids=ids, domain=domain, vnodes=vnodes
+        )
 
     def _has_virtual_pod(self, each: Counterpart) -> bool:
         pod = self.clusters.vpods.get(each.virtual)
@@ -193,15 +196,15 @@ class Sweep:
     # Reports and deletions
 
     def _report(self, difference: Difference) -> None:
-        orphan = difference.problem is DifferenceKind.ORPHAN
-        reason = BindingEvent.ORPHAN_FOUND if orphan else BindingEvent.INCONSISTENCY_FOUND
+        removable = difference.removable
+        reason = BindingEvent.ORPHAN_FOUND if removable else BindingEvent.INCONSISTENCY_FOUND
         self._emit("Warning", reason, difference.message)
         _log.warning("Found inconsistency", problem=difference.problem, what=difference.message)
         self._enqueue(difference.subject)
 
     def _enqueue(self, subject: Counterpart) -> None:
         """Have the responsible controller reconcile."""
-        if subject.kind in (POD, TOKEN):
+        if subject.kind in (POD, TOKEN) and subject.virtual.name:
             self._nudge(subject.virtual)
         for replicator in self._replicators():
             if subject.kind == replicator.kind:

@@ -19,8 +19,8 @@ from kubeocean.api.conditions import NodeEvent
 from kubeocean.api.ownership import may_be_ours
 from kubeocean.api.policies import RESOURCE_LEASING_POLICIES, ResourceLimit
 from kubeocean.errors import AlreadyExists, Conflict, Invalid, NotFound
-from kubeocean.leasing.amounts import Amounts
-from kubeocean.leasing.capacity import Capacity, base_of, offer
+from kubeocean.leasing.amounts import PODS, Amounts
+from kubeocean.leasing.capacity import Capacity, base_of, offer, shown_offer
 from kubeocean.leasing.decision import (
     BindingSelector,
     Decision,
@@ -185,7 +185,7 @@ class NodeController:
         vnode = self._clusters.vnodes.get(Key("", self._clusters.vnode_name(pnode)))
         if vnode is None or vnode.status.allocatable is None:
             return None
-        amounts = vnode.status.allocatable.items()
+        amounts = shown_offer(vnode.status.allocatable, vnode.status.capacity).items()
         return {resource: Quantity.stored(amount) for resource, amount in amounts}
 
     async def _caught_up(self, key: Key) -> bool:
@@ -239,7 +239,7 @@ class NodeController:
             case Hold(why=why):
                 if vnode is not None:
                     status = self._refreshed(pnode if same else None, vnode, capped=True)
-                    await self._write(vnode, forge.Change({}, status))
+                    await self._write(vnode, forge.NodePatches({}, status))
                 return Stuck("PolicyInvalid", why)
             case Ignore():
                 await self.labels.remove(pnode)
@@ -274,7 +274,12 @@ class NodeController:
             since=decision.since,
         )
         plan = plan_reclaim(situation)
-        lent = self._lent(pnode, name, decision, plan, _cool_down_start(situation))
+        # Pods that tolerate a closed window may stay, if the policy respects that; else each would
+        # be evicted, created again, and bound to the same node.
+        closed = bool(plan.taints) and not decision.rules.respect_tolerations
+        takes_pods = not closed and not self._is_drained(vnode)
+        last_eviction = _cool_down_start(situation)
+        lent = self._lent(pnode, name, decision, plan, last_eviction, takes_pods=takes_pods)
         if vnode is None:
             # The label follows when the cache shows the node: first all nodes, then all labels.
             return await self._create(lent, pnode)
@@ -302,9 +307,16 @@ class NodeController:
             self._progress.record_reclaim(policy, report_of(vnode, cause, rules, plan))
 
     def _lent(
-        self, pnode: Node, name: str, decision: Lend, plan: ReclaimPlan, last_eviction: str
+        self,
+        pnode: Node,
+        name: str,
+        decision: Lend,
+        plan: ReclaimPlan,
+        last_eviction: str,
+        *,
+        takes_pods: bool,
     ) -> forge.Lent:
-        clusters, terms = self._clusters, decision.policy.terms
+        clusters, parsed = self._clusters, decision.policy.parsed
         binding = clusters.binding
         assert binding is not None
         return forge.Lent(
@@ -313,7 +325,7 @@ class NodeController:
             binding=clusters.binding_name,
             cluster_id=clusters.cluster_id,
             policy=decision.policy.name,
-            details=_details(decision.policy.name, terms.spec.resource_limits or ()),
+            details=_details(decision.policy.name, parsed.spec.resource_limits or ()),
             offered=self._capacity(pnode, decision).offered,
             default_taint=not binding.spec.disable_node_default_taint,
             reclaim_taints=plan.taints,
@@ -324,16 +336,23 @@ class NodeController:
             other_policies=decision.others,
             last_eviction=last_eviction if plan.taints else "",
             trusts_fully=binding.spec.trusts_fully,
+            takes_pods=takes_pods,
             domain=clusters.domain,
         )
+
+    def _is_drained(self, vnode: Node | None) -> bool:
+        """Whether `kubeocean drain` has cordoned the node, and nobody has uncordoned it."""
+        if vnode is None or not vnode.spec.unschedulable:
+            return False
+        return self._clusters.domain.drained in vnode.annotations
 
     def _capacity(self, pnode: Node, decision: Lend) -> Capacity:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        policy, terms = decision.policy.name, decision.policy.terms
+        policy, parsed = decision.policy.name, decision.policy.parsed
         selector = self._selector.of(self._clusters.binding)
-        unknown = self._resources.unknown(policy, terms, selector)
-        limits = cautious_limits(terms.limits, unknown, base)
+        unknown = self._resources.unknown(policy, parsed, selector)
+        limits = cautious_limits(parsed.limits, unknown, base)
         return offer(base, others=usage.others, ours=usage.ours, limits=limits)
 
     # Writes of the virtual node
@@ -419,20 +438,26 @@ class NodeController:
             vnode.content(),
             pnode.content() if pnode is not None else None,
             self._capped_offer(pnode, vnode) if capped and pnode is not None else None,
+            takes_pods=capped and self._takes_pods(vnode),
             proxier_ip=clusters.proxier_ip(vnode.name),
             metrics_port=clusters.metrics_port,
             name=vnode.name,
             domain=clusters.domain,
         )
 
+    def _takes_pods(self, vnode: Node) -> bool:
+        """Whether a node whose policy is not known has allocatable pods, and is not drained."""
+        present = (vnode.status.allocatable or {}).get(PODS, "")
+        return str(present) != "0" and not self._is_drained(vnode)
+
     def _capped_offer(self, pnode: Node, vnode: Node) -> Amounts:
         usage = self.usage.of(pnode.name)
         base = base_of(pnode.status.allocatable, pnode.status.capacity)
-        present = vnode.status.allocatable or {}
+        present = shown_offer(vnode.status.allocatable, vnode.status.capacity)
         limits = [Limit(name, Quantity.stored(present.get(name, 0))) for name in base]
         return offer(base, others=usage.others, ours=usage.ours, limits=limits).offered
 
-    async def _write(self, vnode: Node, change: forge.Change) -> None:
+    async def _write(self, vnode: Node, change: forge.NodePatches) -> None:
         version = vnode.resource_version
         for body, subresource in ((change.main, ""), (change.status, "status")):
             if body:
@@ -491,7 +516,7 @@ class NodeController:
         if last_eviction and vnode.annotations.get(key) != last_eviction:
             metadata = notice.setdefault("metadata", {})
             metadata.setdefault("annotations", {})[key] = last_eviction
-        await self._write(vnode, forge.Change(notice, self._refreshed(pnode, vnode)))
+        await self._write(vnode, forge.NodePatches(notice, self._refreshed(pnode, vnode)))
         await self._evict(plan, situation, vnode.name, policy)
         return self._again(plan.again_at)
 

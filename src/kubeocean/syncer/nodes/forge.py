@@ -7,6 +7,10 @@ newer heartbeat is not written.
 Labels of the worker's node are copied as far as Kubernetes would let a kubelet set them, unless the
 binding trusts its worker fully. Its annotations are copied as far as they fit, together with ours
 and the users', into what an API server accepts: the largest are omitted first.
+
+A virtual node that takes no new pods has no allocatable `pods`. A taint and a cordon do not keep
+pods away that tolerate everything: their controller would create each evicted pod again, and the
+scheduler would bind it to the same node. Nothing tolerates a lack of resources. The capacity stays.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import msgspec
 
 from kubeocean.api import group, naming
 from kubeocean.api.group import TRUE, Domain
-from kubeocean.leasing.amounts import Amounts
+from kubeocean.leasing.amounts import PODS, Amounts
 from kubeocean.runtime.kinds import Taint
 from kubeocean.runtime.objects import Json
 from kubeocean.runtime.quantity import Quantity
@@ -32,8 +36,8 @@ from kubeocean.syncer.nodes.foreign_metadata import (
 from kubeocean.syncer.nodes.metadata import Expected, merge, merge_patch, merge_taints
 
 __all__ = [
-    "Change",
     "Lent",
+    "NodePatches",
     "changes",
     "expected",
     "forge",
@@ -73,11 +77,12 @@ class Lent:
     other_policies: tuple[str, ...] = ()  # that select the node, and do not decide
     last_eviction: str = ""  # the time from which a cool-down counts
     trusts_fully: bool = False  # the binding trusts its worker with more than a kubelet
+    takes_pods: bool = True  # else no scheduler may bind a pod, whatever the pod tolerates
     domain: Domain = field(default=group.DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class NodePatches:
     """The patches for an existing virtual node: of the object, and of its status."""
 
     main: Json
@@ -109,7 +114,7 @@ def forge(lent: Lent, *, now: str) -> Json:
     }
 
 
-def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
+def changes(vnode: Json, lent: Lent, *, now: str) -> NodePatches:
     """Return the difference between a virtual node and what it should be."""
     domain, meta = lent.domain, vnode["metadata"]
     labels_now: Mapping[str, str] = meta.get("labels") or {}
@@ -139,18 +144,18 @@ def changes(vnode: Json, lent: Lent, *, now: str) -> Change:
     conditions = _conditions(lent.pnode, status_now, before)
     status = _status_change(status_now, _status(lent) | {"conditions": conditions})
     if not (labels or annotations or spec or finalizers or status):
-        return Change({}, {})
+        return NodePatches({}, {})
 
     annotations[domain.last_sync_time] = now
     metadata: Json = {"labels": labels, "annotations": annotations}
     # The status of a node may be written together with its labels and annotations, in one request;
     # its spec may not.
     if status and not spec and not finalizers:
-        return Change({}, {"metadata": metadata, "status": status})
+        return NodePatches({}, {"metadata": metadata, "status": status})
     main: Json = {"metadata": metadata | ({"finalizers": finalizers} if finalizers else {})}
     if spec:
         main["spec"] = spec
-    return Change(main, {"status": status} if status else {})
+    return NodePatches(main, {"status": status} if status else {})
 
 
 def notice(vnode: Json, taints: tuple[Taint, ...], unschedulable: bool, domain: Domain) -> Json:
@@ -178,6 +183,7 @@ def refreshed(
     pnode: Json | None,
     offered: Amounts | None,
     *,
+    takes_pods: bool,
     proxier_ip: str,
     metrics_port: int,
     name: str,
@@ -196,7 +202,9 @@ def refreshed(
         then["conditions"] = _conditions(pnode, now, before)
     if offered is not None:
         amounts = {resource: str(amount) for resource, amount in offered.items()}
-        then |= {"capacity": amounts, "allocatable": amounts}
+        then |= {"capacity": amounts, "allocatable": _allocatable(amounts, takes_pods)}
+    elif not takes_pods:
+        then["allocatable"] = _allocatable(now.get("allocatable") or {}, takes_pods)
     if proxier_ip:
         then["addresses"] = _addresses(proxier_ip, name)
     status = _status_change(now, then)
@@ -346,13 +354,17 @@ def _status(lent: Lent) -> Json:
     amounts = {name: str(amount) for name, amount in lent.offered.items()}
     forged: Json = {
         "capacity": amounts,
-        "allocatable": dict(amounts),
+        "allocatable": _allocatable(amounts, lent.takes_pods),
         "conditions": _conditions_of(lent.pnode),
         "addresses": _addresses(lent.proxier_ip, lent.vnode),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lent.proxier_port}},
         "nodeInfo": status.get("nodeInfo") or {},
     }
     return forged | ({"phase": status["phase"]} if status.get("phase") else {})
+
+
+def _allocatable(amounts: Mapping[str, str], takes_pods: bool) -> dict[str, str]:
+    return dict(amounts) if takes_pods else {**amounts, PODS: "0"}
 
 
 def _conditions_of(pnode: Json) -> list[Json]:

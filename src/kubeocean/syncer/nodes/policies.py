@@ -33,7 +33,7 @@ from kubeocean.api.policies import (
 from kubeocean.errors import Conflict, Forbidden, NotFound
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.decision import BindingSelector
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.leasing.progress import PolicyProgress
 from kubeocean.leasing.windows import next_edge, within
 from kubeocean.runtime.client import MergePatch
@@ -70,7 +70,7 @@ CLAIMED_WITHIN_S: Final = 30.0  # a syncer that works claims a new policy in muc
 _log = get_logger(__name__)
 
 
-# The terms of a policy, whether it lends, whether it is deleted, and its unknown resources
+# The parsed form of a policy, whether it lends, whether it is deleted, and its unknown resources
 _Effect: TypeAlias = tuple[ParsedPolicy | None, bool, bool, tuple[str, ...]]
 
 
@@ -183,7 +183,7 @@ class PolicyController:
         """Return the binding's condition about its policies: how many, and which are invalid."""
         own = [p.name for p in self._clusters.policies.items() if self._clusters.concerns(p)]
         cached = {name: self._policies.get(name) for name in own}
-        invalid = sorted(name for name, each in cached.items() if each and each.terms is None)
+        invalid = sorted(name for name, each in cached.items() if each and each.parsed is None)
         return policies_condition(sorted(own), invalid, generation)
 
     def claimed(self) -> Iterator[str]:
@@ -236,16 +236,16 @@ class PolicyController:
 
     def _findings(self, cached: CachedPolicy) -> PolicyFindings:
         """Return the mistakes of a policy that nodes and other policies show."""
-        name, terms = cached.policy.name, cached.effective
+        name, parsed = cached.policy.name, cached.effective
         pnodes = self._clusters.pnodes.items()
         complete = all(self._overlaps.is_recorded(pnode.name) for pnode in pnodes)
         overlaps = self._overlaps.of(name) if complete else None
-        if terms is None:
+        if parsed is None:
             return PolicyFindings(overlaps=overlaps)
         selector = self._selector.of(self._clusters.binding)
         return PolicyFindings(
-            self._resources.unknown(name, terms, selector),
-            self._resources.withheld(name, terms, selector),
+            self._resources.unknown(name, parsed, selector),
+            self._resources.withheld(name, parsed, selector),
             overlaps,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kubeocean.api import naming
 from kubeocean.api.policies import ResourceLeasingPolicy
 from kubeocean.leasing.cached_policy import CachedPolicy, read_policy
-from kubeocean.leasing.merge import Candidate
+from kubeocean.leasing.policy_choice import Candidate
 from kubeocean.syncer.clusters import Clusters
 
 __all__ = ["PolicyCache"]

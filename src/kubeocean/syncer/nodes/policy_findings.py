@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kubeocean.leasing.decision import applies
 from kubeocean.leasing.limits import withheld_resources
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.runtime.kinds import Node
 from kubeocean.runtime.node_selectors import NodeSelector
 from kubeocean.runtime.objects import Key
@@ -45,7 +45,7 @@ class _Survey:
     """The resources of all nodes that a policy selects, as of one version of the cache."""
 
     version: str
-    terms: ParsedPolicy
+    parsed: ParsedPolicy
     selector: NodeSelector | None
     resources: frozenset[str]
 
@@ -62,28 +62,28 @@ class SelectedResources:
         self._surveys: dict[str, _Survey] = {}
 
     def unknown(
-        self, policy: str, terms: ParsedPolicy, selector: NodeSelector | None
+        self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
         """Return the limited resources that no node has which policy and binding select."""
         doubtful = [
             name
-            for name in dict.fromkeys(limit.resource for limit in terms.limits)
-            if not self._has_example(policy, name, terms, selector)
+            for name in dict.fromkeys(limit.resource for limit in parsed.limits)
+            if not self._has_example(policy, name, parsed, selector)
         ]
         if not doubtful:
             return ()
-        resources = self._survey(policy, terms, selector)
+        resources = self._survey(policy, parsed, selector)
         return tuple(name for name in doubtful if resources and name not in resources)
 
     def withheld(
-        self, policy: str, terms: ParsedPolicy, selector: NodeSelector | None
+        self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> tuple[str, ...]:
         """Return the resources of which nothing is lent because of an unknown name."""
-        unknown = self.unknown(policy, terms, selector)
+        unknown = self.unknown(policy, parsed, selector)
         if not unknown:
             return ()
-        resources = self._survey(policy, terms, selector)
-        return withheld_resources(terms.limits, unknown, resources)
+        resources = self._survey(policy, parsed, selector)
+        return withheld_resources(parsed.limits, unknown, resources)
 
     def forget(self, policy: str) -> None:
         """Forget a policy that is gone."""
@@ -92,31 +92,31 @@ class SelectedResources:
             del self._examples[key]
 
     def _has_example(
-        self, policy: str, resource: str, terms: ParsedPolicy, selector: NodeSelector | None
+        self, policy: str, resource: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> bool:
         name = self._examples.get((policy, resource))
         pnode = self._clusters.pnodes.get(Key("", name)) if name is not None else None
         if pnode is None or resource not in resources_of(pnode):
             return False
-        return applies(terms, pnode, selector, lent=True)
+        return applies(parsed, pnode, selector, lent=True)
 
     def _survey(
-        self, policy: str, terms: ParsedPolicy, selector: NodeSelector | None
+        self, policy: str, parsed: ParsedPolicy, selector: NodeSelector | None
     ) -> frozenset[str]:
         pnodes, last = self._clusters.pnodes, self._surveys.get(policy)
         if (
             last is not None
             and last.version == pnodes.version
-            and (last.terms is terms and last.selector == selector)
+            and (last.parsed is parsed and last.selector == selector)
         ):
             return last.resources
         resources: set[str] = set()
         for pnode in pnodes.items():
-            if applies(terms, pnode, selector, lent=True):
+            if applies(parsed, pnode, selector, lent=True):
                 for resource in resources_of(pnode) - resources:
                     self._examples[policy, resource] = pnode.name
                     resources.add(resource)
-        self._surveys[policy] = _Survey(pnodes.version, terms, selector, frozenset(resources))
+        self._surveys[policy] = _Survey(pnodes.version, parsed, selector, frozenset(resources))
         return self._surveys[policy].resources
 
 

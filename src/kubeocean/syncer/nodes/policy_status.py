@@ -66,10 +66,10 @@ def own_status(
     if cached.policy.deleting:
         return before
     edge = None
-    if cached.terms is not None and not ending:
-        edge = next_edge(cached.terms.calendar, now)
+    if cached.parsed is not None and not ending:
+        edge = next_edge(cached.parsed.calendar, now)
     phase = PolicyPhase.FAILED
-    if cached.terms is not None:
+    if cached.parsed is not None:
         phase = PolicyPhase.ACTIVE if lends else PolicyPhase.INACTIVE
     flipped = (before.phase, before.active_time_window) != (phase, lends)
     merged = before.conditions
@@ -94,7 +94,7 @@ def _conditions(
     cached: CachedPolicy, lends: bool, edge: datetime | None, *, ending: bool
 ) -> tuple[Condition, Condition]:
     generation = cached.policy.metadata.generation
-    if cached.terms is None:
+    if cached.parsed is None:
         return (
             conditions.POLICY_INVALID.condition(generation=generation, problems=cached.problem),
             conditions.POLICY_NOT_ACTIVATED.condition(generation=generation),

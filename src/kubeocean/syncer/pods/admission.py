@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kubeocean.api.bindings import ClusterBinding
-from kubeocean.api.conditions import PodEvent
+from kubeocean.api.conditions import NODE_PORTS, PodEvent
 from kubeocean.errors import Forbidden, NotFound
 from kubeocean.leasing.admission import Shortage, admit, shortage
 from kubeocean.leasing.amounts import Amounts, read_amounts
@@ -65,7 +65,7 @@ class TakenPort:
 
     @property
     def reason(self) -> str:
-        return "NodePorts"
+        return NODE_PORTS
 
     @property
     def message(self) -> str:

@@ -71,7 +71,7 @@ from kubeocean.syncer.pods.record import (
     PodRecord,
     PodRecords,
 )
-from kubeocean.syncer.pods.references import References, references
+from kubeocean.syncer.pods.referenced_objects import References, references
 from kubeocean.syncer.pods.removals import awaits_removal, removal_due_in_s
 from kubeocean.syncer.pods.views import (
     PhysicalPod,

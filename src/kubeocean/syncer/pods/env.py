@@ -29,7 +29,7 @@ from kubeocean.syncer.pods.forge_context import (
     ServiceEnv,
     ServicePort,
 )
-from kubeocean.syncer.pods.references import CONFIG_MAP, SECRET
+from kubeocean.syncer.pods.referenced_objects import CONFIG_MAP, SECRET
 
 __all__ = [
     "inherited",

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from kubeocean.api.bindings import ClusterBinding, PodSecurityLevel
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.pods.forge_context import Privileges, Refused
-from kubeocean.syncer.pods.references import CONTAINERS
+from kubeocean.syncer.pods.referenced_objects import CONTAINERS
 
 __all__ = ["container_problems", "privileges_of", "problems", "volume_problem"]
 

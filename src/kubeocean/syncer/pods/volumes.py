@@ -13,7 +13,7 @@ from typing import Final
 from kubeocean.runtime.objects import Json
 from kubeocean.syncer.pods.env import translate_items
 from kubeocean.syncer.pods.forge_context import Context, Refused
-from kubeocean.syncer.pods.references import SECRET_VOLUMES, ephemeral_claim
+from kubeocean.syncer.pods.referenced_objects import SECRET_VOLUMES, ephemeral_claim
 
 __all__ = ["TOKEN_KEY", "translate_volumes", "volume_problems"]
 

@@ -8,7 +8,8 @@ lost for good). The copy keeps the name of the storage class, which decides in t
 the claim may grow; a claim without a class says so, because the worker would set its default class.
 
 When a claim grows, the computing cluster enlarges the volume and a kubelet of the worker its file
-system. The kubelet writes that to the copy, and the syncer to the claim, as a kubelet would.
+system. The kubelet writes to the copy that the file system is to be enlarged, cannot be, or is, and
+the syncer writes that to the claim: no more than Kubernetes lets a kubelet write to a claim.
 
 Claims are replicated after their volumes, and volumes after their Secrets. They are deleted in the
 opposite order, each when the one before it is gone from the worker.
@@ -31,10 +32,10 @@ from kubeocean.runtime.objects import Json, Key, Resource
 from kubeocean.runtime.quantity import Quantity
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import CLAIM, VOLUME, PodReferences
+from kubeocean.syncer.replication.referring_pods import CLAIM, VOLUME, PodReferences
 from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
 
 __all__ = ["CLAIMS", "ClaimRules", "Unbound", "expanded_status", "translate", "volume_of"]
@@ -45,7 +46,12 @@ _PENDING: Final = "Pending"
 _AVAILABLE: Final = "Available"
 _BOUND: Final = "Bound"
 _STORAGE: Final = "storage"
-_RESIZING: Final = ("FileSystemResizePending", "Resizing")  # conditions until a resize has ended
+_PENDING_RESIZE: Final = "FileSystemResizePending"
+_RESIZE_ERROR: Final = "NodeResizeError"
+_RESIZING: Final = (_PENDING_RESIZE, _RESIZE_ERROR, "Resizing")  # conditions until a resize ends
+_NODE_STATES: Final = ("NodeResizeInProgress", "NodeResizeInfeasible")  # written by kubelets
+_NODE_STATE_PREFIX: Final = "NodeResize"
+_MESSAGE_LENGTH: Final = 1024
 _NOT_REPORTED: Final = "StatusNotReported"  # the reason of events
 _COPIED: Final = ("accessModes", "resources", "volumeMode")
 
@@ -75,9 +81,11 @@ def translate(content: Json, *, volume: str) -> Json:
 
 
 def expanded_status(content: Json, copy: Copy) -> Json:
-    """Return the change of a claim's status after a kubelet enlarged the file system of its copy.
+    """Return the change of a claim's status after what a kubelet wrote to its copy.
 
-    Empty if nothing changed, or if the worker reports more than the claim requests.
+    While the file system is smaller than requested, the conditions of its expansion are those of
+    the copy; when it is enlarged, they end. Empty if nothing changed, or if the worker reports more
+    than the claim requests.
     """
     spec, status = content.get("spec") or {}, content.get("status") or {}
     size = (copy.status.capacity or {}).get(_STORAGE)
@@ -85,13 +93,57 @@ def expanded_status(content: Json, copy: Copy) -> Json:
     requested = ((spec.get("resources") or {}).get("requests") or {}).get(_STORAGE)
     if status.get("phase") != _BOUND or not (size and before and requested):
         return {}
-    if not Quantity.stored(before) < Quantity.stored(size) <= Quantity.stored(requested):
+    if Quantity.stored(before) >= Quantity.stored(requested):
         return {}
+    if not Quantity.stored(before) < Quantity.stored(size) <= Quantity.stored(requested):
+        return _resize_state(status, copy)
     conditions = [c for c in status.get("conditions") or () if c["type"] not in _RESIZING]
     finished: Json = {"capacity": {_STORAGE: size}, "conditions": conditions or None}
     if _STORAGE in (status.get("allocatedResourceStatuses") or {}):
         finished["allocatedResourceStatuses"] = {_STORAGE: None}
     return finished
+
+
+def _resize_state(status: Json, copy: Copy) -> Json:
+    """Return the change of a claim's status by which it shows how far a kubelet has come.
+
+    Controllers of the computing cluster write `FileSystemResizePending`, too, so that condition
+    stays when the copy lacks it. Only kubelets write `NodeResizeError`.
+    """
+    change: Json = {}
+    theirs = {
+        condition["type"]: _condition(condition)
+        for condition in copy.status.conditions or ()
+        if condition.get("type") in (_PENDING_RESIZE, _RESIZE_ERROR)
+    }
+    before: list[Json] = list(status.get("conditions") or ())
+    merged = {each["type"]: each for each in before}
+    if _RESIZE_ERROR not in theirs:
+        merged.pop(_RESIZE_ERROR, None)
+    for type_, condition in theirs.items():
+        if not _is_same(merged.get(type_, {}), condition):
+            merged[type_] = condition
+    after = list(merged.values())
+    if after != before:
+        change["conditions"] = after or None
+    state = (copy.status.allocated_resource_statuses or {}).get(_STORAGE)
+    own = (status.get("allocatedResourceStatuses") or {}).get(_STORAGE, "")
+    if state in _NODE_STATES and own.startswith(_NODE_STATE_PREFIX) and own != state:
+        change["allocatedResourceStatuses"] = {_STORAGE: state}
+    return change
+
+
+def _condition(condition: Json) -> Json:
+    """Return a condition of a copy, with a message of bounded length."""
+    message = str(condition.get("message") or "")[:_MESSAGE_LENGTH]
+    kept = ("type", "status", "reason", "lastTransitionTime")
+    return {key: condition[key] for key in kept if condition.get(key)} | {"message": message}
+
+
+def _is_same(own: Json, theirs: Json) -> bool:
+    """Whether two conditions say the same; their times may differ."""
+    fields = ("type", "status", "reason", "message")
+    return all((own.get(field) or "") == (theirs.get(field) or "") for field in fields)
 
 
 def _synced_fields(content: Json) -> Json:
@@ -209,11 +261,12 @@ class ClaimRules(Rules):
             self._available.pop(volume, None)
 
     async def report(self, source: Source, copy: Copy) -> None:
-        """Finish the expansion of a claim whose copy was enlarged."""
+        """Show the phase of a copy on its claim, and how far the expansion of its volume is."""
+        claim = await self.replicator.report_phase(source, copy)
         status = expanded_status(source.content(), copy)
-        if not status:
+        if claim is None or not status:
             return
-        version = {"uid": source.uid, "resourceVersion": source.resource_version}
+        version = {"uid": claim.uid, "resourceVersion": claim.resource_version}
         patch = MergePatch({"metadata": version, "status": status})
         try:
             written = await self.clusters.computing.patch(
@@ -224,7 +277,7 @@ class ClaimRules(Rules):
             self.clusters.events.emit(target, "Warning", _NOT_REPORTED, str(error))
             return
         self.replicator.sources.wrote(written)
-        _log.info("Reported expansion of claim", claim=str(source.key), capacity=status["capacity"])
+        _log.info("Reported expansion of claim", claim=str(source.key), status=status)
 
     async def amend(self, source: Source, copy: Copy) -> Json | Missing:
         """Touch a claim that the worker's binder has left pending, so that it retries at once.

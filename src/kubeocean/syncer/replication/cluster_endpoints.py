@@ -263,7 +263,10 @@ async def resolve(name: str) -> Sequence[str]:
     :raises OSError: the name cannot be resolved.
     """
     loop = asyncio.get_running_loop()
-    entries = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    try:
+        entries = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except ValueError as error:  # Python encodes names itself, and refuses some that servers store
+        raise OSError(f"{name!r} is not a name of DNS: {error}") from error
     addresses = {ipaddress.ip_address(str(entry[4][0])) for entry in entries}
     return [str(each) for each in sorted(addresses, key=lambda each: (each.version, int(each)))]
 

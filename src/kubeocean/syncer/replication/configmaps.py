@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubeocean.runtime.objects import Json, Resource
-from kubeocean.syncer.pods import references
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods import referenced_objects
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
 
 __all__ = ["CONFIG_MAPS", "translate"]
@@ -37,5 +37,5 @@ CONFIG_MAPS: Final = ReplicatedKind(
     synced_fields=_synced_fields,
     pod_references=_pod_references,
     translate=translate,
-    env_source=references.CONFIG_MAP,
+    env_source=referenced_objects.CONFIG_MAP,
 )

@@ -23,7 +23,7 @@ from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.client import JsonPatch
 from kubeocean.runtime.objects import Json, Key, Object, Resource
 from kubeocean.syncer.nodes.metadata import Expected
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_metadata import (
     copied_annotations,
     copied_labels,
@@ -69,6 +69,8 @@ class _Spec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class _Status(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     phase: str = ""  # of a claim or a volume
     capacity: dict[str, str] | None = None  # of a claim
+    conditions: tuple[Json, ...] | None = None  # of a claim
+    allocated_resource_statuses: dict[str, str] | None = None  # of a claim
 
 
 class Copy(Object, frozen=True, gc=False, rename="camel", kw_only=True):

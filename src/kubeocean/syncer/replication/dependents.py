@@ -17,12 +17,12 @@ from kubeocean.runtime.components import Runnable
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.forge_context import CopyNames
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.copy_forge import PodReference, Source
 from kubeocean.syncer.replication.kinds import REPLICATED_KINDS, references_of
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import CLAIM, PodReferences
+from kubeocean.syncer.replication.referring_pods import CLAIM, PodReferences
 from kubeocean.syncer.replication.replicator import LINGER_S, Replicator
 from kubeocean.syncer.replication.tokens import Tokens
 

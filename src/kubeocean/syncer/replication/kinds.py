@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from kubeocean.runtime.objects import Key
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.claims import CLAIMS, ClaimRules
 from kubeocean.syncer.replication.configmaps import CONFIG_MAPS
 from kubeocean.syncer.replication.copy_forge import ReplicatedKind
-from kubeocean.syncer.replication.references import Reference
+from kubeocean.syncer.replication.referring_pods import Reference
 from kubeocean.syncer.replication.replicator import Rules
 from kubeocean.syncer.replication.secrets import SECRETS, SecretRules
 from kubeocean.syncer.replication.volumes import VOLUMES, VolumeRules

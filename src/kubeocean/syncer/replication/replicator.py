@@ -41,7 +41,7 @@ from kubeocean.syncer.replication.copy_forge import Copy, CopyContext, Replicate
 from kubeocean.syncer.replication.existence_watch import ExistenceWatches
 from kubeocean.syncer.replication.loop import ReplicationLoop
 from kubeocean.syncer.replication.missing import WATCHED_S, Missing
-from kubeocean.syncer.replication.references import PodReferences
+from kubeocean.syncer.replication.referring_pods import PodReferences
 from kubeocean.syncer.replication.sources import MarkedSources
 from kubeocean.syncer.replication.store import CopyStore, owned_by, virtual_object
 from kubeocean.syncer.replication.sync_back import SyncDirection, direction_of, returned_fields
@@ -54,9 +54,11 @@ VOLUME_NAME: Final = "volume"  # the index of copies by `spec.volumeName`
 ANSWER_S: Final = 10.0  # for which a caller waits for a copy at most
 _RETRY_S: Final = 30.0  # for causes that no watch reports
 _LEGACY_RETRY_S: Final = 1.0
+_BOUND: Final = "Bound"
 _LEAVING: Final = "is not copied: the binding is being deleted"
 # The reasons of events
 _COPY_REFUSED: Final = "CopyRefused"
+_COPY_NOT_BOUND: Final = "CopyNotBound"
 _SYNCED_BACK: Final = "SyncedBack"
 _SYNC_CONFLICT: Final = "SyncConflict"
 # The likeliest cause of an InternalError is a webhook of the worker that does not answer.
@@ -254,6 +256,21 @@ class Replicator(ReplicationLoop[Source, Copy]):
     async def read(self, key: Key) -> Source | None:
         """Read a source from the server; None if there is none."""
         return await self._marked.read(key)
+
+    async def report_phase(self, source: Source, copy: Copy) -> Source | None:
+        """Show the phase of a copy on its source, which is returned; None if the source is gone.
+
+        A phase that keeps pods from starting causes an event, too.
+        """
+        written = await self._marked.report_phase(source, copy.status.phase)
+        if written is not None and written is not source:
+            clusters, phase = self.clusters, copy.status.phase
+            if phase != _BOUND:
+                message = f"{self.kind} {copy.name} of the worker is {phase}, not {_BOUND}"
+                target = reference(self.definition.sources, source)
+                clusters.events.emit(target, "Warning", _COPY_NOT_BOUND, message)
+            _log.info("Reported phase", kind=self.kind, source=source.key, phase=phase)
+        return written
 
     # Requests for copies
 

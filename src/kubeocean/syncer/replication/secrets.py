@@ -13,10 +13,10 @@ from typing import Final
 
 from kubeocean.api import group
 from kubeocean.runtime.objects import Json, Key, Resource
-from kubeocean.syncer.pods import references
-from kubeocean.syncer.pods.references import References
+from kubeocean.syncer.pods import referenced_objects
+from kubeocean.syncer.pods.referenced_objects import References
 from kubeocean.syncer.replication.copy_forge import Copy, PodReference, ReplicatedKind, Source
-from kubeocean.syncer.replication.references import VOLUME
+from kubeocean.syncer.replication.referring_pods import VOLUME
 from kubeocean.syncer.replication.replicator import Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
 from kubeocean.syncer.replication.volumes import VOLUMES, secrets_of
@@ -58,7 +58,7 @@ SECRETS: Final = ReplicatedKind(
     immutable_fields=_immutable_fields,
     pod_references=_pod_references,
     translate=translate,
-    env_source=references.SECRET,
+    env_source=referenced_objects.SECRET,
 )
 
 

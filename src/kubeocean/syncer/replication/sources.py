@@ -32,10 +32,13 @@ __all__ = [
     "has_legacy_copy",
     "mark",
     "remove_legacy_marks",
+    "report_phase",
     "unmark",
 ]
 
 UNUSED_BYTES: Final = 32 * 1024 * 1024  # of content of one kind that no pod uses
+_FIRST_PHASES: Final = frozenset({"Pending", "Available"})
+_PHASES: Final = _FIRST_PHASES | {"Bound", "Released", "Failed", "Lost"}
 REFERENCES = "references"  # the index of a cache of sources by `ReplicatedKind.source_references`
 
 
@@ -68,12 +71,26 @@ def remove_legacy_marks(source: Source, *, cluster_id: str, domain: Domain) -> J
     return change | _without_finalizer(source, cluster_id, domain)
 
 
+def report_phase(source: Source, phase: str, *, cluster_id: str, domain: Domain) -> Json:
+    """Return the change that shows the phase of a copy on its source; empty if it is shown.
+
+    The phase in the status of the source belongs to the computing cluster's own controller, with
+    which a second writer would conflict. The phases of a copy that is being bound for the first
+    time are not shown.
+    """
+    shown = source.annotations.get(domain.phase_in(cluster_id), "")
+    if phase not in _PHASES or phase == shown or (not shown and phase in _FIRST_PHASES):
+        return {}
+    return {"annotations": {domain.phase_in(cluster_id): phase}}
+
+
 def unmark(source: Source, *, cluster_id: str, domain: Domain) -> Json:
     """Return the change that removes all marks of this worker; empty if there are none."""
     change = remove_legacy_marks(source, cluster_id=cluster_id, domain=domain)
     own_label = domain.synced_by(cluster_id)
     labels = {own_label} & source.labels.keys()
     annotations = set(change.get("annotations", ()))
+    annotations |= {domain.phase_in(cluster_id)} & source.annotations.keys()
     if not _has_other_workers(source, own_label, domain.finalizer_for(cluster_id), domain):
         labels |= {domain.managed_by, domain.used_by_pv} & source.labels.keys()
         names = {domain.physical_name, domain.physical_namespace}
@@ -178,6 +195,12 @@ class MarkedSources:
             domain=clusters.domain,
             used_by_pv=used_by_pv,
         )
+        return await self._patch(source, change)
+
+    async def report_phase(self, source: Source, phase: str) -> Source | None:
+        """Show the phase of a copy on its source; None if the source is gone."""
+        clusters = self._clusters
+        change = report_phase(source, phase, cluster_id=clusters.cluster_id, domain=clusters.domain)
         return await self._patch(source, change)
 
     async def remove_legacy_marks(self, source: Source) -> None:

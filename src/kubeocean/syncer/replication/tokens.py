@@ -39,7 +39,12 @@ from kubeocean.runtime.objects import Json, Key, Object, Untyped
 from kubeocean.runtime.redaction import Secret
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_lent
-from kubeocean.syncer.pods.references import References, TokenSource, references, token_secret
+from kubeocean.syncer.pods.referenced_objects import (
+    References,
+    TokenSource,
+    references,
+    token_secret,
+)
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod, virtual_key
 from kubeocean.syncer.replication.loop import ReplicationLoop
 from kubeocean.syncer.replication.on_demand_caches import synced

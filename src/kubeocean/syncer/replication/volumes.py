@@ -22,7 +22,7 @@ from kubeocean.syncer.pods.plan import physical_node
 from kubeocean.syncer.pods.pod_security import privileges_of, volume_problem
 from kubeocean.syncer.replication.copy_forge import ClaimRef, Copy, ReplicatedKind, Source
 from kubeocean.syncer.replication.missing import Missing
-from kubeocean.syncer.replication.references import CLAIM, SECRET, VOLUME
+from kubeocean.syncer.replication.referring_pods import CLAIM, SECRET, VOLUME
 from kubeocean.syncer.replication.replicator import VOLUME_NAME, Replicator, Rules
 from kubeocean.syncer.replication.sources import REFERENCES
 
@@ -267,6 +267,9 @@ class VolumeRules(Rules):
                 return Missing(VOLUME, source.key, message)
             return rebind(copy, claim, uid=uid)
         return rebind(copy, claim, uid="")
+
+    async def report(self, source: Source, copy: Copy) -> None:
+        await self.replicator.report_phase(source, copy)
 
     def fits(self, source: Source, copy: Copy) -> bool:
         return self._is_bound(source, copy) and self._problem(source.content()) is None

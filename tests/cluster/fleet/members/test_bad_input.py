@@ -60,10 +60,10 @@ async def test_a_name_without_a_namespace_is_reported(
     async with env.hub_running(hub, extensions=extensions):
         await env.join(name)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return REFUSED in {each.reason for each in await env.events(name)}
 
-        await until(told)
+        await until(reported)
         if extensions is OURS:
             await env.wait_for(name, "ReadyToJoin", "False", REFUSED)
         else:
@@ -113,10 +113,10 @@ async def test_a_failure_that_passes_is_not_shown(env: FleetEnv, status: int) ->
         name = (await env.join()).name
         await env.wait_for(name, "ReadyToJoin", "True")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return "MemberClusterReadyToJoin" in {each.reason for each in await env.events(name)}
 
-        await until(told)
+        await until(reported)
     assert REFUSED not in {each.reason for each in await env.events(name)}
 
 

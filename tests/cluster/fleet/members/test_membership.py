@@ -59,7 +59,7 @@ async def test_events_tell_what_the_hub_did(env: FleetEnv) -> None:
     async with env.hub_running():
         name = (await env.join()).name
 
-        async def told() -> bool:
+        async def reported() -> bool:
             reasons = {each.reason for each in await env.events(name)}
             assert reasons >= {
                 "NamespaceCreated",
@@ -71,7 +71,7 @@ async def test_events_tell_what_the_hub_did(env: FleetEnv) -> None:
             }
             return True
 
-        await until(told)
+        await until(reported)
 
 
 async def test_a_restarted_hub_writes_nothing(env: FleetEnv) -> None:
@@ -104,10 +104,10 @@ async def test_a_member_without_an_agent_is_removed_after_the_force_wait(
         await put_work(env, name)
         await env.leave(name)
 
-        async def asked() -> bool:
+        async def requested() -> bool:
             return (await env.internal(name)).spec.state == "Leave"
 
-        await until(asked)
+        await until(requested)
         await until(lambda: env.is_gone(name))
 
 

@@ -32,7 +32,7 @@ from kubeocean.install.values import Values, WorkerValues
 from kubeocean.local.cluster import Cluster
 from kubeocean.runtime.client import ApplyPatch, Client, MergePatch
 from kubeocean.runtime.clock import Clock, RealClock
-from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS
 from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, Resource, Untyped, find_condition
 from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
@@ -394,6 +394,20 @@ async def test_an_object_that_is_left_over_in_the_worker(
     meta = {"name": "left", "labels": ownership(ids, DEFAULT), "annotations": annotations}
     await joined.worker_api.create(CONFIG_MAPS, {"metadata": meta}, namespace=joined.mount)
     await doctor.finds("orphans", "left is left over", joined.name)
+
+
+async def test_a_labelled_pod_that_names_no_virtual_pod(
+    joined: JoinedWorker, doctor: Doctor
+) -> None:
+    meta = {"name": "stray", "labels": {DEFAULT.managed_by: DEFAULT.product}}
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    body = {"metadata": meta, "spec": spec}
+    await joined.worker_api.create(PODS, body, namespace=joined.mount)
+    _, document, _ = await doctor(joined.name)
+    (finding,) = (each for each in document["findings"] if each["check"] == "orphans")
+    assert "stray has the label of Kubeocean, but names no virtual pod" in finding["message"]
+    assert finding["severity"] == "warning"
+    assert finding["remedy"] == f"kubeocean repair --cluster-binding-name {joined.name}"
 
 
 async def test_nodes_without_heartbeat_and_without_binding(

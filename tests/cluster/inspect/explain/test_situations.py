@@ -31,6 +31,7 @@ RULE_BINDINGS = Resource(
     ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
     False, Untyped,
 )  # fmt: skip
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, Untyped)
 JSON = ("-o", "json")
 ABSENT = {
     Rule.BINDING_GONE,
@@ -153,6 +154,75 @@ async def test_a_pod_refers_to_an_object_that_does_not_exist(stage: DoctorEnv) -
         )
         await until(stage.ppods)
         assert (await stage.of_pod()).rule is Rule.STARTS
+
+
+async def test_a_pod_names_a_node_outside_its_window(stage: DoctorEnv) -> None:
+    async with stage.lending(timeWindows=closed()):
+        await stage.pod()
+        explanation = await stage.pod_is(Rule.NODE_CLOSED)
+    assert f"node {stage.vnode} started no pods when it arrived" in explanation.verdict
+    assert any("starts no pods now" in each for each in explanation.reasons)
+    assert any("without spec.nodeName" in each for each in explanation.remedies)
+
+
+async def test_a_pod_requests_a_host_port_that_is_taken(stage: DoctorEnv) -> None:
+    ports = [{"containerPort": 80, "hostPort": 8080}]
+    containers = [{"name": "c", "image": "none", "ports": ports}]
+    holder = {
+        "metadata": {"name": "holder"},
+        "spec": {"nodeName": stage.pnode, "containers": containers},
+    }
+    await stage.worker_api.create(PODS, holder, namespace=stage.mount)
+    async with stage.lending():
+        await stage.pod(containers=containers)
+        explanation = await stage.pod_is(Rule.PORT_TAKEN)
+    assert any("8080/TCP is taken" in each for each in explanation.reasons)
+
+
+async def test_a_pod_of_a_daemon_set_is_not_replicated(stage: DoctorEnv) -> None:
+    labels = {"app": stage.name}
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": stage.vnode},
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "c", "image": "none"}],
+    }
+    daemons = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+    async with stage.lending():
+        await stage.computing_api.create(DAEMON_SETS, daemons, namespace=stage.namespace)
+
+        async def reported() -> bool:
+            pods = (await stage.computing_api.list(PODS, stage.namespace)).items
+            assert len(pods) == 1
+            explanation = await stage.of_pod(pods[0].name)
+            assert explanation.rule is Rule.STAYS_ABOVE, explanation
+            return any("the syncer reported NotReplicated" in r for r in explanation.reasons)
+
+        await until(reported)
+
+
+async def test_a_limit_with_a_wrong_name_withholds_what_it_probably_meant(
+    stage: DoctorEnv,
+) -> None:
+    typo = [{"resource": "memroy", "percent": 50}, *HALF]
+    async with stage.lending(resourceLimits=typo):
+
+        async def explained() -> Explanation:
+            explanation = await stage.of_node()
+            assert explanation.rule is Rule.LENT
+            assert not any("instead of" in each for each in explanation.reasons), explanation
+            return explanation
+
+        explanation = await until(explained)
+    policy = f"{stage.name}-policy"
+    text = f"memory 0 of 32Gi (policy {policy} limits memroy, which no node has)"
+    assert text in explanation.verdict
+    assert explanation.remedies[0] == f"a correct name instead of memroy in policy {policy}"
 
 
 async def test_both_names_of_a_physical_pod_are_taken(stage: DoctorEnv) -> None:

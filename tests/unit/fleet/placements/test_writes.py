@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kubeocean.api.fleet.kinds import scope_of
 from kubeocean.api.fleet.placements import PlacementStatus
 from kubeocean.errors import Conflict, InternalError, Invalid, ServiceUnavailable
 from kubeocean.fleet.steps import settle
@@ -14,7 +15,7 @@ from kubeocean.fleet.writes import (
     in_parallel,
     in_thread,
     is_refusal,
-    status_patch,
+    status_document,
 )
 from unit.fleet.placements.builders import NOW, a_placement, condition
 
@@ -61,15 +62,20 @@ def test_transition_times_move_with_the_status_only() -> None:
     assert [each.type for each in settled] == ["A", "B", "C"]
 
 
-def test_patches_name_the_version_that_was_decided_on() -> None:
-    patch = status_patch("7", PlacementStatus(observed_resource_index="1"))
-    assert patch.body[0]["value"] == "7"
-    assert patch.body[1] == {
-        "op": "add",
-        "path": "/status",
-        "value": {"observedResourceIndex": "1"},
+def test_writes_name_the_version_that_was_decided_on() -> None:
+    placement, status = a_placement(), PlacementStatus(observed_resource_index="1")
+    resource = scope_of(placement.key).placements
+    assert status_document(resource, placement, status) == {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "name": placement.name,
+            "uid": placement.uid,
+            "resourceVersion": placement.resource_version,
+        },
+        "status": {"observedResourceIndex": "1"},
     }
-    body = finalizers_patch(a_placement(), ["x"]).body
+    body = finalizers_patch(placement, ["x"]).body
     assert body["metadata"].keys() == {"resourceVersion", "finalizers"}
 
 

@@ -6,15 +6,37 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kubeocean.api.fleet.clusters import ClusterTaint
+from kubeocean.api.fleet.policies import ClusterToleration
 from kubeocean.fleet.scheduler import (
+    ClusterTerm,
     MemberView,
+    PolicyView,
     Trigger,
+    Verdicts,
     concerns,
     trigger,
 )
-from unit.fleet.scheduler.builders import HEALTHY, NOW, cluster
+from unit.fleet.scheduler.builders import (
+    HEALTHY,
+    NOW,
+    Placement,
+    cluster,
+    having,
+    labelled,
+    pick_all,
+    pick_fixed,
+)
+from unit.fleet.scheduler.worlds import (
+    NAMES,
+    pick_all_policies,
+    pick_n_policies,
+    requirements,
+    views,
+)
 
 OLD = replace(
     cluster("c", {"a": "1"}, taints=[ClusterTaint("k", "v")], properties={"p": "1"}),
@@ -87,3 +109,72 @@ def test_which_placements_are_scheduled_again(
     change: Trigger, placement_type: str, fulfilled: bool, expected: bool
 ) -> None:
     assert concerns(change, placement_type, fulfilled=fulfilled) is expected
+
+
+CPU = "resources.kubernetes-fleet.io/available-cpu"
+BUSIER = replace(OLD, available={"cpu": "500m"})
+TOLERANT = pick_all(tolerations=(ClusterToleration(operator="Exists"),))
+
+
+@pytest.mark.parametrize(
+    ("policy", "new", "expected"),
+    [
+        (TOLERANT, BUSIER, False),
+        (replace(TOLERANT, required=(labelled(a="1"),)), BUSIER, False),
+        (replace(TOLERANT, required=(having(CPU, "Ge", "1"),)), BUSIER, True),
+        (replace(TOLERANT, required=(having(CPU, "Ge", "400m"),)), BUSIER, False),
+        (replace(TOLERANT, required=(having(CPU, "Ge", "2"),)), BUSIER, False),
+        (TOLERANT, replace(OLD, labels={}), True),
+        (TOLERANT, replace(OLD, agent=None), True),
+        (pick_all(), replace(OLD, taints=()), True),
+        (TOLERANT, replace(OLD, taints=()), False),
+        (pick_fixed("c"), BUSIER, False),
+        (pick_fixed("c"), replace(OLD, agent=None), True),
+        (pick_fixed("other"), replace(OLD, agent=None), False),
+    ],
+)
+def test_a_policy_judges_a_changed_cluster_otherwise(
+    policy: PolicyView, new: MemberView, expected: bool
+) -> None:
+    assert Verdicts(policy).differ(OLD, new, NOW) is expected
+
+
+# Changes that come often enough for the property below to be tried on most examples
+property_policies = st.one_of(
+    st.builds(
+        pick_all,
+        required=st.builds(ClusterTerm, properties=st.tuples(requirements)).map(
+            lambda term: (term,)
+        ),
+    ),
+    pick_n_policies(st.integers(5, 9)),
+    pick_all_policies,
+)
+
+
+@settings(deadline=None)
+@given(
+    property_policies,
+    st.lists(st.sampled_from(NAMES), unique=True, min_size=2).flatmap(
+        lambda names: st.tuples(*map(views, names))
+    ),
+    st.sampled_from(["properties", "namespaces", "taints"]),
+    st.data(),
+)
+def test_a_change_that_is_judged_as_before_changes_no_decision(
+    policy: PolicyView, fleet: tuple[MemberView, ...], field: str, data: st.DataObject
+) -> None:
+    old = replace(fleet[0], agent=HEALTHY, deleting=False)
+    fleet, placement = (old, *fleet[1:]), Placement({})
+    for _ in range(2):
+        placement.cycle(policy, fleet)
+        placement.roll_out()
+    before = placement.cycle(policy, fleet)
+    new = replace(old, **{field: getattr(data.draw(views(old.name)), field)})
+    change = trigger(old, new, NOW)
+    if not concerns(change, policy.placement_type, fulfilled=before.fulfilled):
+        return
+    if not Verdicts(policy).differ(old, new, NOW):
+        after = placement.cycle(policy, (new, *fleet[1:]))
+        assert after.changes == before.changes
+        assert after.status == before.status

@@ -361,6 +361,11 @@ ENDING = Access("https://w", ca=certificate(NOW + timedelta(days=3)))
         (a_worker(policies=(a_policy(timeZone="X"),)), "policies", "spec.timeZone"),
         (a_worker(access=EXPIRED), "client certificate", "it ended at 2026-11-15"),
         (
+            a_worker(access=Access("https://w", insecure=True)),
+            "TLS",
+            "its kubeconfig has insecure-skip-tls-verify",
+        ),
+        (
             a_worker(tls={"n/s": certificate(NOW - timedelta(days=1))}),
             "proxier certificate",
             "it ended",

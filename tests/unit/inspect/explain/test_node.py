@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kubeocean.inspect.explain.node import explain_node
 from kubeocean.inspect.explain.report import Rule, document, page
 from kubeocean.inspect.explain.snapshots import BindingSnapshot, NodeSnapshot
 from kubeocean.inspect.snapshot import NotRead
+from kubeocean.runtime.kinds import Node
 from support.explain_objects import (
     CLOSED,
     NIGHT,
@@ -48,6 +50,43 @@ def test_a_node_offers_at_least_what_its_pods_use() -> None:
         in explanation.verdict
     )
     assert explanation.remedies == ("other resourceLimits in policy p",)
+
+
+TYPO = [{"resource": "memroy", "percent": 50}, {"resource": "cpu", "percent": 50}]
+
+
+def test_a_limit_of_a_resource_that_no_node_has_is_read_cautiously() -> None:
+    explanation = explain_node(node(policy(resourceLimits=TYPO), worker_nodes=(pnode(),)))
+    assert explanation.rule is Rule.LENT
+    assert "memory 0 of 32Gi (policy p limits memroy, which no node has)" in explanation.verdict
+    assert "cpu 4 of 8 (policy p lends 50 % of the 8 that are left)" in explanation.verdict
+    assert any("limits memroy, a resource of no node" in each for each in explanation.reasons)
+    assert explanation.remedies[0] == "a correct name instead of memroy in policy p"
+    (memory,) = [each for each in explanation.resources if each.resource == "memory"]
+    assert (memory.limit, memory.lent) == ("withheld", "0")
+
+
+def test_a_limit_of_a_resource_that_another_selected_node_has_is_no_mistake() -> None:
+    amounts = {"cpu": "8", "memory": "32Gi", "memroy": "1"}
+    body = {"metadata": {"name": "n2"}, "status": {"allocatable": amounts}}
+    other = msgspec.convert(body, Node)
+    explanation = explain_node(node(policy(resourceLimits=TYPO), worker_nodes=(pnode(), other)))
+    assert "memroy" not in explanation.verdict
+    assert "32Gi" in next(e.offered for e in explanation.resources if e.resource == "memory")
+
+
+def test_what_a_doubtful_limit_lends_is_not_concluded_from_nodes_that_were_not_read() -> None:
+    explanation = explain_node(node(policy(resourceLimits=TYPO), worker_nodes=UNREAD))
+    assert explanation.verdict == "it is lent by policy p; how much it offers is not known"
+    assert explanation.unread
+
+
+def test_probable_mistakes_of_the_policy_that_decides_are_shown() -> None:
+    nothing = [{"resource": "cpu"}]
+    explanation = explain_node(node(policy(resourceLimits=nothing)))
+    (policies,) = [each for each in explanation.sections if each.title == "policies"]
+    assert any(each.startswith("  probable mistakes: ") for each in policies.lines), policies
+    assert "cpu 0 of 8 (policy p lends none, without a number of the 8" in explanation.verdict
 
 
 def test_other_bindings_with_a_node_of_that_name_are_named() -> None:

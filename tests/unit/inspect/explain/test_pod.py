@@ -19,6 +19,7 @@ from support.explain_objects import (
     CLOSED,
     NIGHT,
     TOLERANT,
+    UNREAD,
     VIRTUAL,
     VNODE,
     counted,
@@ -33,6 +34,12 @@ from support.explain_objects import bound as a_binding
 from support.explain_objects import vnode as virtual
 
 HALF = [{"resource": "cpu", "percent": 50}]
+NOT_REPLICATED = {
+    "type": "PhysicalPodExpected",
+    "status": "False",
+    "reason": "NotReplicated",
+    "message": "it is of a DaemonSet",
+}
 FIRST = naming.physical_name("web", "team")
 SECOND = naming.second_physical_name("web", "team", uid="u-web")
 
@@ -201,6 +208,24 @@ QUOTA = 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods
             bound(status={"phase": "Failed", "reason": "PhysicalPodLost", "message": "gone"}),
             Rule.LOST,
             "it was lost: gone",
+        ),
+        (
+            bound(status={"phase": "Failed", "reason": "NodeClosed", "message": "closed"}),
+            Rule.NODE_CLOSED,
+            f"it was rejected: node {VNODE} started no pods when it arrived",
+        ),
+        (
+            bound(status={"phase": "Failed", "reason": "NodePorts", "message": "80 is taken"}),
+            Rule.PORT_TAKEN,
+            "it was rejected: another pod on the worker's node",
+        ),
+        (
+            bound(
+                status={"phase": "Pending", "conditions": [NOT_REPLICATED]},
+                node=node(binding=a_binding(worker=UNREAD)),
+            ),
+            Rule.STAYS_ABOVE,
+            "it does not run in the worker: it is of a DaemonSet",
         ),
         (
             bound(status={"phase": "Failed", "reason": "OutOfcpu", "message": "too much"}),

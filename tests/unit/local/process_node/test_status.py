@@ -1,4 +1,4 @@
-"""What is told of a pod."""
+"""The status of a pod that runs as processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node checks: a machine that cannot run real nodes is told why, and how to change that."""
+"""Node checks: errors name why a machine cannot run real nodes, and the remedy."""
 
 from __future__ import annotations
 

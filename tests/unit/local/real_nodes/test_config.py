@@ -1,4 +1,4 @@
-"""Node configuration: what the programs of a node are told."""
+"""Configuration files and arguments of the programs of a node."""
 
 from __future__ import annotations
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from kubeocean.api import naming
 from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Ids, ownership
 from kubeocean.runtime.kinds import CONFIG_MAPS, PODS
-from kubeocean.runtime.objects import Key, Meta, Untyped
+from kubeocean.runtime.objects import Key, Meta, OwnerReference, Untyped
 from kubeocean.syncer.cleanup.diff import (
     POD,
     ComparedPod,
@@ -20,6 +23,8 @@ from kubeocean.syncer.cleanup.diff import (
 
 IDS = Ids("b", "c1", "u1")
 OURS = ownership(IDS, DEFAULT)
+VNODES = frozenset({"vnode-c1-n"})
+MARKS = (DEFAULT.virtual_pod_namespace, DEFAULT.virtual_pod_name, DEFAULT.virtual_pod_uid)
 
 
 def physical_pod(name: str, virtual_uid: str = "v", labels: dict[str, str] = OURS) -> Untyped:
@@ -34,7 +39,9 @@ def physical_pod(name: str, virtual_uid: str = "v", labels: dict[str, str] = OUR
 
 def counterpart_of(obj: Untyped, kind: str = POD) -> Counterpart | None:
     pods = untyped(PODS)
-    return counterpart(obj, kind=kind, resource=pods, original=pods, ids=IDS, domain=DEFAULT)
+    return counterpart(
+        obj, kind=kind, resource=pods, original=pods, ids=IDS, domain=DEFAULT, vnodes=VNODES
+    )
 
 
 def differences(*pods: Untyped, virtual: dict[Key, ComparedPod] | None = None) -> list[Difference]:
@@ -70,6 +77,56 @@ def test_an_object_without_proof_of_its_owner_is_only_reported() -> None:
     (finding,) = differences(physical_pod("p", labels={DEFAULT.managed_by: "kubeocean"}))
     assert finding.problem is DifferenceKind.UNPROVEN
     assert not finding.removable
+
+
+def legacy_pod(vnode: str = "vnode-c1-n", *, name: str = "", **annotations: str | None) -> Untyped:
+    """Return a pod as the Go implementation creates it; an annotation of None is left out."""
+    marks = {
+        DEFAULT.virtual_pod_namespace: "team",
+        DEFAULT.virtual_pod_name: "web",
+        DEFAULT.virtual_pod_uid: "v",
+        DEFAULT.virtual_node_name: vnode,
+    }
+    marks = {key: value for key, value in (marks | annotations).items() if value is not None}
+    name = name or naming.physical_name("web", "team")
+    labels = {DEFAULT.managed_by: DEFAULT.product}
+    return Untyped(metadata=Meta(name, "mount", "uid", labels=labels, annotations=marks))
+
+
+def problem_of(pod: Untyped) -> DifferenceKind:
+    (finding,) = differences(pod)
+    return finding.problem
+
+
+def test_a_pod_of_the_go_implementation_is_ours_by_the_node_and_the_name_that_it_has() -> None:
+    (finding,) = differences(legacy_pod())
+    assert (finding.problem, finding.removable) == (DifferenceKind.LEGACY, True)
+    assert finding.message.endswith(
+        "of the Go implementation on vnode-c1-n is left over:"
+        " the virtual pod team/web (UID v) does not exist"
+    )
+    for other in (
+        legacy_pod("vnode-c1-other"),
+        legacy_pod("vnode-c1"),
+        legacy_pod(""),
+        legacy_pod(name="web"),
+        *(legacy_pod(**{key: None}) for key in MARKS),
+    ):
+        assert problem_of(other) is DifferenceKind.UNPROVEN
+    owned = OwnerReference("apps/v1", "ReplicaSet", "r", "u")
+    meta = msgspec.structs.replace(legacy_pod().metadata, owner_references=(owned,))
+    assert problem_of(Untyped(metadata=meta)) is DifferenceKind.UNPROVEN
+
+
+def test_a_pod_that_names_nothing_is_for_a_person_to_delete() -> None:
+    nothing: dict[str, str | None] = dict.fromkeys((*MARKS, DEFAULT.virtual_node_name))
+    (finding,) = differences(legacy_pod(name="p", **nothing))
+    assert finding.problem is DifferenceKind.UNMAPPED
+    assert (finding.removable, finding.repairable) == (False, True)
+    for left, value in ((DEFAULT.virtual_node_name, "vnode-other"), (MARKS[0], "team")):
+        assert problem_of(legacy_pod(name="p", **nothing | {left: value})) is (
+            DifferenceKind.UNPROVEN
+        )
 
 
 def test_an_object_of_another_owner_is_ignored() -> None:

@@ -24,7 +24,7 @@ from kubeocean.api.policies import (
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.capacity import offer
 from kubeocean.leasing.limits import cautious_limits, withheld_resources
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.leasing.windows import within
 from kubeocean.runtime.objects import Meta
 from kubeocean.runtime.quantity import Quantity
@@ -104,15 +104,15 @@ def minute_is_lent(spec: PolicySpec, minute: int) -> bool:
 def test_no_more_is_lent_than_the_most_cautious_reading_of_a_policy(
     spec: PolicySpec, minute: int
 ) -> None:
-    terms = ParsedPolicy.of(spec, local=UTC)
-    unknown = [limit.resource for limit in terms.limits if limit.resource not in NODE]
+    parsed = ParsedPolicy.of(spec, local=UTC)
+    unknown = [limit.resource for limit in parsed.limits if limit.resource not in NODE]
     base = {name: Quantity.whole(amount) for name, amount in NODE.items()}
-    chosen = cautious_limits(terms.limits, unknown, base)
+    chosen = cautious_limits(parsed.limits, unknown, base)
     lent = offer(base, others={}, ours={}, limits=chosen).offered
     most = Reading.of(spec).most
     for name in NODE:
         assert Fraction(lent[name].nano, 10**9) <= most[name], name
-    open_ = within(terms.calendar, MONDAY + timedelta(minutes=minute))
+    open_ = within(parsed.calendar, MONDAY + timedelta(minutes=minute))
     assert open_ == minute_is_lent(spec, minute)
 
 
@@ -121,11 +121,11 @@ def test_no_more_is_lent_than_the_most_cautious_reading_of_a_policy(
 def test_each_mistake_that_an_api_server_accepts_is_in_the_status_and_an_event(
     spec: PolicySpec,
 ) -> None:
-    terms = ParsedPolicy.of(spec, local=UTC)
-    unknown = tuple(limit.resource for limit in terms.limits if limit.resource not in NODE)
-    findings = PolicyFindings(unknown, withheld_resources(terms.limits, unknown, NODE))
+    parsed = ParsedPolicy.of(spec, local=UTC)
+    unknown = tuple(limit.resource for limit in parsed.limits if limit.resource not in NODE)
+    findings = PolicyFindings(unknown, withheld_resources(parsed.limits, unknown, NODE))
     policy = ResourceLeasingPolicy(metadata=Meta(name="p", generation=1), spec=spec)
-    cached = CachedPolicy(policy, terms, "", terms)
+    cached = CachedPolicy(policy, parsed, "", parsed)
     status = own_status(cached, now=MONDAY, findings=findings)
     messages = " ".join(condition.message for condition in status.conditions or ())
     events = events_of(PolicyStatus(), status)
@@ -155,9 +155,9 @@ def test_each_mistake_that_an_api_server_accepts_is_in_the_status_and_an_event(
 def test_a_corrected_policy_says_so_and_emits_nothing() -> None:
     spec = PolicySpec(cluster="b", resource_limits=(ResourceLimit("cpuu", percent=50),))
     policy = ResourceLeasingPolicy(metadata=Meta(name="p", generation=1), spec=spec)
-    terms = ParsedPolicy.of(spec, local=UTC)
+    parsed = ParsedPolicy.of(spec, local=UTC)
     wrong = own_status(
-        CachedPolicy(policy, terms, "", terms),
+        CachedPolicy(policy, parsed, "", parsed),
         now=MONDAY,
         findings=PolicyFindings(("cpuu",), ("cpu", "memory"), {"older": 2}),
     )
@@ -166,10 +166,12 @@ def test_a_corrected_policy_says_so_and_emits_nothing() -> None:
     assert "nothing of cpu, memory is lent" in by_type["UnknownResource"].message
     assert "2 nodes of policy older" in by_type["Overlapping"].message
     again = ResourceLeasingPolicy(metadata=policy.metadata, spec=spec, status=wrong)
-    right = own_status(CachedPolicy(again, terms, "", terms), now=MONDAY, findings=PolicyFindings())
+    right = own_status(
+        CachedPolicy(again, parsed, "", parsed), now=MONDAY, findings=PolicyFindings()
+    )
     statuses = {each.type: each.status for each in right.conditions or ()}
     assert (statuses["UnknownResource"], statuses["Overlapping"]) == ("False", "False")
     assert events_of(wrong, right) == []
     unsure = PolicyFindings(overlaps=None)  # right after a start, until every node was reconciled
-    kept = own_status(CachedPolicy(again, terms, "", terms), now=MONDAY, findings=unsure)
+    kept = own_status(CachedPolicy(again, parsed, "", parsed), now=MONDAY, findings=unsure)
     assert {each.type: each.status for each in kept.conditions or ()}["Overlapping"] == "True"

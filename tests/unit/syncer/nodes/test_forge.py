@@ -213,11 +213,13 @@ def test_the_conditions_of_a_node_that_no_policy_lends_follow_the_worker() -> No
     dead = copy.deepcopy(given.pnode)
     dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     address = {"proxier_ip": "", "metrics_port": 1, "name": given.vnode, "domain": given.domain}
-    body = refreshed(node, dead, None, **address)
+    body = refreshed(node, dead, None, takes_pods=True, **address)
     assert body == {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-    assert refreshed(merged(node, body), dead, None, **address) == {}
-    assert refreshed(node, None, None, **address) == {}
-    less = refreshed(node, given.pnode, {"cpu": Quantity.whole(1)}, **address)["status"]
+    assert refreshed(merged(node, body), dead, None, takes_pods=True, **address) == {}
+    assert refreshed(node, None, None, takes_pods=True, **address) == {}
+    less = refreshed(node, given.pnode, {"cpu": Quantity.whole(1)}, takes_pods=True, **address)[
+        "status"
+    ]
     assert less["allocatable"]["cpu"] == less["capacity"]["cpu"] == "1"
     assert less["allocatable"]["memory"] is None
 
@@ -411,3 +413,21 @@ def test_annotations_of_users_count_against_the_limit() -> None:
     assert left_out(made, node["metadata"]["annotations"]) == ("large",)
     del node["metadata"]["annotations"]["large"]
     assert left_out(made, node["metadata"]["annotations"]) == ("large",)
+
+
+def test_a_node_that_takes_no_pods_has_none_allocatable_and_keeps_its_capacity() -> None:
+    amounts = {"cpu": "4", "pods": "110"}
+    offered = {name: Quantity.parse(amount) for name, amount in amounts.items()}
+    open_ = replace(lent(), offered=offered)
+    closed = replace(open_, takes_pods=False)
+    status = forge(closed, now=NOW)["status"]
+    assert status["capacity"] == amounts
+    none = {"cpu": "4", "pods": "0"}
+    assert status["allocatable"] == none
+    node = forge(open_, now=NOW)
+    assert changes(node, closed, now=NOW).status["status"] == {"allocatable": none}
+
+    address = {"proxier_ip": "", "metrics_port": 9006, "name": "v", "domain": open_.domain}
+    body = refreshed(node, None, None, takes_pods=False, **address)
+    assert body == {"status": {"allocatable": none}}
+    assert refreshed(merged(node, body), None, None, takes_pods=False, **address) == {}

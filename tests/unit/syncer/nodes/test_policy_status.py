@@ -15,7 +15,7 @@ from kubeocean.api.policies import (
 )
 from kubeocean.leasing.cached_policy import CachedPolicy
 from kubeocean.leasing.decision import ReclaimCause
-from kubeocean.leasing.merge import ParsedPolicy
+from kubeocean.leasing.policy_choice import ParsedPolicy
 from kubeocean.leasing.progress import NodeReport, PolicyProgress
 from kubeocean.leasing.reclaim import ReclaimPhase
 from kubeocean.runtime.objects import Meta, find_condition
@@ -40,8 +40,8 @@ def policy(
 def cached(
     of: ResourceLeasingPolicy, *, valid: bool = True, since: datetime | None = None
 ) -> CachedPolicy:
-    terms = ParsedPolicy.of(of.spec, local=UTC) if valid else None
-    return CachedPolicy(of, terms, "" if valid else "spec.x: is wrong", terms, since)
+    parsed = ParsedPolicy.of(of.spec, local=UTC) if valid else None
+    return CachedPolicy(of, parsed, "" if valid else "spec.x: is wrong", parsed, since)
 
 
 def reasons(before: PolicyStatus, after: PolicyStatus) -> list[str]:

@@ -15,7 +15,7 @@ from kubeocean.syncer.pods.changes import changes
 from kubeocean.syncer.pods.env import redirected_fields
 from kubeocean.syncer.pods.forge import forge
 from kubeocean.syncer.pods.forge_context import Context, Refused, ServiceEnv, ServicePort
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from support.forge_inputs import context_for
 from support.pod_strategies import pods
 

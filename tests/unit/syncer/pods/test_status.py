@@ -235,9 +235,9 @@ def test_a_pod_that_is_not_replicated_has_a_condition_until_it_runs() -> None:
     vpod = pod(condition("PodScheduled"))
     patch = not_expected(vpod, "no daemons", now=EARLY)
     assert types(patch) == {"PodScheduled": "True", "PhysicalPodExpected": "False"}
-    told = applied(vpod, patch)
-    assert not_expected(told, "no daemons", now=LATE) == {}
-    assert types(mirror(told, pod())) == {"PodScheduled": "True"}
+    patched = applied(vpod, patch)
+    assert not_expected(patched, "no daemons", now=LATE) == {}
+    assert types(mirror(patched, pod())) == {"PodScheduled": "True"}
 
 
 def test_a_change_that_could_not_be_applied_is_a_condition_until_it_is() -> None:

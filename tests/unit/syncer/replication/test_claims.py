@@ -88,3 +88,41 @@ def test_the_expansion_of_a_claim_ends_when_its_copy_is_enlarged() -> None:
     assert expanded_status(claim, Copy()) == {}
     after = {"capacity": {"storage": "2Gi"}, "conditions": [other]}
     assert change("2Gi", **after) == {}
+
+
+def test_a_claim_shows_how_far_a_kubelet_of_the_worker_has_come_with_its_expansion() -> None:
+    pending = {"type": "FileSystemResizePending", "status": "True", "message": ""}
+    error = {"type": "NodeResizeError", "status": "True", "message": "failed"}
+    other = {"type": "Resizing", "status": "True"}
+
+    def change(above: list[Json], *below: Json, state: str = "", own: str = "") -> Json:
+        claim: Json = {
+            "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+            "status": {
+                "phase": "Bound",
+                "capacity": {"storage": "1Gi"},
+                "conditions": above,
+                "allocatedResourceStatuses": {"storage": own} if own else {},
+            },
+        }
+        status = {
+            "capacity": {"storage": "1Gi"},
+            "conditions": list(below),
+            "allocatedResourceStatuses": {"storage": state} if state else {},
+        }
+        return expanded_status(claim, msgspec.convert({"status": status}, Copy))
+
+    assert change([], pending) == {"conditions": [pending]}
+    assert change([pending], pending | {"lastTransitionTime": "2026-01-01T00:00:00Z"}) == {}
+    assert change([pending]) == {}, "a controller of the computing cluster wrote it"
+    assert change([other], other | {"message": "below"}) == {}, "no kubelet writes it"
+    assert change([other, pending], error) == {"conditions": [other, pending, error]}
+    assert change([other, error]) == {"conditions": [other]}
+    assert change([error]) == {"conditions": None}
+    longer = error | {"message": "x" * 5000}
+    assert len(change([error], longer)["conditions"][0]["message"]) == 1024
+    state = {"state": "NodeResizeInfeasible", "own": "NodeResizePending"}
+    assert change([], **state) == {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}
+    assert change([], state="NodeResizeInProgress") == {}
+    assert change([], state="NodeResizeInProgress", own="ControllerResizeInProgress") == {}
+    assert change([], state="ControllerResizeInfeasible", own="NodeResizePending") == {}

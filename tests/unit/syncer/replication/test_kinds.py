@@ -6,7 +6,7 @@ import pytest
 
 from kubeocean.install.roles import AddOn, syncer_rights, worker_rights
 from kubeocean.runtime.objects import Json, Key
-from kubeocean.syncer.pods.references import references
+from kubeocean.syncer.pods.referenced_objects import references
 from kubeocean.syncer.replication.copy_forge import PodReference, ReplicatedKind
 from kubeocean.syncer.replication.kinds import KIND_NAMES, REPLICATED_KINDS, references_of
 

@@ -12,6 +12,7 @@ from kubeocean.syncer.replication.sources import (
     has_legacy_copy,
     mark,
     remove_legacy_marks,
+    report_phase,
     unmark,
 )
 
@@ -72,6 +73,18 @@ def test_the_last_worker_removes_all_marks() -> None:
     unmarked = patched(marked, unmark(marked, **WORKER))
     assert (unmarked.labels, unmarked.annotations) == ({"app": "a"}, {"n": "1"})
     assert unmark(unmarked, **WORKER) == {}
+
+
+def test_the_phase_of_a_copy_is_shown_from_when_it_is_bound() -> None:
+    marked = patched(source(), mark(source(), COPY, **WORKER))
+    for first in ("", "Pending", "Available", "a text of a worker"):
+        assert report_phase(marked, first, **WORKER) == {}
+    for phase in ("Bound", "Released", "Available", "Lost"):
+        change = report_phase(marked, phase, **WORKER)
+        assert change == {"annotations": {"kubeocean.io/phase-c1": phase}}
+        marked = patched(marked, change)
+        assert report_phase(marked, phase, **WORKER) == {}
+    assert patched(marked, unmark(marked, **WORKER)).annotations == {}
 
 
 def test_marks_of_the_earlier_implementation_prove_a_copy_and_are_then_removed() -> None:

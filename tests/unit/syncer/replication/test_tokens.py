@@ -14,7 +14,7 @@ from kubeocean.api.group import DEFAULT
 from kubeocean.api.ownership import Claim, Ids, claim_pod
 from kubeocean.errors import InternalError
 from kubeocean.runtime.objects import Json, Key, Untyped
-from kubeocean.syncer.pods.references import TokenSource
+from kubeocean.syncer.pods.referenced_objects import TokenSource
 from kubeocean.syncer.replication.tokens import (
     Token,
     TokenContext,

@@ -8,7 +8,7 @@ import pytest
 
 from kubeocean.api import naming
 from kubeocean.runtime.objects import Json
-from kubeocean.syncer.pods.references import TokenSource, references, token_secret
+from kubeocean.syncer.pods.referenced_objects import TokenSource, references, token_secret
 
 
 def pod(**spec: Any) -> Json:

@@ -79,7 +79,7 @@ class Candidate:
 
     name: str
     created: str
-    terms: ParsedPolicy | None  # None: the present form is invalid
+    parsed: ParsedPolicy | None  # None: the present form is invalid
     problem: str = ""  # why it is invalid
     last_valid: ParsedPolicy | None = None
     deleting: bool = False
@@ -89,7 +89,7 @@ class Candidate:
     @property
     def effective(self) -> ParsedPolicy | None:
         """The form that counts; None if the policy was never valid."""
-        return self.terms if self.terms is not None else self.last_valid
+        return self.parsed if self.parsed is not None else self.last_valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Chosen:
     """The policy that decides. `problem` is set if it does so by its last valid form."""
 
     name: str
-    terms: ParsedPolicy
+    parsed: ParsedPolicy
     problem: str = ""
 
 
@@ -139,23 +139,23 @@ def choose(
     passed_over: list[PassedOver] = []
     first = ""  # the policy that decides or freezes, once that is known
     for each in sorted(candidates, key=lambda each: (each.created, each.name)):
-        terms = each.effective
+        parsed = each.effective
         if each.deleting:
             passed_over.append(PassedOver(each.name, Reason.DELETING, "it is being deleted"))
         elif each.withdrawn:
             message = "it names another binding now"
             passed_over.append(PassedOver(each.name, Reason.WITHDRAWN, message))
-        elif terms is None and each.name == current and not first:
+        elif parsed is None and each.name == current and not first:
             frozen, first = PassedOver(each.name, Reason.INVALID, each.problem), each.name
-        elif terms is None:
+        elif parsed is None:
             passed_over.append(PassedOver(each.name, Reason.INVALID, each.problem))
-        elif not applies(terms):
+        elif not applies(parsed):
             message = "it does not select this node"
             passed_over.append(PassedOver(each.name, Reason.NOT_SELECTED, message))
         elif first:
             message = f"policy {first} is older, or as old and first by name"
             passed_over.append(PassedOver(each.name, Reason.NOT_OLDEST, message))
         else:
-            problem = each.problem if each.terms is None else ""
-            chosen, first = Chosen(each.name, terms, problem), each.name
+            problem = each.problem if each.parsed is None else ""
+            chosen, first = Chosen(each.name, parsed, problem), each.name
     return PolicyChoice(chosen, tuple(sorted(passed_over, key=lambda each: each.name)), frozen)

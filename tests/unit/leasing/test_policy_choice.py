@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubeocean.api.policies import PolicySpec
-from kubeocean.leasing.merge import Candidate, Chosen, ParsedPolicy, Reason, choose
+from kubeocean.leasing.policy_choice import Candidate, Chosen, ParsedPolicy, Reason, choose
 
 unhurried = settings(deadline=None)
 
@@ -18,7 +18,7 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 HERE = ParsedPolicy.of(PolicySpec("here"), local=UTC)
 ELSEWHERE = ParsedPolicy.of(PolicySpec("elsewhere"), local=UTC)
 
-terms = st.none() | st.sampled_from([HERE, ELSEWHERE])
+parsed = st.none() | st.sampled_from([HERE, ELSEWHERE])
 
 
 @st.composite
@@ -28,17 +28,17 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
         Candidate(
             name,
             created=draw(st.sampled_from([OLD, NEW])),
-            terms=draw(terms),
+            parsed=draw(parsed),
             problem="broken",
-            last_valid=draw(terms),
+            last_valid=draw(parsed),
             deleting=draw(st.booleans()),
         )
         for name in names
     ]
 
 
-def here(terms: ParsedPolicy) -> bool:
-    return terms is HERE
+def here(parsed: ParsedPolicy) -> bool:
+    return parsed is HERE
 
 
 @unhurried
@@ -50,7 +50,7 @@ def test_the_oldest_policy_that_applies_decides_and_the_others_have_a_reason(
     random.Random(seed).shuffle(policies)
     assert choose(policies, applies=here) == verdict, "the order of the list decides nothing"
 
-    able = [p for p in policies if not p.deleting and (p.terms or p.last_valid) is HERE]
+    able = [p for p in policies if not p.deleting and (p.parsed or p.last_valid) is HERE]
     names = [name for _, name in sorted((p.created, p.name) for p in able)]
     assert (verdict.chosen.name if verdict.chosen else None) == (names[0] if names else None)
     assert {each.name for each in verdict.passed_over} == {p.name for p in policies} - {*names[:1]}

@@ -20,7 +20,7 @@ from kubeocean.runtime.kinds import NODES
 from kubeocean.runtime.objects import Key
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.plan import is_lent, is_wanted
-from kubeocean.syncer.pods.references import References, references
+from kubeocean.syncer.pods.referenced_objects import References, references
 from kubeocean.syncer.pods.views import VIRTUAL_PODS, PhysicalPod, VirtualPod, virtual_key
 
 __all__ = ["CLAIM", "CONFIG_MAP", "SECRET", "VOLUME", "PodReferences", "Reference", "ReferencesOf"]

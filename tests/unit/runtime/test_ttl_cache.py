@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kubeocean.proxier.ttl_cache import TtlCache
 from kubeocean.runtime.clock import VirtualClock
+from kubeocean.runtime.ttl_cache import TtlCache
 
 
 async def test_a_cached_value_expires_and_the_oldest_is_dropped_at_the_limit() -> None:

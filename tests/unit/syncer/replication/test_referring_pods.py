@@ -18,7 +18,7 @@ from kubeocean.runtime.tunnel import Tunnel
 from kubeocean.syncer.clusters import Clusters
 from kubeocean.syncer.pods.views import PhysicalPod, VirtualPod
 from kubeocean.syncer.replication.kinds import references_of
-from kubeocean.syncer.replication.references import CONFIG_MAP, PodReferences, Reference
+from kubeocean.syncer.replication.referring_pods import CONFIG_MAP, PodReferences, Reference
 from kubeocean.syncer.worker_health import WorkerHealth
 
 FIRST, LATER = ((CONFIG_MAP, Key("team", name)) for name in ("first", "later"))

@@ -1,0 +1,105 @@
+"""Sources of the webhook server's certificate: the Secret that replicas share, or files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kubeocean.errors import ConfigError
+from kubeocean.fleet.admission.certificates import CertificateSet
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.files import FileSet
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.objects import Key, Object, Resource
+from kubeocean.runtime.server_tls import CertificateTls, ServerCertificate
+
+__all__ = ["CERTIFICATE_SECRETS", "CertificateFiles", "CertificateSecret", "SharedCertificate"]
+
+_LOOK_S: Final = 10.0
+
+_log = get_logger(__name__)
+
+
+class CertificateSecret(Object, frozen=True, gc=False, rename="camel", kw_only=True):
+    """The Secret of the webhook server's certificates; its data is not printed."""
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"CertificateSecret({self.key})"
+
+
+CERTIFICATE_SECRETS: Final = Resource("", "v1", "secrets", "Secret", True, CertificateSecret)
+
+
+class SharedCertificate:
+    """Follows the Secret that the leader maintains."""
+
+    def __init__(self, client: Client, secret: Key, tls: CertificateTls) -> None:
+        self._tls = tls
+        self._informer: Informer[CertificateSecret] = Informer(
+            client,
+            CERTIFICATE_SECRETS,
+            namespace=secret.namespace,
+            fields=f"metadata.name={secret.name}",
+        )
+        self._informer.on_change(self._changed)
+
+    async def run(self) -> None:
+        """Follow the Secret until cancelled."""
+        await self._informer.run()
+
+    def _changed(self, old: CertificateSecret | None, new: CertificateSecret | None) -> None:
+        if new is None:
+            return  # the certificate in use stays; the leader writes a new one
+        certificates = CertificateSet.from_data(new.data)
+        if certificates is None:
+            return  # the leader replaces it
+        source = f"Secret {new.key}"
+        try:
+            _use(self._tls, certificates.server_certificate(source))
+        except ConfigError as error:
+            _log.error("Could not use certificate of webhooks", error=str(error))
+
+
+class CertificateFiles:
+    """Follows `tls.crt` and `tls.key` of a directory, which cert-manager maintains."""
+
+    def __init__(self, directory: Path, tls: CertificateTls, *, clock: Clock | None = None) -> None:
+        self._directory = directory
+        self._tls = tls
+        self._clock = clock or RealClock()
+
+    async def run(self) -> None:
+        """Read the files whenever they have changed, until cancelled."""
+        files: FileSet | None = None
+        while True:
+            if files is None or files.changed():
+                files = FileSet()
+                try:
+                    _use(self._tls, self._load(files))
+                except ConfigError as error:
+                    _log.error("Could not use certificate of webhooks", error=str(error))
+            await self._clock.sleep(_LOOK_S)
+
+    def _load(self, files: FileSet) -> ServerCertificate:
+        source = str(self._directory)
+        try:
+            certificate = files.read(self._directory / "tls.crt")
+            key = files.read(self._directory / "tls.key")
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error}", source=source) from error
+        return ServerCertificate.load(certificate, key, source)
+
+
+def _use(tls: CertificateTls, certificate: ServerCertificate) -> None:
+    not_after = certificate.not_after.isoformat()
+    if tls.use_certificate(certificate):
+        _log.info("Loaded certificate of webhooks", source=certificate.source, not_after=not_after)
+    else:
+        reason = "the new one is not valid now"
+        _log.error("Kept the old certificate of webhooks", reason=reason, not_after=not_after)

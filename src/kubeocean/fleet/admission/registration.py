@@ -1,0 +1,341 @@
+"""Registration of a hub's admission: certificates, webhook configurations, admission policies.
+
+Only the leader registers. A pass compares what is stored with what the settings ask for, and writes
+the difference; a pass follows each change of one of these objects, and the time at which a
+certificate is due. What is not asked for is removed, also if KubeFleet's hub agent registered it:
+API servers would refuse requests because of webhooks that no process serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from kubeocean.api.fleet.names import (
+    ADMISSION_POLICIES,
+    ADMISSION_POLICY_BINDINGS,
+    GUARD_RAIL_WEBHOOKS,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+)
+from kubeocean.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from kubeocean.fleet.admission.certificate_sources import CERTIFICATE_SECRETS, CertificateSecret
+from kubeocean.fleet.admission.certificates import CertificateSet, renew
+from kubeocean.fleet.admission.configurations import configurations
+from kubeocean.fleet.admission.policies import POLICY_LABELS, policy_objects
+from kubeocean.fleet.admission.settings import AdmissionSettings, WebhookSettings
+from kubeocean.runtime.client import ApplyPatch, Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.controller import After, Controller, Done, Outcome
+from kubeocean.runtime.informer import Informer
+from kubeocean.runtime.kinds import NAMESPACES
+from kubeocean.runtime.logs import get_logger
+from kubeocean.runtime.metrics import Metrics
+from kubeocean.runtime.objects import Json, Key, Resource, Untyped
+
+__all__ = ["Registration"]
+
+_GROUP: Final = "admissionregistration.k8s.io"
+_MUTATING: Final = Resource(
+    _GROUP, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False, Untyped
+)
+_VALIDATING: Final = Resource(
+    _GROUP,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    False,
+    Untyped,
+)
+_POLICIES: Final = Resource(
+    _GROUP, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False, Untyped
+)
+_BINDINGS: Final = Resource(
+    _GROUP,
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    False,
+    Untyped,
+)
+_NAMES: Final = {
+    _MUTATING: frozenset({MUTATING_WEBHOOKS}),
+    _VALIDATING: frozenset({VALIDATING_WEBHOOKS, GUARD_RAIL_WEBHOOKS}),
+    _POLICIES: frozenset(ADMISSION_POLICIES),
+    _BINDINGS: frozenset(ADMISSION_POLICY_BINDINGS),
+}
+_KEY: Final = "admission"
+_SERVING_S: Final = 0.1  # between two looks whether this replica's server is ready
+_LONGEST_S: Final = 3600.0  # between two passes; clocks of machines are set now and then
+
+_log = get_logger(__name__)
+
+
+class Registration:
+    """Keeps the registration of a hub as the settings ask for.
+
+    `serves` returns whether this replica's webhook server is ready: no webhook is registered
+    before.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: AdmissionSettings,
+        *,
+        serves: Callable[[], bool],
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._serves = serves
+        self._clock = clock or RealClock()
+        metrics = metrics or Metrics()
+        self._is_registered = False
+        self._owner: Json | None = None
+        self._stored: dict[Resource[Untyped], Informer[Untyped]] = {
+            resource: Informer(
+                client,
+                resource,
+                keep=_is_named(names),
+                keep_raw=True,
+                clock=self._clock,
+                metrics=metrics,
+            )
+            for resource, names in _NAMES.items()
+            if resource in _used(settings)
+        }
+        self._secrets: Informer[CertificateSecret] | None = None
+        webhooks = settings.webhooks
+        if webhooks is not None and not webhooks.certificate_directory:
+            self._secrets = Informer(
+                client,
+                CERTIFICATE_SECRETS,
+                namespace=webhooks.secret.namespace,
+                fields=f"metadata.name={webhooks.secret.name}",
+                clock=self._clock,
+                metrics=metrics,
+            )
+        self._controller: Controller[str] = Controller(
+            "fleet-admission",
+            self.reconcile,
+            gate=self._caught_up,
+            clock=self._clock,
+            metrics=metrics,
+        )
+        for informer in self._informers:
+            informer.on_change(lambda old, new: self._controller.enqueue(_KEY))
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was registered once."""
+        return self._is_registered
+
+    @property
+    def _informers(self) -> Iterable[Informer[Any]]:
+        yield from self._stored.values()
+        if self._secrets is not None:
+            yield self._secrets
+
+    async def run(self) -> None:
+        """Keep the registration until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run())
+            for informer in self._informers:
+                await informer.synced()
+            self._controller.enqueue(_KEY)
+            group.create_task(self._controller.run())
+
+    async def _caught_up(self, key: str) -> bool:
+        """Return whether the caches show all writes of this program."""
+        for resource, informer in self._stored.items():
+            for name in _NAMES[resource]:
+                if not await informer.caught_up(Key("", name)):
+                    return False
+        webhooks = self._settings.webhooks
+        if self._secrets is None or webhooks is None:
+            return True
+        return await self._secrets.caught_up(webhooks.secret)
+
+    async def reconcile(self, key: str) -> Outcome:
+        """Write what differs from the settings."""
+        desired = self._policies()
+        wait_s = None
+        webhooks = self._settings.webhooks
+        if webhooks is not None:
+            bundle, wait_s = None, _LONGEST_S
+            if self._secrets is not None:
+                bundle, wait_s = await self._certificates(webhooks, self._secrets)
+            if not self._serves():
+                return After(_SERVING_S)
+            desired += await self._configurations(webhooks, bundle)
+        for body in desired:
+            await self._apply(body)
+        await self._remove_others(desired)
+        if not self._is_registered:
+            await self._remove_unused()
+            names = [body["metadata"]["name"] for body in desired]
+            _log.info("Registered admission", objects=names)
+        self._is_registered = True
+        return Done() if wait_s is None else After(min(wait_s, _LONGEST_S))
+
+    # Certificates
+
+    async def _certificates(
+        self, settings: WebhookSettings, secrets: Informer[CertificateSecret]
+    ) -> tuple[bytes, float]:
+        """Store what is due; return the authorities to trust, and the seconds until more is due."""
+        key = settings.secret
+        stored = secrets.get(key)
+        present = CertificateSet.from_data(stored.data) if stored is not None else None
+        renewal = renew(present, settings.names, self._clock)
+        if renewal.certificates != present:
+            secrets.wrote(await self._store(key, stored, renewal.certificates))
+        wait = (renewal.next_at - self._clock.now()).total_seconds()
+        return renewal.certificates.bundle, max(1.0, wait)
+
+    async def _store(
+        self, key: Key, stored: CertificateSecret | None, certificates: CertificateSet
+    ) -> CertificateSecret:
+        metadata: Json = {"name": key.name, "namespace": key.namespace}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": metadata,
+            "data": certificates.data(),
+        }
+        if stored is None:
+            try:
+                written = await self._client.create(CERTIFICATE_SECRETS, body)
+            except AlreadyExists as error:
+                # Another replica was faster; the next pass reads its certificates.
+                raise Conflict(str(error), status=error.status) from error
+        else:
+            metadata["resourceVersion"] = stored.resource_version
+            metadata["uid"] = stored.uid
+            written = await self._client.update(CERTIFICATE_SECRETS, body)
+        _log.info("Stored certificates of webhooks", secret=str(key))
+        return written
+
+    # Objects
+
+    async def _configurations(self, settings: WebhookSettings, bundle: bytes | None) -> list[Json]:
+        """Return the webhook configurations, which are deleted together with the namespace."""
+        if self._owner is None:
+            with suppress(NotFound):
+                namespace = await self._client.get(NAMESPACES, settings.namespace)
+                self._owner = {
+                    "apiVersion": "v1",
+                    "kind": NAMESPACES.kind,
+                    "name": namespace.name,
+                    "uid": namespace.uid,
+                }
+        documents = configurations(settings.endpoint(bundle), settings.webhooks)
+        for document in documents:
+            if self._owner is not None:
+                document["metadata"]["ownerReferences"] = [self._owner]
+            if settings.annotations:
+                document["metadata"]["annotations"] = settings.annotations
+        return documents
+
+    def _policies(self) -> list[Json]:
+        policies = self._settings.policies
+        return policy_objects(policies) if policies is not None else []
+
+    async def _apply(self, body: Json) -> None:
+        resource = _resource(body)
+        name = body["metadata"]["name"]
+        stored = self._stored[resource].get(Key("", name))
+        if stored is not None:
+            content = stored.content()
+            if _is_as_wanted(content, body):
+                return
+            if _webhook_names(content) - _webhook_names(body):
+                # An apply adds to the list of another manager and would keep these.
+                await self._delete(resource, stored)
+        applied = await self._client.patch(resource, name, ApplyPatch(body, force=True))
+        self._stored[resource].wrote(applied)
+        _log.info("Applied admission object", kind=resource.kind, name=applied.name)
+
+    async def _remove_others(self, desired: Iterable[Json]) -> None:
+        """Remove objects of kinds that are used."""
+        kept = {(_resource(body), body["metadata"]["name"]) for body in desired}
+        for resource, informer in self._stored.items():
+            for stored in list(informer.items()):
+                if (resource, stored.name) not in kept and _is_removable(resource, stored):
+                    await self._delete(resource, stored)
+
+    async def _remove_unused(self) -> None:
+        """Remove objects of kinds that are not used. Older API servers do not have all of them."""
+        for resource, names in _NAMES.items():
+            for name in sorted(names) if resource not in self._stored else ():
+                try:
+                    stored = await self._client.get(resource, name)
+                    if _is_removable(resource, stored):
+                        await self._delete(resource, stored)
+                except NotFound:
+                    continue
+                except Forbidden as error:
+                    # A hub whose role is older than its program can work without this right.
+                    _log.error("Could not remove admission object", error=str(error))
+
+    async def _delete(self, resource: Resource[Untyped], stored: Untyped) -> None:
+        with suppress(NotFound):
+            await self._client.delete(resource, stored.name, uid=stored.uid)
+        if resource in self._stored:
+            self._stored[resource].deleted(stored)
+        _log.info("Removed admission object", kind=resource.kind, name=stored.name)
+
+
+def _is_named(names: frozenset[str]) -> Callable[[Untyped], bool]:
+    return lambda obj: obj.name in names
+
+
+def _used(settings: AdmissionSettings) -> set[Resource[Untyped]]:
+    """Return the kinds of which objects are registered."""
+    webhooks = {_MUTATING, _VALIDATING} if settings.webhooks is not None else set()
+    return webhooks | ({_POLICIES, _BINDINGS} if settings.policies is not None else set())
+
+
+def _is_removable(resource: Resource[Untyped], stored: Untyped) -> bool:
+    """Whether a fleet's hub made the object: the names of policies could be anybody's."""
+    if resource in (_MUTATING, _VALIDATING):
+        return True
+    return POLICY_LABELS.items() <= stored.labels.items()
+
+
+def _resource(body: Json) -> Resource[Untyped]:
+    return next(each for each in _NAMES if each.kind == body["kind"])
+
+
+def _webhook_names(content: Json) -> set[str]:
+    return {each["name"] for each in content.get("webhooks") or ()}
+
+
+def _is_as_wanted(stored: Json, desired: Json) -> bool:
+    """Whether a stored object has the content of `desired`, and its metadata."""
+    metadata = stored["metadata"]
+    for field, value in desired["metadata"].items():
+        present = metadata.get(field)
+        if isinstance(value, dict):
+            if not value.items() <= (present or {}).items():
+                return False
+        elif present != value:
+            return False
+    if "spec" in desired:
+        return bool(stored.get("spec") == desired["spec"])
+    webhooks = [_comparable(each, desired) for each in stored.get("webhooks") or ()]
+    return bool(webhooks == desired["webhooks"])
+
+
+def _comparable(webhook: Json, desired: Json) -> Json:
+    """Return a stored webhook without the authorities that cert-manager injects."""
+    if any("caBundle" in each["clientConfig"] for each in desired["webhooks"]):
+        return webhook
+    client = {key: value for key, value in webhook["clientConfig"].items() if key != "caBundle"}
+    return webhook | {"clientConfig": client}

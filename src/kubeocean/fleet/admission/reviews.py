@@ -1,0 +1,208 @@
+"""AdmissionReviews: the requests that API servers send, and the answers to them.
+
+Strangers can send anything to a webhook's port: whatever is not a complete AdmissionReview is a
+`BadReview`, whose text says which field is wrong and repeats no content.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kubeocean.errors import KubeoceanError
+from kubeocean.runtime.objects import Json, Object
+
+__all__ = [
+    "ALLOWED",
+    "REVIEW_VERSIONS",
+    "BadReview",
+    "Decision",
+    "GroupVersionKind",
+    "Operation",
+    "Request",
+    "Review",
+    "UserInfo",
+    "aggregate",
+    "denied",
+]
+
+REVIEW_VERSIONS: Final = ("v1", "v1beta1")
+_API_VERSIONS: Final = frozenset(f"admission.k8s.io/{version}" for version in REVIEW_VERSIONS)
+_KIND: Final = "AdmissionReview"
+_LONGEST_MESSAGE: Final = 16 * 1024  # characters; the API server repeats the text to its user
+_FORBIDDEN: Final = 403
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+class BadReview(KubeoceanError):
+    """A body that is not an AdmissionReview, or one whose object cannot be read."""
+
+
+class Operation(StrEnum):
+    """Operations that webhooks review."""
+
+    CREATE = "CREATE"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+    CONNECT = "CONNECT"
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
+    """Kind of an object; its text is that of Go's type."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.kind}"
+
+
+class UserInfo(msgspec.Struct, frozen=True, gc=False):
+    """User who sent a request to the API server."""
+
+    username: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class Request(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
+    """Request to the API server; `request_kind` is the kind that the user wrote."""
+
+    uid: str
+    kind: GroupVersionKind
+    operation: Operation
+    request_kind: GroupVersionKind | None = None
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    user_info: UserInfo = UserInfo()
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def written_kind(self) -> GroupVersionKind:
+        """The kind in the version that the user wrote."""
+        return self.request_kind or self.kind
+
+    def decoded(self, type_: type[ObjectT]) -> ObjectT:
+        """Return the object as it would be stored.
+
+        :raises BadReview: there is none, or its fields have other types.
+        """
+        return _decoded(self.object, type_, "request.object")
+
+    def old(self, type_: type[ObjectT]) -> ObjectT:
+        """Return the object that is stored now.
+
+        :raises BadReview: there is none, or its fields have other types.
+        """
+        return _decoded(self.old_object, type_, "request.oldObject")
+
+    def document(self) -> Json:
+        """Return the object as it would be stored, with all of its fields.
+
+        :raises BadReview: there is none.
+        """
+        return _document(self.object, "request.object")
+
+    def old_document(self) -> Json:
+        """Return the object that is stored now, with all of its fields.
+
+        :raises BadReview: there is none.
+        """
+        return _document(self.old_object, "request.oldObject")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Answer to a request; `patch` holds operations of JSON Patch that change the object."""
+
+    allowed: bool
+    message: str = ""
+    patch: tuple[Json, ...] = ()
+
+
+ALLOWED: Final = Decision(True)
+
+
+def denied(message: str) -> Decision:
+    """Return a refusal with a message for the user."""
+    return Decision(False, message)
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """An AdmissionReview that was received."""
+
+    api_version: str
+    request: Request
+
+    @classmethod
+    def parse(cls, body: bytes) -> Review:
+        """Read a body.
+
+        :raises BadReview: the body is not an AdmissionReview with a request.
+        """
+        try:
+            envelope = _decode_envelope(body)
+        except msgspec.ValidationError as error:
+            raise BadReview(f"not an AdmissionReview: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BadReview("not an AdmissionReview: the body is not JSON") from None
+        if envelope.api_version not in _API_VERSIONS or envelope.kind != _KIND:
+            raise BadReview("not an AdmissionReview: apiVersion or kind is another one")
+        if envelope.request is None or not envelope.request.uid:
+            raise BadReview("not an AdmissionReview: request.uid is missing")
+        return cls(envelope.api_version, envelope.request)
+
+    def answer(self, decision: Decision) -> bytes:
+        """Return the body of the answer."""
+        response: Json = {"uid": self.request.uid, "allowed": decision.allowed}
+        if not decision.allowed:
+            message = decision.message[:_LONGEST_MESSAGE]
+            response["status"] = {"code": _FORBIDDEN, "reason": "Forbidden", "message": message}
+        elif decision.patch:
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(msgspec.json.encode(decision.patch)).decode()
+        return msgspec.json.encode(
+            {"apiVersion": self.api_version, "kind": _KIND, "response": response}
+        )
+
+
+def aggregate(problems: list[str]) -> str:
+    """Join problems in the form of Go's aggregate errors: one alone, several in brackets."""
+    unique = list(dict.fromkeys(problems))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+
+
+def _decoded(raw: msgspec.Raw, type_: type[ObjectT], field: str) -> ObjectT:
+    try:
+        return msgspec.json.decode(raw, type=type_)
+    except msgspec.ValidationError as error:
+        raise BadReview(f"{field} cannot be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadReview(f"{field} cannot be read: it is not JSON") from None
+
+
+def _document(raw: msgspec.Raw, field: str) -> Json:
+    try:
+        document: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadReview(f"{field} cannot be read: it is not JSON") from None
+    if not isinstance(document, dict):
+        raise BadReview(f"{field} cannot be read: it is not an object")
+    return document

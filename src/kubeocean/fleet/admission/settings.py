@@ -1,0 +1,76 @@
+"""Settings of a hub's admission, as its flags and its environment give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from kubeocean.api.fleet.names import WEBHOOK_CERTIFICATES
+from kubeocean.fleet.admission.configurations import Endpoint, WebhookSet
+from kubeocean.fleet.admission.guard_rail import GuardRail
+from kubeocean.fleet.admission.policies import PolicyConfig
+from kubeocean.runtime.flags import BindAddress
+from kubeocean.runtime.objects import Key
+
+__all__ = ["CERTIFICATE_DIRECTORY", "AdmissionSettings", "WebhookSettings"]
+
+CERTIFICATE_DIRECTORY: Final = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - KubeFleet's
+_CERT_MANAGER_CERTIFICATE: Final = "fleet-webhook-server-cert"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Settings of the webhook server and of its registration.
+
+    - `url`: URL by which API servers reach the server; empty for the Service.
+    - `guard_rail`: None if the guard rail is off.
+    - `certificate_directory`: files that cert-manager maintains; empty for our own certificates.
+    - `networking`: whether exported services prevent the deletion of a MemberCluster.
+    """
+
+    address: BindAddress
+    service: str
+    namespace: str
+    url: str = ""
+    guard_rail: GuardRail | None = None
+    ban_workloads: bool = False
+    ban_budgets: bool = False
+    certificate_directory: str = ""
+    networking: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Hosts and addresses that the server's certificate is valid for."""
+        service = f"{self.service}.{self.namespace}.svc"
+        host = urlsplit(self.url).hostname or ""
+        return tuple(filter(None, dict.fromkeys((service, f"{service}.cluster.local", host))))
+
+    @property
+    def secret(self) -> Key:
+        """Secret that holds the certificates."""
+        return Key(self.namespace, WEBHOOK_CERTIFICATES)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Annotations of webhook configurations."""
+        if not self.certificate_directory:
+            return {}
+        return {"cert-manager.io/inject-ca-from": f"{self.namespace}/{_CERT_MANAGER_CERTIFICATE}"}
+
+    @property
+    def webhooks(self) -> WebhookSet:
+        """Webhooks to register."""
+        return WebhookSet(self.guard_rail is not None, self.ban_workloads, self.ban_budgets)
+
+    def endpoint(self, bundle: bytes | None) -> Endpoint:
+        """Return how API servers reach the server, and which authorities they trust."""
+        return Endpoint(self.service, self.namespace, self.address.port, self.url, bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """Webhooks and admission policies that a hub registers; None if they are off."""
+
+    webhooks: WebhookSettings | None = None
+    policies: PolicyConfig | None = None

@@ -1,0 +1,61 @@
+"""Reads a Work or a member of a fleet from the hub, and everything that explains it."""
+
+from __future__ import annotations
+
+from kubeocean.api.fleet import names
+from kubeocean.api.fleet.clusters import INTERNAL_MEMBER_CLUSTERS, MEMBER_CLUSTERS
+from kubeocean.api.fleet.works import WORKS
+from kubeocean.errors import ConfigError
+from kubeocean.inspect.explain.member import MemberDetails
+from kubeocean.inspect.explain.work import WorkDetails
+from kubeocean.inspect.fleet.reading import get_served, list_served
+from kubeocean.inspect.snapshot import read_object, read_part
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.clock import Clock, RealClock
+from kubeocean.runtime.objects import Key
+
+__all__ = ["find_work", "read_member", "read_work"]
+
+
+async def find_work(client: Client, name: str) -> Key:
+    """Return the only Work of a name, in whichever member's namespace; it may not exist.
+
+    :raises ConfigError: several members have a Work of that name.
+    :raises ApiError: Works cannot be listed.
+    """
+    works = (await client.list(WORKS, fields=f"metadata.name={name}")).items
+    if len(works) > 1:
+        members = sorted(names.member_of_namespace(work.namespace) or "" for work in works)
+        message = f"exists for the members {', '.join(members)}; choose one with --member"
+        raise ConfigError(message, field="NAME", value=name)
+    return works[0].key if works else Key("", name)
+
+
+async def read_work(client: Client, key: Key, clock: Clock | None = None) -> WorkDetails:
+    """Read a Work and its member."""
+    now = (clock or RealClock()).now()
+    if not key.namespace:
+        return WorkDetails(key, now, None)
+    work = await read_object(f"Work {key}", get_served(client, WORKS, key))
+    member = names.member_of_namespace(key.namespace) or ""
+    if not member:
+        return WorkDetails(key, now, work)
+    read = await read_object(
+        f"MemberCluster {member}", get_served(client, MEMBER_CLUSTERS, Key("", member))
+    )
+    return WorkDetails(key, now, work, read)
+
+
+async def read_member(client: Client, name: str, clock: Clock | None = None) -> MemberDetails:
+    """Read a MemberCluster, its InternalMemberCluster and its Works."""
+    now = (clock or RealClock()).now()
+    namespace = names.member_namespace(name)
+    member = await read_object(
+        f"MemberCluster {name}", get_served(client, MEMBER_CLUSTERS, Key("", name))
+    )
+    internal = await read_object(
+        f"InternalMemberCluster {name}",
+        get_served(client, INTERNAL_MEMBER_CLUSTERS, Key(namespace, name)),
+    )
+    works = await read_part(f"Works in {namespace}", list_served(client, WORKS, namespace))
+    return MemberDetails(name, now, member, internal, works)

@@ -1,0 +1,145 @@
+"""Explains a Work: whether a member has applied its manifests, and the first reason if not. Pure.
+
+The conditions that the member's agent reported decide. Where they are not about the present
+generation, the member's heartbeats tell whether a report can be expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from kubeocean.api.fleet.clusters import MemberCluster
+from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.names import ANNOTATION_PARENT_SNAPSHOT, member_of_namespace
+from kubeocean.api.fleet.works import ManifestCondition, Work
+from kubeocean.fleet.works.views import binding_of_work, placement_of_work
+from kubeocean.inspect.explain.member import silence
+from kubeocean.inspect.explain.report import Answer, Explanation, Rule, Section, not_read
+from kubeocean.inspect.fleet.progress import NOT_REPORTED, condition_text, work_problem
+from kubeocean.inspect.fleet.tree import object_nodes
+from kubeocean.inspect.format import few
+from kubeocean.inspect.snapshot import NotRead, failures
+from kubeocean.leasing.report import counted
+from kubeocean.runtime.objects import Key
+
+__all__ = ["WorkDetails", "explain_work"]
+
+_RULES: Final = {
+    str(WorkCondition.APPLIED): Rule.NOT_APPLIED,
+    str(WorkCondition.AVAILABLE): Rule.NOT_AVAILABLE,
+    str(WorkCondition.DIFF_REPORTED): Rule.DIFF_NOT_REPORTED,
+}
+_REMEDIES: Final = {
+    Rule.NOT_APPLIED: "correct these objects on the hub, or grant the member's agent the rights",
+    Rule.NOT_AVAILABLE: "look at these objects in the member cluster",
+    Rule.DIFF_NOT_REPORTED: "correct these objects on the hub, or grant the agent the rights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDetails:
+    """A Work and its member; None if they do not exist."""
+
+    key: Key
+    now: datetime
+    work: Work | NotRead | None
+    member: MemberCluster | NotRead | None = None
+
+    @property
+    def unread(self) -> tuple[NotRead, ...]:
+        return failures(self.work, self.member)
+
+
+def explain_work(details: WorkDetails) -> Explanation:
+    """Return the explanation of a Work."""
+    about = f"work {details.key}"
+    work = details.work
+    if work is None or isinstance(work, NotRead):
+        answer = not_read((work,)) or Answer(Rule.NOT_FOUND, "there is no such Work")
+        return Explanation.of(about, answer, unread=details.unread)
+    return Explanation.of(
+        about,
+        _answer(work, details),
+        sections=(
+            Section("belongs to", _parents(work)),
+            Section("conditions", tuple(map(condition_text, work.status.conditions))),
+            Section("objects", _objects(work)),
+            Section("fields that differ", _fields(work)),
+        ),
+        unread=details.unread,
+    )
+
+
+def _answer(work: Work, details: WorkDetails) -> Answer:
+    silent = _silence(details)
+    if work.deleting:
+        held = few(work.metadata.finalizers or ()) or "nothing"
+        return Answer(
+            Rule.WORK_DELETED,
+            f"it is being deleted since {work.metadata.deletion_timestamp}",
+            (f"it is held by the finalizers {held}", *silent),
+            ("a running agent of the member, which deletes the objects first",),
+        )
+    problem = work_problem(work)
+    if problem is None:
+        number = counted(len(work.spec.workload.manifests), "object")
+        verdict = f"the member has processed all of it: {number}"
+        return Answer(Rule.WORK_DONE, verdict, silent)
+    if problem.reason == NOT_REPORTED:
+        if silent:
+            remedy = "a running `kubeocean fleet member` in that cluster"
+            return Answer(Rule.MEMBER_SILENT, "it waits for its member", silent, (remedy,))
+        verdict = f"the member has not reported on its generation {work.metadata.generation} yet"
+        return Answer(Rule.WORK_NOT_REPORTED, verdict)
+    rule = _RULES[problem.type]
+    bad = tuple(
+        f"{node.kind} {Key(node.namespace, node.name)}: {node.state}"
+        for node in object_nodes(work)
+        if node.status != "True"
+    )
+    verdict = problem.message or condition_text(problem)
+    return Answer(rule, verdict, (*bad, *silent), (_REMEDIES[rule],))
+
+
+def _silence(details: WorkDetails) -> tuple[str, ...]:
+    """Return why no report of the member can be expected; empty if one can, or is not known."""
+    if isinstance(details.member, NotRead):
+        return ()
+    name = member_of_namespace(details.key.namespace) or details.key.namespace
+    if details.member is None:
+        return (f"there is no MemberCluster {name}",)
+    text = silence(details.member, details.now)
+    return (text,) if text else ()
+
+
+def _parents(work: Work) -> tuple[str, ...]:
+    placement, binding = placement_of_work(work), binding_of_work(work)
+    snapshot = work.annotations.get(ANNOTATION_PARENT_SNAPSHOT)
+    named = (("placement", placement), ("binding", binding), ("resource snapshot", snapshot))
+    return tuple(f"{what} {name}" for what, name in named if name)
+
+
+def _objects(work: Work) -> tuple[str, ...]:
+    return tuple(
+        f"{node.kind} {Key(node.namespace, node.name)}: {', '.join([node.state, *node.details])}"
+        for node in object_nodes(work)
+    )
+
+
+def _fields(work: Work) -> tuple[str, ...]:
+    return tuple(line for each in work.status.manifest_conditions for line in _differing(each))
+
+
+def _differing(report: ManifestCondition) -> list[str]:
+    name = Key(report.identifier.namespace, report.identifier.name)
+    details = (
+        *(report.drift_details.observed_drifts if report.drift_details else ()),
+        *(report.diff_details.observed_diffs if report.diff_details else ()),
+    )
+    return [
+        f"{report.identifier.kind} {name} {each.path}:"
+        f" {each.value_in_member or 'absent'} in the member, {each.value_in_hub or 'absent'} here"
+        for each in details
+    ]

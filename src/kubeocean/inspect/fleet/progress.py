@@ -1,0 +1,87 @@
+"""Progress of placements, bindings, Works and manifests: the first step that is not complete. Pure.
+
+A condition about an older generation says nothing about the present one, so it counts as not
+reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kubeocean.api.fleet.bindings import Binding
+from kubeocean.api.fleet.conditions import WorkCondition
+from kubeocean.api.fleet.placements import Placement
+from kubeocean.api.fleet.strategies import ApplyStrategyType
+from kubeocean.api.fleet.works import ManifestCondition, Work
+from kubeocean.fleet.status.placement import expected_types
+from kubeocean.fleet.steps import chain_of, first_unfinished
+from kubeocean.runtime.objects import Condition, find_condition
+
+__all__ = [
+    "NOT_REPORTED",
+    "binding_problem",
+    "condition_text",
+    "manifest_problem",
+    "placement_problem",
+    "work_problem",
+    "work_steps",
+]
+
+NOT_REPORTED: Final = "NotReported"  # reason of a condition that nobody has written yet
+_APPLY: Final = (WorkCondition.APPLIED, WorkCondition.AVAILABLE)
+_REPORT_DIFF: Final = (WorkCondition.DIFF_REPORTED,)
+
+
+def placement_problem(placement: Placement) -> Condition | None:
+    """Return the first condition of a placement that is not True; None if it is complete."""
+    types = expected_types(placement, placement.status)
+    return _first(placement.status.conditions, types, placement.metadata.generation, "the hub")
+
+
+def binding_problem(binding: Binding) -> Condition | None:
+    """Return the first condition of a binding that is not True; None if it is complete."""
+    types = [step.name for step in chain_of(binding.spec.apply_strategy)]
+    return _first(binding.status.conditions, types, binding.metadata.generation, "the hub")
+
+
+def work_problem(work: Work) -> Condition | None:
+    """Return the first condition of a Work that is not True; None if it is complete."""
+    return _first(
+        work.status.conditions, work_steps(work), work.metadata.generation, "the member's agent"
+    )
+
+
+def work_steps(work: Work) -> tuple[str, ...]:
+    """Return the condition types that a Work goes through."""
+    is_diff = work.spec.apply_strategy.type == ApplyStrategyType.REPORT_DIFF
+    return _REPORT_DIFF if is_diff else _APPLY
+
+
+def manifest_problem(report: ManifestCondition | None, steps: Iterable[str]) -> Condition | None:
+    """Return the first condition of a manifest that is not True; None if it is complete."""
+    conditions = report.conditions if report is not None else ()
+    for type_ in steps:
+        condition = find_condition(conditions, type_)
+        if condition is None:
+            return Condition(type_, "Unknown", NOT_REPORTED, "the member's agent has not reported")
+        if condition.status != "True":
+            return condition
+    return None
+
+
+def condition_text(condition: Condition) -> str:
+    """Return `Applied False (ApplyFailed): message`."""
+    text = f"{condition.type} {condition.status} ({condition.reason})"
+    return f"{text}: {condition.message}" if condition.message else text
+
+
+def _first(
+    conditions: Iterable[Condition], types: Iterable[str], generation: int, writer: str
+) -> Condition | None:
+    unfinished = first_unfinished(conditions, types, generation)
+    if unfinished is None:
+        return None
+    type_, condition = unfinished
+    message = f"{writer} has not reported on generation {generation}"
+    return condition or Condition(type_, "Unknown", NOT_REPORTED, message)

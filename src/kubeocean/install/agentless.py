@@ -1,0 +1,99 @@
+"""Makes the worker of a binding a member of the fleet without an agent, and undoes it.
+
+The owner of the worker grants the credential of the binding a second bundle of permissions, and the
+binding is annotated; the hub and the binding's syncer do the rest. The credential is shared by all
+bindings of a mount namespace, and so are the permissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS, ClusterBinding
+from kubeocean.api.group import DEFAULT, FLEET_MEMBER, Domain
+from kubeocean.errors import ConfigError, NotFound
+from kubeocean.install.apply import Applier, ApplyResult
+from kubeocean.install.fleet import agentless_objects, agentless_roles
+from kubeocean.install.join import leads_to, two_clusters
+from kubeocean.install.values import WorkerValues
+from kubeocean.runtime.access import Access
+from kubeocean.runtime.client import MergePatch
+from kubeocean.runtime.objects import Json
+from kubeocean.worker_access.credentials import KUBECONFIG_SECRETS
+
+__all__ = ["AgentlessJoin", "revoke"]
+
+Report = Callable[[str, Json, ApplyResult], None]
+
+
+class AgentlessJoin:
+    """Makes the worker of one binding a member; `access` is that of the worker."""
+
+    def __init__(
+        self,
+        name: str,
+        hub: Applier,
+        worker: Applier,
+        access: Access,
+        *,
+        domain: Domain = DEFAULT,
+    ) -> None:
+        self._name, self._hub, self._worker = name, hub, worker
+        self._access, self._domain = access, domain
+
+    async def run(self, heartbeat_s: int, report: Report) -> None:
+        """Grant the permissions in the worker, and annotate the binding.
+
+        :raises ConfigError: there is no such binding, or `access` leads to another cluster.
+        """
+        binding = await self._binding()
+        values = WorkerValues(domain=self._domain, namespace=binding.spec.mount_namespace)
+        await self._worker.apply_all(agentless_objects(values), partial(report, "worker"))
+        annotations = {
+            self._domain.fleet: FLEET_MEMBER,
+            self._domain.fleet_heartbeat: str(heartbeat_s),
+        }
+        changed = {key: text for key, text in annotations.items() if text != _stored(binding, key)}
+        body = {"kind": CLUSTER_BINDINGS.kind, "metadata": {"name": self._name}}
+        if not changed:
+            report("hub", body, ApplyResult.UNCHANGED)
+            return
+        patch = MergePatch({"metadata": {"uid": binding.uid, "annotations": changed}})
+        await self._hub.client.patch(CLUSTER_BINDINGS, self._name, patch)
+        report("hub", body, ApplyResult.CHANGED)
+
+    async def _binding(self) -> ClusterBinding:
+        """Return the binding, which is that of the worker."""
+        client, name = self._hub.client, self._name
+        try:
+            binding = await client.get(CLUSTER_BINDINGS, name)
+        except NotFound:
+            message = "is no ClusterBinding of the hub; bind the cluster first"
+            command = f"kubeocean join {name} --kubeconfig FILE"
+            raise ConfigError(f"{message}: {command}", source="NAME", value=name) from None
+        if binding.deleting:
+            raise ConfigError("is being deleted", source="NAME", value=name)
+        _, worker_id = await two_clusters(self._hub, self._worker, self._access)
+        reference = binding.spec.secret_ref
+        try:
+            secret = await client.get(KUBECONFIG_SECRETS, reference.name, reference.namespace)
+        except NotFound:
+            secret = None
+        if not leads_to(binding, secret, worker_id, self._access, self._domain):
+            message = f"leads to another cluster than the one that is bound as {name}"
+            raise ConfigError(message, source="--kubeconfig", value=self._access.server)
+        return binding
+
+
+def _stored(binding: ClusterBinding, annotation: str) -> str:
+    return binding.annotations.get(annotation, "")
+
+
+async def revoke(
+    binding: ClusterBinding, worker: Applier, report: Report, *, domain: Domain = DEFAULT
+) -> None:
+    """Delete the permissions of a member without an agent in the worker of its binding."""
+    values = WorkerValues(domain=domain, namespace=binding.spec.mount_namespace)
+    for body in reversed(agentless_roles(values)):
+        report("worker", body, await worker.remove(body))

@@ -1,0 +1,251 @@
+"""Admission policies of the computing cluster, by which its API server limits Kubeocean's accounts.
+
+RBAC grants verbs on kinds of objects, and names of objects at best. Virtual nodes and pods come and
+go, so their names are in no role. The name of a syncer's account ends in the clusterID of its
+binding, and so does the prefix of its virtual nodes' names. ValidatingAdmissionPolicies compare the
+two:
+
+- a syncer writes only virtual nodes of its own binding, with their Leases and CSINodes;
+- a syncer creates and deletes pods, and writes their status, only on these nodes;
+- a syncer changes no content of Secrets and ConfigMaps, and none of those in the system namespace,
+  except ConfigMaps by which sharded syncers divide their work;
+- a token that a syncer requests is bound to a pod, valid for a day at most, and of no namespace
+  whose pods stay in the computing cluster;
+- a proxier approves only certificates that it has requested itself;
+- the manager writes only cluster roles that have the names of syncers and proxiers.
+
+A policy cannot read other objects than that of the request. The node of the pod to which a token is
+bound, or that is evicted, is not in the request: these requests are not limited to own nodes.
+
+Accounts that all bindings share (see `computing_objects`) are limited as far as no clusterID is
+needed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubeocean.api import naming
+from kubeocean.api.group import NODE_LEASE_NAMESPACE
+from kubeocean.install.object_parts import (
+    RBAC,
+    admission_policy,
+    admission_rule,
+    by_account,
+    labels,
+    user_of,
+    validation,
+)
+from kubeocean.install.values import Values
+from kubeocean.runtime.objects import Json
+from kubeocean.sharding.names import Names
+
+__all__ = ["TOKEN_LIFETIME_S", "computing_admission"]
+
+TOKEN_LIFETIME_S: Final = 86_400  # longest validity of a token that a syncer requests
+# Longer prefixes are cut, and a cut name may lose a dot: see `naming.virtual_node_prefix`.
+_PREFIX_LENGTH: Final = 29
+_CREATE, _UPDATE, _DELETE = "CREATE", "UPDATE", "DELETE"
+_STORED: Final = "(oldObject == null ? object : oldObject)"
+_UNCHANGED: Final = (
+    "has(object.{0}) == has(oldObject.{0}) && (!has(object.{0}) || object.{0} == oldObject.{0})"
+)
+
+
+def computing_admission(values: Values) -> list[Json]:
+    """Return all admission policies of the computing cluster, with their bindings."""
+    return [
+        *_tokens(values),
+        *_nodes(values),
+        *_pods(values),
+        *_sources(values),
+        *_certificates(values),
+        *_roles(values),
+    ]
+
+
+def _tokens(values: Values) -> list[Json]:
+    """Return the policy for tokens that syncers request.
+
+    RBAC lets syncers request tokens of any service account, because pods of any namespace may run
+    in a worker. Such a token is bound to a pod, as a kubelet's is, and the API server refuses a pod
+    of another service account.
+    """
+    domain, hours = values.domain, TOKEN_LIFETIME_S // 3600
+    kept = ", ".join(f"'{each}'" for each in sorted(domain.system_namespaces))
+    return admission_policy(
+        f"{domain.syncer}-tokens",
+        labels=labels(domain),
+        requested_by=_by_any(values, domain.syncer),
+        rules=[admission_rule("serviceaccounts/token", _CREATE)],
+        validations=[
+            validation(
+                "has(object.spec.boundObjectRef) && has(object.spec.boundObjectRef.kind) && "
+                "object.spec.boundObjectRef.kind == 'Pod'",
+                "tokens must be bound to a pod",
+            ),
+            validation(
+                f"object.spec.expirationSeconds <= {TOKEN_LIFETIME_S}",
+                f"tokens may be valid for {hours} hours at most",
+            ),
+            validation(
+                f"!(request.namespace in [{kept}])",
+                "tokens may not be of a namespace whose pods stay in the computing cluster",
+            ),
+        ],
+    )
+
+
+def _nodes(values: Values) -> list[Json]:
+    """Return the policy for nodes, their Leases and CSINodes, which have the names of nodes."""
+    domain = values.domain
+    identified = f"'{domain.physical_cluster_id}'"
+    found = "variables.stored.metadata.labels"
+    rules = [
+        admission_rule("nodes", _CREATE, _UPDATE, _DELETE),
+        admission_rule("nodes/status", _UPDATE),
+        admission_rule("csinodes", _CREATE, _UPDATE, _DELETE, group="storage.k8s.io"),
+        admission_rule("leases", _CREATE, _UPDATE, _DELETE, group="coordination.k8s.io"),
+    ]
+    return admission_policy(
+        f"{domain.syncer}-nodes",
+        labels=labels(domain),
+        requested_by=_by_own(values, domain.syncer),
+        rules=rules,
+        variables=[*_own_nodes(values), _variable("stored", _STORED)],
+        validations=[
+            validation(
+                "(request.resource.resource == 'leases' && "
+                f"request.namespace != '{NODE_LEASE_NAMESPACE}') || "
+                "variables.stored.metadata.name.startsWith(variables.prefix)",
+                "a syncer may write its own virtual nodes only",
+            ),
+            validation(
+                # Another value may be an edit that the syncer reverts.
+                f"!has({found}) || !({identified} in {found}) || "
+                f"{found}[{identified}] == variables.id || "
+                "!variables.stored.metadata.name.startsWith("
+                f"'{naming.VNODE_PREFIX}' + {found}[{identified}] + '-')",
+                "the virtual node belongs to another binding",
+            ),
+        ],
+    )
+
+
+def _pods(values: Values) -> list[Json]:
+    domain = values.domain
+    rules = [admission_rule("pods", _CREATE, _DELETE), admission_rule("pods/status", _UPDATE)]
+    return admission_policy(
+        f"{domain.syncer}-pods",
+        labels=labels(domain),
+        requested_by=_by_own(values, domain.syncer),
+        rules=rules,
+        variables=[*_own_nodes(values), _variable("stored", _STORED)],
+        validations=[
+            validation(
+                "has(variables.stored.spec.nodeName) && "
+                "variables.stored.spec.nodeName.startsWith(variables.prefix)",
+                "a syncer may write pods of its own virtual nodes only",
+            )
+        ],
+    )
+
+
+def _sources(values: Values) -> list[Json]:
+    """Return the policy for Secrets and ConfigMaps, which syncers mark with labels."""
+    domain = values.domain
+    found, role = "oldObject.metadata.labels", Names(domain.syncer, domain.sharding).role_label
+    ring = (
+        f"request.resource.resource == 'configmaps' && request.namespace == '{values.namespace}' "
+        f"&& has({found}) && '{role}' in {found}"
+    )
+    return admission_policy(
+        f"{domain.syncer}-sources",
+        labels=labels(domain),
+        requested_by=_by_any(values, domain.syncer),
+        rules=[admission_rule("secrets", _UPDATE), admission_rule("configmaps", _UPDATE)],
+        variables=[_variable("ring", ring)],
+        validations=[
+            validation(
+                f"variables.ring || request.namespace != '{values.namespace}'",
+                "a syncer may not change objects of the system namespace",
+            ),
+            *(
+                validation(
+                    f"variables.ring || ({_UNCHANGED.format(field)})",
+                    f"a syncer may not change {field}",
+                )
+                for field in ("data", "binaryData")
+            ),
+        ],
+    )
+
+
+def _certificates(values: Values) -> list[Json]:
+    """Return the policy for certificates, of which RBAC lets proxiers approve any of the signer."""
+    domain = values.domain
+    approval = "certificatesigningrequests/approval"
+    return admission_policy(
+        f"{domain.proxier}-certificates",
+        labels=labels(domain),
+        requested_by=_by_any(values, domain.proxier),
+        rules=[admission_rule(approval, _UPDATE, group="certificates.k8s.io")],
+        validations=[
+            validation(
+                "oldObject.spec.username == request.userInfo.username",
+                "a proxier may approve only certificates that it has requested",
+            )
+        ],
+    )
+
+
+def _roles(values: Values) -> list[Json]:
+    """Return the policy for cluster roles, which RBAC cannot limit by a prefix of their names."""
+    domain = values.domain
+    ours = " || ".join(
+        f"{_STORED}.metadata.name.startsWith('{prefix}-')"
+        for prefix in (domain.syncer, domain.proxier)
+    )
+    return admission_policy(
+        f"{domain.manager}-roles",
+        labels=labels(domain),
+        requested_by=by_account(values.namespace, domain.manager),
+        rules=[
+            admission_rule(kind, _CREATE, _UPDATE, _DELETE, group=RBAC)
+            for kind in ("clusterroles", "clusterrolebindings")
+        ],
+        validations=[
+            validation(ours, "the manager may write cluster roles of syncers and proxiers only")
+        ],
+    )
+
+
+def _by_own(values: Values, component: str) -> str:
+    """Return the CEL expression that selects accounts of single bindings."""
+    return f"request.userInfo.username.startsWith('{_own_user(values, component)}')"
+
+
+def _by_any(values: Values, component: str) -> str:
+    """Return the CEL expression that selects accounts of single bindings, and the shared one."""
+    return f"{by_account(values.namespace, component)} || {_by_own(values, component)}"
+
+
+def _own_user(values: Values, component: str) -> str:
+    """Return the user name of a binding's account, up to the clusterID."""
+    return f"{user_of(values.namespace, component)}-"
+
+
+def _own_nodes(values: Values) -> list[Json]:
+    """Return variables: the clusterID of the account, and the prefix of its virtual nodes."""
+    # CEL computes the length: in a chart, the label domain is known to Helm only.
+    beginning = f"'{_own_user(values, values.domain.syncer)}'.size()"
+    whole = f"('{naming.VNODE_PREFIX}' + variables.id + '-')"
+    cut = f"{whole}.size() > {_PREFIX_LENGTH} ? {whole}.substring(0, {_PREFIX_LENGTH}) : {whole}"
+    return [
+        _variable("id", f"request.userInfo.username.substring({beginning})"),
+        _variable("prefix", cut),
+    ]
+
+
+def _variable(name: str, expression: str) -> Json:
+    return {"name": name, "expression": expression}

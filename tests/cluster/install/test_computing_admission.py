@@ -1,0 +1,199 @@
+"""Tests of the admission policies that limit syncers, proxiers and the manager.
+
+The accounts are those that the manager creates for two bindings.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.group import DEFAULT, NODE_LEASE_NAMESPACE
+from kubeocean.errors import Forbidden
+from kubeocean.install.apply import Applier
+from kubeocean.local.cluster import Cluster
+from kubeocean.manager.rendering import KINDS
+from kubeocean.runtime.client import Client, MergePatch
+from kubeocean.runtime.kinds import (
+    CONFIG_MAPS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+)
+from kubeocean.runtime.objects import Json, Resource
+from support.rollout_env import binding_body, roll_out
+from support.wait import until
+
+SYSTEM = DEFAULT.system_namespace
+SOURCES: tuple[Resource[Any], ...] = (SECRETS, CONFIG_MAPS)
+LABELLED = MergePatch({"metadata": {"labels": {"marked": "yes"}}})
+
+
+@dataclass
+class Bound:
+    """Two bindings, and clients of the first one's syncer and of the manager."""
+
+    admin: Client
+    syncer: Client
+    manager: Client
+    cluster_id: str
+    other_id: str
+    namespace: str
+
+
+@pytest.fixture
+async def bound(
+    computing_applier: Applier, computing_cluster: Cluster, tmp_path: Path
+) -> AsyncIterator[Bound]:
+    admin, mark = computing_applier.client, uuid.uuid4().hex[:8]
+    ids = (f"a{mark}", f"a{mark}-b")  # the first is a prefix of the second
+    for cluster_id in ids:
+        body = binding_body(cluster_id, cluster_id)
+        body["spec"]["secretRef"]["namespace"] = SYSTEM
+        binding = await admin.create(CLUSTER_BINDINGS, body)
+        await roll_out(admin, binding, tmp_path / cluster_id)
+    await admin.create(NAMESPACES, {"metadata": {"name": f"n{mark}"}})
+    accounts = (f"kubeocean-syncer-{ids[0]}", "kubeocean-manager")
+    clients = [
+        computing_cluster.client(kubeconfig=await computing_cluster.service_account(SYSTEM, each))
+        for each in accounts
+    ]
+    syncer, manager = clients
+    yield Bound(admin, syncer, manager, ids[0], ids[1], f"n{mark}")
+    for client in clients:
+        await client.close()
+
+
+async def denied(request: Awaitable[object]) -> str:
+    """Return the message of a refusal; "" if the request succeeds."""
+    try:
+        await request
+    except Forbidden as error:
+        assert "ValidatingAdmissionPolicy" in str(error), error
+        return str(error)
+    return ""
+
+
+def node(name: str, cluster_id: str = "") -> Json:
+    labels = {DEFAULT.physical_cluster_id: cluster_id} if cluster_id else {}
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+def pod(name: str, node_name: str) -> Json:
+    spec = {"nodeName": node_name, "containers": [{"name": "c", "image": "none"}]}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def test_a_syncer_writes_virtual_nodes_of_its_own_binding_only(bound: Bound) -> None:
+    own, other = f"vnode-{bound.cluster_id}-n1", f"vnode-{bound.other_id}-n1"
+    real = f"machine-{bound.cluster_id}"
+    for each in (node(other, bound.other_id), node(real)):
+        await bound.admin.create(NODES, each)
+
+    async def limited() -> bool:
+        return bool(await denied(bound.syncer.patch(NODES, real, LABELLED)))
+
+    await until(limited, within=30)  # the API server reads new policies by a watch
+    stored = await bound.syncer.create(NODES, node(own, bound.cluster_id))
+    await bound.syncer.patch(NODES, own, LABELLED)
+    edited = MergePatch({"metadata": {"labels": {DEFAULT.physical_cluster_id: "nonsense"}}})
+    await bound.admin.patch(NODES, own, edited)
+    reverted = MergePatch({"metadata": {"labels": {DEFAULT.physical_cluster_id: bound.cluster_id}}})
+    await bound.syncer.patch(NODES, own, reverted)
+    for name in (other, real):
+        status = MergePatch({"status": {"addresses": []}})
+        assert await denied(bound.syncer.patch(NODES, name, LABELLED))
+        assert await denied(bound.syncer.patch(NODES, name, status, subresource="status"))
+        assert await denied(bound.syncer.delete(NODES, name, uid=None))
+    assert await denied(bound.syncer.create(NODES, node(f"x-{own}", bound.cluster_id)))
+    for name, refused in ((own, False), (other.replace("vnode", "v"), True)):
+        lease = {"metadata": {"name": name}}
+        request = bound.syncer.create(LEASES, lease, namespace=NODE_LEASE_NAMESPACE)
+        assert bool(await denied(request)) is refused
+    await bound.syncer.delete(NODES, own, uid=stored.uid)
+
+
+async def test_a_syncer_writes_pods_of_its_own_virtual_nodes_only(bound: Bound) -> None:
+    own, real = f"vnode-{bound.cluster_id}-n1", f"machine-{bound.cluster_id}"
+    for name in (own, real):
+        await bound.admin.create(PODS, pod(name, name), namespace=bound.namespace)
+    phase = MergePatch({"status": {"phase": "Running"}})
+
+    async def limited() -> bool:
+        where = bound.namespace
+        return bool(
+            await denied(bound.syncer.patch(PODS, real, phase, where, subresource="status"))
+        )
+
+    await until(limited, within=30)
+    await bound.syncer.patch(PODS, own, phase, bound.namespace, subresource="status")
+    assert await denied(bound.syncer.delete(PODS, real, bound.namespace, uid=None))
+    await bound.syncer.delete(PODS, own, bound.namespace, uid=None)
+    reserved = DEFAULT.host_port_namespace
+    assert await denied(bound.syncer.create(PODS, pod(f"p-{real}", real), namespace=reserved))
+    await bound.syncer.create(PODS, pod(f"p-{own}", own), namespace=reserved)
+
+
+async def test_a_syncer_marks_sources_and_does_not_change_them(bound: Bound) -> None:
+    name = f"s-{bound.cluster_id}"
+    for namespace in (bound.namespace, SYSTEM):
+        for resource in SOURCES:
+            body = {"metadata": {"name": name}, "data": {"a": "YQ=="}}
+            await bound.admin.create(resource, body, namespace=namespace)
+    change = MergePatch({"data": {"a": "Yg=="}})
+
+    async def limited() -> bool:
+        return bool(await denied(bound.syncer.patch(SECRETS, name, change, bound.namespace)))
+
+    await until(limited, within=30)
+    for resource in SOURCES:
+        await bound.syncer.patch(resource, name, LABELLED, bound.namespace)
+        for data in ({"a": "Yg=="}, {"a": None}, {"b": "Yg=="}):
+            patch = MergePatch({"data": data})
+            assert await denied(bound.syncer.patch(resource, name, patch, bound.namespace))
+        assert await denied(bound.syncer.patch(resource, name, LABELLED, SYSTEM))
+
+
+async def test_a_syncer_requests_no_token_of_system_namespaces(bound: Bound) -> None:
+    name, namespace = f"p-{bound.cluster_id}", "kube-system"
+    await bound.admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, namespace=namespace)
+    body = pod(name, f"vnode-{bound.cluster_id}-n1")
+    body["spec"]["serviceAccountName"] = name
+    target = await bound.admin.create(PODS, body, namespace=namespace)
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": target.uid}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600, "boundObjectRef": reference},
+    }
+
+    async def limited() -> bool:
+        asked = bound.syncer.post(SERVICE_ACCOUNTS, name, "token", request, namespace)
+        return "stay in the computing cluster" in await denied(asked)
+
+    await until(limited, within=30)
+
+
+async def test_the_manager_writes_cluster_roles_of_syncers_and_proxiers_only(bound: Bound) -> None:
+    role = KINDS["ClusterRole"]
+    own, theirs = f"kubeocean-syncer-{bound.cluster_id}", f"theirs-{bound.cluster_id}"
+    await bound.admin.create(role, {"metadata": {"name": theirs}, "rules": []})
+
+    async def limited() -> bool:
+        return bool(await denied(bound.manager.patch(role, theirs, LABELLED)))
+
+    await until(limited, within=30)
+    await bound.manager.patch(role, own, LABELLED)
+    assert await denied(bound.manager.delete(role, theirs, uid=None))
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+    with pytest.raises(Forbidden, match="attempting to grant"):  # of RBAC: it may not read these
+        await bound.manager.patch(role, own, MergePatch({"rules": rules}))

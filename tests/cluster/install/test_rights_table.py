@@ -1,0 +1,173 @@
+"""Tests that each account may do what the page of rights says, and nothing else.
+
+Every verb on every resource that an API server has is asked for, by SubjectAccessReview.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubeocean.api.bindings import CLUSTER_BINDINGS
+from kubeocean.api.group import DEFAULT
+from kubeocean.api.policies import PolicySpec
+from kubeocean.install.access_reviews import granted_to
+from kubeocean.install.apply import Applier
+from kubeocean.install.join import Join, JoinRequest
+from kubeocean.install.permissions import Permission
+from kubeocean.install.rights_page import BINDING, LEASE, MOUNT, SECRET
+from kubeocean.install.values import WorkerValues
+from kubeocean.local.cluster import Cluster
+from kubeocean.runtime.client import Client
+from kubeocean.runtime.kubeconfig import load_kubeconfig
+from support.rollout_env import roll_out
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "rights.md"
+SYSTEM = DEFAULT.system_namespace
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+# Verbs that RBAC knows besides those of the resources, with the resources they are about.
+SPECIAL = (
+    Permission("bind", "rbac.authorization.k8s.io", "roles"),
+    Permission("bind", "rbac.authorization.k8s.io", "clusterroles"),
+    Permission("escalate", "rbac.authorization.k8s.io", "roles"),
+    Permission("escalate", "rbac.authorization.k8s.io", "clusterroles"),
+    Permission("impersonate", "", "users"),
+    Permission("impersonate", "", "groups"),
+    Permission("impersonate", "", "serviceaccounts"),
+    Permission("approve", "certificates.k8s.io", "signers"),
+    Permission("sign", "certificates.k8s.io", "signers"),
+)
+# Permissions that Kubernetes grants to all authenticated users.
+EVERYBODY = {
+    Permission("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
+    Permission("create", "authorization.k8s.io", "selfsubjectrulesreviews"),
+    Permission("create", "authentication.k8s.io", "selfsubjectreviews"),
+}
+READER = {
+    Permission(verb, "", "configmaps", "kube-system", "extension-apiserver-authentication")
+    for verb in ("get", "list", "watch")
+}
+
+
+def documented(section: str, names: dict[str, str]) -> set[Permission]:
+    """Return the permissions in a section of the page, with real names for placeholders."""
+    text = PAGE.read_text(encoding="utf-8")
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    (content,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    permissions = set()
+    for line in content.splitlines():
+        if not line.startswith("| ") or line.startswith("| in namespace"):
+            continue
+        cells = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+        namespace, group, resources, only, verbs = cells
+        permissions |= {
+            Permission(
+                verb,
+                "" if group == "core" else group,
+                resource,
+                "" if namespace == "all" else namespace,
+                name,
+            )
+            for resource in resources.split(", ")
+            for verb in verbs.split(", ")
+            for name in only.split(", ")
+        }
+    assert permissions
+    return permissions
+
+
+async def everything(client: Client, namespaces: Iterable[str]) -> list[Permission]:
+    """Return every verb on every resource of the server, everywhere and in these namespaces."""
+    paths = {"": "/api/v1"}
+    for each in (await client.request_json("GET", "/apis"))["groups"]:
+        paths[each["name"]] = f"/apis/{each['preferredVersion']['groupVersion']}"
+    permissions = list(SPECIAL)
+    for group, path in paths.items():
+        for resource in (await client.request_json("GET", path))["resources"]:
+            where = ("", *namespaces) if resource["namespaced"] else ("",)
+            permissions += [
+                Permission(verb, group, resource["name"], namespace)
+                for verb in VERBS
+                for namespace in where
+            ]
+    return permissions
+
+
+@dataclass(frozen=True)
+class Account:
+    """A service account, and what the page says of it."""
+
+    namespace: str
+    name: str
+    permissions: set[Permission]
+
+    async def check(self, client: Client, questions: list[Permission]) -> None:
+        """Compare the answers of access reviews with the page."""
+        named = {each for each in self.permissions if each.name}
+        others = {each._replace(name="somebody-elses") for each in named}
+        account = f"{self.namespace}:{self.name}"
+        anywhere = [each for each in questions if not each.namespace]
+        granted = set(await granted_to(client, account, anywhere))
+        # What an account may do everywhere, it may do in each namespace.
+        rest = [
+            each
+            for each in questions
+            if each.namespace and each._replace(namespace="") not in granted
+        ]
+        asked = {*anywhere, *rest, *named, *others}
+        granted |= set(await granted_to(client, account, [*rest, *named, *others]))
+        assert set(map(str, granted)) == {str(each) for each in asked if self._covers(each)}
+
+    def _covers(self, asked: Permission) -> bool:
+        """Whether the page grants a permission, for all names or namespaces too."""
+        forms = (asked, asked._replace(name=""), asked._replace(namespace=""))
+        known = self.permissions | EVERYBODY
+        return bool(known & {*forms, asked._replace(name="", namespace="")})
+
+
+async def test_accounts_have_the_rights_of_the_page_and_no_others(
+    computing_applier: Applier,
+    worker_applier: Applier,
+    worker_cluster: Cluster,
+    tmp_path: Path,
+) -> None:
+    name = f"j{uuid.uuid4().hex[:8]}"
+    worker = WorkerValues(namespace=f"m-{name}")
+    request = JoinRequest(name=name, worker=worker, lease=PolicySpec(name), direct_scheduling=True)
+    kubeconfig = load_kubeconfig(worker_cluster.kubeconfig)
+    await Join(request, computing_applier, worker_applier, kubeconfig).run()
+    client = computing_applier.client
+    binding = await client.get(CLUSTER_BINDINGS, name)
+    await roll_out(client, binding, tmp_path)
+
+    cluster_id = binding.spec.cluster_id
+    names = {
+        BINDING: name,
+        SECRET: binding.spec.secret_ref.name,
+        LEASE: f"kubeocean-syncer-{cluster_id}",
+        MOUNT: worker.mount_namespace,
+    }
+    namespaces = (SYSTEM, "kube-node-lease", DEFAULT.host_port_namespace, "default", "kube-system")
+    questions = await everything(client, namespaces)
+    for section, account in (
+        ("The manager", "kubeocean-manager"),
+        ("The syncers of a binding", f"kubeocean-syncer-{cluster_id}"),
+        ("The proxiers of a binding", f"kubeocean-proxier-{cluster_id}"),
+        ("The shared account of syncers", "kubeocean-syncer"),
+        ("The shared account of proxiers", "kubeocean-proxier"),
+    ):
+        permissions = documented(section, names) | READER
+        await Account(SYSTEM, account, permissions).check(client, questions)
+
+    mount = worker.mount_namespace
+    questions = await everything(worker_applier.client, (mount, "default", "kube-system"))
+    for section, account in (
+        ("The account in a worker", "kubeocean-syncer"),
+        ("The account of metrics in a worker", "kubeocean-metrics"),
+    ):
+        permissions = documented(section, names)
+        await Account(mount, account, permissions).check(worker_applier.client, questions)

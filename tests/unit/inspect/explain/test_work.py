@@ -1,0 +1,110 @@
+"""Explanations of Works, from what was read of the hub."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeocean.api.fleet.clusters import AgentStatus, MemberCluster, MemberStatus
+from kubeocean.api.fleet.placements import PatchDetail
+from kubeocean.api.fleet.works import DiffDetails, DriftDetails, Work
+from kubeocean.inspect.explain.report import Explanation, Rule
+from kubeocean.inspect.explain.work import WorkDetails, explain_work
+from kubeocean.inspect.snapshot import NotRead
+from kubeocean.runtime.clock import instant_of, text_of
+from kubeocean.runtime.objects import Condition, Key
+from support.fleet_objects import member
+from unit.fleet.placements.builders import NOW, REPORT_DIFF, steps
+from unit.inspect.fleet.test_tree import WORK_STEPS, a_work, report
+
+TIME: datetime = instant_of(NOW)
+BAD = Condition("Applied", "False", "SomeManifestsAreNotApplied", "1 of 2", observed_generation=1)
+REFUSED = Condition("Applied", "False", "ManifestApplyFailed", "no rights")
+
+
+def heard(*, age_s: float = 5) -> MemberCluster:
+    heartbeat = text_of(TIME - timedelta(seconds=age_s))
+    return member(
+        "a", status=MemberStatus(agent_status=(AgentStatus("MemberAgent", (), heartbeat),))
+    )
+
+
+def explained(work: Work | NotRead | None, **parts: Any) -> Explanation:
+    parts.setdefault("member", heard())
+    return explain_work(WorkDetails(Key("fleet-member-a", "app-work"), TIME, work, **parts))
+
+
+@pytest.mark.parametrize(
+    ("work", "rule"),
+    [
+        (None, Rule.NOT_FOUND),
+        (NotRead("works", "no answer"), Rule.NOT_READ),
+        (a_work("a"), Rule.WORK_DONE),
+        (a_work("a", conditions=()), Rule.WORK_NOT_REPORTED),
+        (a_work("a", conditions=steps(*WORK_STEPS, generation=7)), Rule.WORK_NOT_REPORTED),
+        (a_work("a", conditions=(BAD,)), Rule.NOT_APPLIED),
+        (a_work("a", conditions=steps(*WORK_STEPS, last="False")), Rule.NOT_AVAILABLE),
+    ],
+)
+def test_the_first_condition_that_is_not_true_decides(work: Any, rule: Rule) -> None:
+    assert explained(work).rule is rule
+
+
+def test_each_object_that_failed_is_a_reason() -> None:
+    work = a_work("a", report(0, *steps(*WORK_STEPS)), report(1, REFUSED), conditions=(BAD,))
+    found = explained(work)
+    assert found.verdict == "1 of 2"
+    assert found.reasons == ("ConfigMap ns/c1: Applied False (ManifestApplyFailed): no rights",)
+    sections = {each.title: each.lines for each in found.sections}
+    assert sections["belongs to"] == ("placement app", "binding app-a-00000000")
+    assert sections["objects"][0] == "ConfigMap ns/c0: complete"
+
+
+def test_a_work_of_a_silent_member_waits_for_it() -> None:
+    found = explained(a_work("a", conditions=()), member=heard(age_s=3600))
+    assert found.rule is Rule.MEMBER_SILENT
+    assert "the last one was 60 min ago" in found.reasons[0]
+    gone = explained(a_work("a", conditions=()), member=None)
+    assert gone.reasons == ("there is no MemberCluster a",)
+
+
+def test_nothing_follows_from_a_member_that_was_not_read() -> None:
+    refused = NotRead("MemberCluster a", "forbidden", forbidden=True)
+    found = explained(a_work("a", conditions=()), member=refused)
+    assert found.rule is Rule.WORK_NOT_REPORTED
+    assert found.unread == ("MemberCluster a: forbidden",)
+
+
+def test_a_deletion_names_what_holds_it() -> None:
+    work = a_work("a")
+    metadata = msgspec.structs.replace(
+        work.metadata, deletion_timestamp=NOW, finalizers=("example.com/mine",)
+    )
+    found = explained(msgspec.structs.replace(work, metadata=metadata))
+    assert found.rule is Rule.WORK_DELETED
+    assert "example.com/mine" in found.reasons[0]
+
+
+def test_fields_that_differ_are_listed() -> None:
+    drifted = DriftDetails(observed_drifts=(PatchDetail("/data/x", "1", "2"),))
+    different = DiffDetails(observed_diffs=(PatchDetail("/data/y", "", "3"),))
+    work = a_work(
+        "a",
+        report(0, *steps(*WORK_STEPS), drift_details=drifted),
+        report(1, *steps(*WORK_STEPS), diff_details=different),
+    )
+    (fields,) = (each.lines for each in explained(work).sections if "differ" in each.title)
+    assert fields[0].endswith("/data/x: 1 in the member, 2 here")
+    assert fields[1].endswith("/data/y: absent in the member, 3 here")
+
+
+def test_a_work_that_only_reports_differences() -> None:
+    work = a_work("a", conditions=steps("DiffReported"))
+    spec = msgspec.structs.replace(work.spec, apply_strategy=REPORT_DIFF)
+    assert explained(msgspec.structs.replace(work, spec=spec)).rule is Rule.WORK_DONE
+    status = msgspec.structs.replace(work.status, conditions=steps("DiffReported", last="False"))
+    unfinished = msgspec.structs.replace(work, spec=spec, status=status)
+    assert explained(unfinished).rule is Rule.DIFF_NOT_REPORTED

@@ -1,0 +1,114 @@
+"""Placements as people and programs see them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from kubeocean.api.fleet.placements import ClusterPlacementStatus, Placement, PlacementStatus
+from kubeocean.api.fleet.policies import PlacementPolicy
+from kubeocean.inspect.fleet import placement_lines, placement_view, placement_views
+from kubeocean.inspect.format import plain
+from kubeocean.runtime.clock import instant_of
+from kubeocean.runtime.objects import Condition
+from unit.fleet.placements.builders import APPLIED, NOW, REPORT_DIFF, a_placement, steps
+
+TIME: datetime = instant_of(NOW)
+PREFIX = "ClusterResourcePlacement"
+
+
+def chain(*types: str, prefix: str = PREFIX, **options: Any) -> tuple[Condition, ...]:
+    return tuple(
+        msgspec.structs.replace(each, type=f"{prefix}{each.type}")
+        for each in steps(*types, **options)
+    )
+
+
+def entry(name: str, *types: str, **options: Any) -> ClusterPlacementStatus:
+    return ClusterPlacementStatus(name, conditions=steps(*types, **options))
+
+
+def placed(conditions: tuple[Condition, ...], *entries: Any, **spec: Any) -> Placement:
+    status = PlacementStatus(conditions=conditions, placement_statuses=entries)
+    placement = a_placement(status=status, **spec)
+    created = msgspec.structs.replace(placement.metadata, creation_timestamp=NOW)
+    return msgspec.structs.replace(placement, metadata=created)
+
+
+def test_a_table_of_placements() -> None:
+    done = placed(
+        chain("Scheduled", *APPLIED),
+        entry("a", "Scheduled", *APPLIED),
+        entry("b", "Scheduled", *APPLIED),
+    )
+    late = placed(
+        chain("Scheduled", *APPLIED[:4], last="False", prefix="ResourcePlacement"),
+        entry("a", "Scheduled", *APPLIED),
+        entry("b", "Scheduled", *APPLIED[:4], last="False"),
+        namespace="team",
+        policy=PlacementPolicy("PickN", number_of_clusters=3),
+    )
+    lines = placement_lines(placement_views([late, done]), TIME + timedelta(minutes=5))
+    assert plain(lines).splitlines() == [
+        "NAME       SCOPE       POLICY    CLUSTERS   SCHEDULED   APPLIED   AVAILABLE   AGE"
+        "   PROBLEM",
+        "app        cluster     PickAll   2          2           2         2           5m    -",
+        "team/app   namespace   PickN     2 of 3     2           1         1           5m    r",
+    ]
+
+
+def test_no_placements() -> None:
+    assert plain(placement_lines([], TIME)) == "There are no placements.\n"
+
+
+def test_reports_on_an_older_generation_do_not_count() -> None:
+    placement = placed(
+        chain("Scheduled", *APPLIED), entry("a", "Scheduled", *APPLIED), generation=2
+    )
+    view = placement_view(placement)
+    assert (view.selected, view.scheduled, view.applied, view.available) == (1, 0, 0, 0)
+    assert view.problem is not None
+    assert (view.problem.type, view.problem.status) == (f"{PREFIX}Scheduled", "Unknown")
+    assert view.problem.message == "the hub has not reported on generation 2"
+
+
+@pytest.mark.parametrize(
+    ("placement", "problem"),
+    [
+        (placed(()), f"{PREFIX}Scheduled"),
+        (placed(chain("Scheduled", last="False")), f"{PREFIX}Scheduled"),
+        # A policy that picks no cluster ends with the first step.
+        (placed(chain("Scheduled")), None),
+        (placed(chain("Scheduled"), entry("a", "Scheduled")), f"{PREFIX}RolloutStarted"),
+        (placed(chain("Scheduled", *APPLIED), entry("a", "Scheduled")), None),
+    ],
+)
+def test_the_first_condition_that_is_not_true_is_the_problem(
+    placement: Placement, problem: str | None
+) -> None:
+    found = placement_view(placement).problem
+    assert (found.type if found is not None else None) == problem
+
+
+def test_a_placement_that_only_reports_differences_need_not_be_available() -> None:
+    types = ("Scheduled", *APPLIED[:3], "DiffReported")
+    placement = placed(chain(*types), entry("a", *types))
+    strategy = msgspec.structs.replace(placement.spec.strategy, apply_strategy=REPORT_DIFF)
+    spec = msgspec.structs.replace(placement.spec, strategy=strategy)
+    assert placement_view(msgspec.structs.replace(placement, spec=spec)).problem is None
+
+
+def test_a_cluster_of_a_fixed_list_that_does_not_exist_is_not_selected() -> None:
+    policy = PlacementPolicy("PickFixed", cluster_names=("a", "gone"))
+    view = placement_view(
+        placed(
+            chain("Scheduled", last="False"),
+            entry("a", "Scheduled"),
+            entry("gone", "Scheduled", last="False"),
+            policy=policy,
+        )
+    )
+    assert (view.selected, view.wanted) == (1, 2)
