@@ -68,7 +68,7 @@ def sharding_objects(values: Values) -> list[Json]:
         objects += granted(
             name, rights, account=account, namespace=namespace, labels=labels(domain)
         )
-    return [each for each in objects if each["metadata"].get("namespace")]
+    return objects
 
 
 def autoscaler(
