@@ -255,7 +255,7 @@ def install(
                 await management.apply_all([namespace], report)
                 await Credentials(values, computing, management, access).put(print_result)
                 await management.apply_all(others, report)
-            await _withdraw(computing, management or computing, values)
+            await _withdraw(computing, management, values)
             if wait:
                 see = ("--kubeconfig", kubeconfig) if kubeconfig else ()
                 await _wait(management or computing, values, timeout, command_line("doctor", *see))
@@ -359,17 +359,18 @@ def _objects(values: Values) -> dict[str, list[Json]]:
     return objects
 
 
-async def _withdraw(computing: Applier, programs: Applier, values: Values) -> None:
-    """Delete objects of options that were not given, and of earlier versions.
-
-    `programs` is the cluster in which Kubeocean's programs run.
-    """
+async def _withdraw(computing: Applier, management: Applier | None, values: Values) -> None:
+    """Delete objects of options that were not given, and of earlier versions."""
     from kubeocean.errors import NotFound
     from kubeocean.install.apply import ApplyResult
     from kubeocean.install.computing_objects import withdrawn_objects
+    from kubeocean.install.management import withdrawn_management_objects
 
-    for cluster in dict.fromkeys((computing, programs)):
-        for body in reversed(withdrawn_objects(values)):
+    clusters = {computing: withdrawn_objects(values)}
+    if management is not None:
+        clusters[management] = withdrawn_management_objects(values)
+    for cluster, withdrawn in clusters.items():
+        for body in reversed(withdrawn):
             try:
                 result = await cluster.remove(body)
             except NotFound:

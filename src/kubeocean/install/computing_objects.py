@@ -166,13 +166,14 @@ def _accounts(values: Values) -> list[Json]:
         subject=everyone,
         labels=ours,
     )
+    return [*objects, reader, *(() if values.management else (metrics_reader(domain),))]
+
+
+def metrics_reader(domain: Domain) -> Json:
+    """Return the ClusterRole, of the cluster with our programs, that lets an account read their
+    metrics."""
     metrics = Rule((), ("get",), urls=("/metrics",))
-    return [*objects, reader, cluster_role_of(metrics_reader(domain), (metrics,), labels=ours)]
-
-
-def metrics_reader(domain: Domain) -> str:
-    """Return the name of the ClusterRole that lets an account read metrics of our programs."""
-    return f"{domain.product}-metrics-reader"
+    return cluster_role_of(f"{domain.product}-metrics-reader", (metrics,), labels=labels(domain))
 
 
 def _earlier_roles(values: Values) -> list[Json]:

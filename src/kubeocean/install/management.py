@@ -3,8 +3,11 @@
 Manager, syncers and proxiers run in the system namespace of the management cluster. Each program
 has a kubeconfig of the computing cluster in a Secret there, with the token of its account in the
 computing cluster; leader elections, bindings and the kubeconfigs of workers stay in the computing
-cluster. In the management cluster the manager may write what it rolls out, and syncers may read
-pods, for the addresses of proxiers.
+cluster. In the management cluster the manager may write what it rolls out, syncers may read pods,
+for the addresses of proxiers, and all programs may review callers that read metrics.
+
+A credential is of an account that all bindings share (see `computing_objects`): the manager creates
+no account for a single binding, because its credential would have to be carried over and renewed.
 """
 
 from __future__ import annotations
@@ -17,10 +20,17 @@ from typing import Final
 from kubeocean.api import group
 from kubeocean.errors import ConfigError, NotFound
 from kubeocean.install.apply import Applier, ApplyResult
-from kubeocean.install.computing_objects import manager_deployment, namespaces, program_objects
+from kubeocean.install.computing_objects import (
+    manager_deployment,
+    metrics_reader,
+    namespaces,
+    program_objects,
+    withdrawn_objects,
+)
 from kubeocean.install.credentials import due, kubeconfig, read_token, token_request
-from kubeocean.install.object_parts import accounts, granted, labels, named
+from kubeocean.install.object_parts import accounts, granted, labels, named, title
 from kubeocean.install.permissions import Rights, Rule
+from kubeocean.install.roles import REVIEWS
 from kubeocean.install.templates import computing_secret
 from kubeocean.install.values import Values
 from kubeocean.runtime.access import Access
@@ -36,6 +46,7 @@ __all__ = [
     "credential_secrets",
     "management_objects",
     "recorded_management",
+    "withdrawn_management_objects",
 ]
 
 _COMPONENTS: Final = (group.COMPONENT_MANAGER, group.COMPONENT_SYNCER, group.COMPONENT_PROXIER)
@@ -56,11 +67,20 @@ def management_objects(values: Values) -> list[Json]:
         namespaces(values)[0],
         *accounts((domain.manager, domain.syncer, domain.proxier), namespace, labels=ours),
     ]
-    for account, rules in ((domain.manager, _ROLLED_OUT), (domain.syncer, _PROXIER_PODS)):
-        rights = Rights(within={namespace: rules})
-        roles = granted(account, rights, account=account, namespace=namespace, labels=ours)
-        objects += [each for each in roles if each["metadata"].get("namespace")]
-    return [*objects, *program_objects(values)]
+    for account, within in (
+        (domain.manager, {namespace: _ROLLED_OUT}),
+        (domain.syncer, {namespace: _PROXIER_PODS}),
+        (domain.proxier, {}),
+    ):
+        rights = Rights(REVIEWS, within)
+        objects += granted(account, rights, account=account, namespace=namespace, labels=ours)
+    return [*objects, metrics_reader(domain), *program_objects(values)]
+
+
+def withdrawn_management_objects(values: Values) -> list[Json]:
+    """Return objects of the management cluster that other values have, and these do not."""
+    titles = {title(each) for each in management_objects(values)}
+    return [each for each in withdrawn_objects(values) if title(each) not in titles]
 
 
 def anchors(values: Values) -> list[Json]:

@@ -393,9 +393,10 @@ def use_management(values: Values, component: str, pod: Json) -> None:
     if not values.management:
         return
     (program,) = pod["containers"]
-    program["args"].append(f"--kubeconfig={_COMPUTING}/{group.KUBECONFIG_KEY}")
-    if component != group.COMPONENT_PROXIER:
-        program["args"].append(f"--management-kubeconfig={IN_CLUSTER}")
+    program["args"] += [
+        f"--kubeconfig={_COMPUTING}/{group.KUBECONFIG_KEY}",
+        f"--management-kubeconfig={IN_CLUSTER}",
+    ]
     mount = {"name": _COMPUTING_VOLUME, "mountPath": _COMPUTING, "readOnly": True}
     secret = {"secretName": computing_secret(values, component)}
     program.setdefault("volumeMounts", []).append(mount)

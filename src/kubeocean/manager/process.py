@@ -92,7 +92,9 @@ class Program:
             parts,
             metrics=self._metrics,
             metrics_address=settings.metrics_bind_address,
-            secure_metrics=settings.secure_metrics(self._replica.control),
+            secure_metrics=settings.secure_metrics(
+                self._replica.reviewer(settings.management_kubeconfig)
+            ),
             health_address=settings.health_probe_bind_address,
             deadline_s=_DEADLINE_S,
         )

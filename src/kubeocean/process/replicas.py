@@ -12,21 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Final
 
 from kubeocean.api.group import ENV_POD_NAMESPACE
 from kubeocean.errors import ConfigError
-from kubeocean.process.settings import IN_CLUSTER, ReplicaSettings
-from kubeocean.process.startup import open_client, trace
+from kubeocean.process.settings import ReplicaSettings
+from kubeocean.process.startup import MANAGEMENT, management_access, open_client, trace
 from kubeocean.runtime.access import Access
 from kubeocean.runtime.audit import AuditTransport
 from kubeocean.runtime.client import Client
-from kubeocean.runtime.credentials import (
-    AccessSource,
-    InClusterAccess,
-    KubeconfigAccess,
-    default_access,
-)
+from kubeocean.runtime.credentials import AccessSource, InClusterAccess, default_access
 from kubeocean.runtime.election import Election, LeadershipLost, unique_identity
 from kubeocean.runtime.metrics import Metrics
 from kubeocean.runtime.transport import HttpTransport, Transport
@@ -36,8 +30,6 @@ from kubeocean.sharding.ring import Ring
 from kubeocean.sharding.shared_controllers import SharedControllers
 
 __all__ = ["Replica"]
-
-_MANAGEMENT: Final = "management"
 
 
 class Replica:
@@ -113,13 +105,22 @@ class Replica:
         """
         if not kubeconfig:
             return None
-        source: AccessSource = (
-            InClusterAccess(environ=self._environ)
-            if kubeconfig == IN_CLUSTER
-            else KubeconfigAccess(kubeconfig, environ=self._environ)
-        )
-        transport = self.fenced(self.observed(source, _MANAGEMENT))
-        return open_client(self._stack, transport, _MANAGEMENT)
+        transport = self.fenced(self._to_management(kubeconfig))
+        return open_client(self._stack, transport, MANAGEMENT)
+
+    def reviewer(self, management_kubeconfig: str) -> Client:
+        """A client, without fence, of the cluster in which this program runs.
+
+        That cluster knows the callers that read metrics, of each replica.
+
+        :raises ConfigError: the kubeconfig, or the pod's account, cannot be read.
+        """
+        if not management_kubeconfig:
+            return self.control
+        return open_client(self._stack, self._to_management(management_kubeconfig), MANAGEMENT)
+
+    def _to_management(self, kubeconfig: str) -> Transport:
+        return self.observed(management_access(kubeconfig, self._environ), MANAGEMENT)
 
     @property
     def access(self) -> Access:

@@ -52,7 +52,7 @@ def kubeconfig_namespaces_flag() -> frozenset[str]:
 
 
 def management_kubeconfig_flag() -> str:
-    """The field of `--management-kubeconfig`, for processes that read or write what runs there."""
+    """The field of `--management-kubeconfig`, for processes that may run there."""
     return flag(
         "management-kubeconfig",
         text,

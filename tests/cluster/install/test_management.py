@@ -6,7 +6,7 @@ import base64
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,15 @@ import pytest
 
 from kubeocean.api.bindings import CLUSTER_BINDINGS
 from kubeocean.api.group import COMPONENT_MANAGER, COMPONENT_PROXIER, COMPONENT_SYNCER, DEFAULT
-from kubeocean.errors import NotFound
+from kubeocean.errors import AlreadyExists, NotFound
+from kubeocean.install.apply import resource_of
+from kubeocean.install.object_parts import cluster_role_binding
 from kubeocean.local.cluster import Cluster, Programs
 from kubeocean.local.process import Process
 from kubeocean.manager.rollout_state import DEPLOYMENTS
 from kubeocean.runtime.client import Client, MergePatch
-from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS
+from kubeocean.runtime.kinds import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS, SERVICE_ACCOUNTS
+from kubeocean.runtime.kubeconfig import load_kubeconfig
 from kubeocean.runtime.objects import Json, find_condition
 from kubeocean.worker_access.identity import identity_of
 from support.commands import Home
@@ -157,7 +160,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
     worker = ("--kubeconfig", str(three.worker.kubeconfig))
     computing = ("--computing-kubeconfig", str(three.computing.kubeconfig))
     await three.command("join", NAME, *worker, *computing, "--lease", "cpu=50%", "--no-wait")
-    async with three.program(COMPONENT_MANAGER, DEFAULT.manager):
+    async with three.program(COMPONENT_MANAGER, DEFAULT.manager) as manager:
         rolled_out = [
             f"deployments kubeocean-proxier-{NAME}",
             f"deployments kubeocean-syncer-{NAME}",
@@ -173,7 +176,7 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
         await until(complete, what="the Deployments of the binding")
         await _run_proxier_pod(three)
         async with (
-            three.program(COMPONENT_SYNCER, f"kubeocean-syncer-{NAME}"),
+            three.program(COMPONENT_SYNCER, f"kubeocean-syncer-{NAME}") as syncer,
             three.program(COMPONENT_PROXIER, f"kubeocean-proxier-{NAME}") as proxier,
         ):
 
@@ -189,6 +192,8 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
 
             await until(lent, what="the virtual node")
             await until(proxier.is_ready, what="the proxier")
+            for program in (manager, syncer, proxier):
+                await _check_metrics(three, program)
             leases = (await three.computing_api.list(LEASES, SYSTEM)).items
             assert {each.name for each in leases} >= {"kubeocean-manager-leader"}
             assert (await three.management_api.list(LEASES, SYSTEM)).items == []
@@ -206,6 +211,30 @@ async def test_programs_in_a_management_cluster_serve_the_computing_cluster(thre
         assert not [name for name in names if "computing" in name or "management" in name]
     with pytest.raises(NotFound):
         await three.management_api.get(DEPLOYMENTS, DEFAULT.manager, SYSTEM)
+
+
+async def _check_metrics(three: Three, program: SyncerProcess) -> None:
+    """The management cluster decides who reads metrics of the programs that run there."""
+    reader, binding = "prometheus", f"reads-{program.process.name}"
+    subject = {"kind": "ServiceAccount", "name": reader, "namespace": SYSTEM}
+    role = cluster_role_binding(
+        binding, role="kubeocean-metrics-reader", subject=subject, labels={}
+    )
+    with suppress(AlreadyExists):
+        account = {"metadata": {"name": reader}}
+        await three.management_api.create(SERVICE_ACCOUNTS, account, namespace=SYSTEM)
+    await three.management_api.create(resource_of(role), role)
+    tokens = []
+    for cluster, account in ((three.management, reader), (three.computing, DEFAULT.manager)):
+        access = load_kubeconfig(await cluster.service_account(SYSTEM, account))
+        assert access.token is not None
+        tokens.append(access.token.reveal())
+
+    async def served() -> bool:
+        return await program.metrics_status(tokens[0]) == 200
+
+    await until(served, within=30, what="metrics for the reader")
+    assert await program.metrics_status(tokens[1]) == 401
 
 
 async def _run_proxier_pod(three: Three) -> None:

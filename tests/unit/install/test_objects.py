@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,11 @@ from kubeocean.errors import ConfigError
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.computing_objects import withdrawn_objects as withdrawn_computing_objects
 from kubeocean.install.credentials import due, kubeconfig, kubeconfig_secret, token_request
-from kubeocean.install.management import credential_secrets, management_objects
+from kubeocean.install.management import (
+    credential_secrets,
+    management_objects,
+    withdrawn_management_objects,
+)
 from kubeocean.install.object_parts import title
 from kubeocean.install.roles import AddOn
 from kubeocean.install.templates import proxier_deployment, proxier_files, syncer_files
@@ -375,9 +380,27 @@ def test_a_management_cluster_has_the_programs_and_the_computing_cluster_the_res
     assert not kinds & {"Deployment", "ConfigMap", "PodDisruptionBudget"}
     namespace = computing["Namespace kubeocean-system"]["metadata"]
     assert namespace["annotations"]["kubeocean.io/management-cluster-id"] == "uid-of-management"
-    assert not {"ClusterRole", "CustomResourceDefinition"} & {
-        each["kind"] for each in management.values()
-    }
+    assert "CustomResourceDefinition" not in {each["kind"] for each in management.values()}
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    rules = [
+        rule
+        for each in management.values()
+        if each["kind"] == "ClusterRole"
+        for rule in each["rules"]
+    ]
+    assert {*(name for rule in rules for name in rule.get("resources", ()))} == reviews
+    assert [rule["nonResourceURLs"] for rule in rules if "resources" not in rule] == [["/metrics"]]
+    withdrawn = {title(each) for each in withdrawn_management_objects(values)}
+    assert not withdrawn & set(management)
+
+
+@pytest.mark.parametrize("files", [syncer_files, proxier_files])
+def test_bindings_share_accounts_if_programs_run_in_a_management_cluster(
+    files: Callable[[Values], dict[str, str]],
+) -> None:
+    own = {"accountPerBinding", "serviceaccount.yaml", "role.yaml", "rolebinding.yaml"}
+    assert own <= set(files(Values()))
+    assert not own & set(files(Values(management="uid")))
 
 
 @pytest.mark.parametrize("component", ["manager", "syncer", "proxier"])
@@ -399,7 +422,6 @@ def test_programs_in_a_management_cluster_have_a_kubeconfig_of_the_computing_clu
     assert flags["--kubeconfig"] == f"{mount['mountPath']}/kubeconfig"
     volume = next(each for each in pod["volumes"] if each["name"] == "computing")
     assert volume["secret"]["secretName"] == f"kubeocean-{component}-computing"
-    own = flags.get("--management-kubeconfig")
-    assert own == (None if component == "proxier" else "in-cluster")
+    assert flags["--management-kubeconfig"] == "in-cluster"
     names = [each["metadata"]["name"] for each in credential_secrets(values)]
     assert f"kubeocean-{component}-computing" in names
