@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubeocean.api.group import DEFAULT, TAPESTRY
+from kubeocean.api.group import DEFAULT, TAPESTRY, Domain
 from kubeocean.errors import ConfigError
 from kubeocean.install.computing_objects import computing_objects
 from kubeocean.install.computing_objects import withdrawn_objects as withdrawn_computing_objects
@@ -351,6 +351,17 @@ def test_sharded_syncers_have_the_roles_of_the_shipped_manifest() -> None:
     ]["template"]["spec"]["containers"]
     assert "--sharding" in container["args"]
     assert container["env"][-1]["name"] == "POD_TEMPLATE_HASH"
+
+
+@pytest.mark.parametrize("domain", [DEFAULT, TAPESTRY])
+def test_the_manager_binds_accounts_of_sharded_syncers_to_their_role(domain: Domain) -> None:
+    values = Values(domain=domain, shard_syncers=True)
+    bound = f"name: {domain.syncer}-sharding\n"
+    assert bound in syncer_files(values)["rolebinding.yaml"]
+    assert bound not in syncer_files(replace(values, shard_syncers=False))["rolebinding.yaml"]
+    role = the("Role", f"{domain.manager}-unsharding", computing_objects(values))
+    (rule,) = [each for each in role["rules"] if each["verbs"] == ["bind"]]
+    assert rule["resourceNames"] == [f"{domain.syncer}-sharding"]
 
 
 @pytest.mark.parametrize(
